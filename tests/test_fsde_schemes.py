@@ -13,7 +13,7 @@ import torch
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.solvers import SDE, STOCHASTIC_SCHEMES, VOLTERRA_WEIGHTS, fsdeint
 from hpfracc_nn.solvers.rules import RULES
-from hpfracc_nn.solvers.schemes.volterra import residual
+from hpfracc_nn.solvers.volterra import residual
 from tests.sde_cases import (
     REFERENCE,
     Given,

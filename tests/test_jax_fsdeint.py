@@ -19,7 +19,7 @@ from hpfracc_nn.fractional.namespace import NUMPY  # noqa: E402
 from hpfracc_nn.selection import BackendManager, Cost, Settings, kernels  # noqa: E402
 from hpfracc_nn.solvers import SDE, Brownian, FractionalBrownian, Given, Window  # noqa: E402
 from hpfracc_nn.solvers.jax import fsdeint  # noqa: E402
-from hpfracc_nn.solvers.noise.covariance import fgn_autocovariance  # noqa: E402
+from hpfracc_nn.solvers.noise.fractional import fgn_autocovariance  # noqa: E402
 
 KEY = jax.random.key(0)
 TS = np.linspace(0, 1.2, 9)

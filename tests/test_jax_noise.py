@@ -25,7 +25,7 @@ from hpfracc_nn.solvers import (  # noqa: E402
     RiemannLiouvilleBrownian,
 )
 from hpfracc_nn.solvers.jax import increments, paths  # noqa: E402
-from hpfracc_nn.solvers.noise.covariance import circulant_roots, fgn_autocovariance  # noqa: E402
+from hpfracc_nn.solvers.noise.fractional import circulant_roots, fgn_autocovariance  # noqa: E402
 
 KEY = jax.random.key(0)
 REFERENCE = json.loads((pathlib.Path(__file__).parent / "reference" / "noise.json").read_text("utf-8"))

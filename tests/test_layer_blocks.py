@@ -12,7 +12,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from hpfracc_nn.fractional.torch.parameters import Alpha, ProbabilisticAlpha
 from hpfracc_nn.layers.torch import FDEBlock, FSDEBlock
 from hpfracc_nn.solvers.torch import NeuralFDE, NeuralFSDE
-from hpfracc_nn.solvers.torch.opaque_weights import solver_weights
+from hpfracc_nn.solvers.torch.traced import solver_weights
 from tests.layer_cases.blocks import Field, Wider
 
 

@@ -25,7 +25,7 @@ from hpfracc_nn.solvers import (  # noqa: E402
     paths,
 )
 from hpfracc_nn.solvers.noise import increments as numpy_increments  # noqa: E402
-from hpfracc_nn.solvers.noise import linear  # noqa: E402
+from hpfracc_nn.solvers.noise import markov  # noqa: E402
 
 PATHS, STEPS = 20_000, 16
 EXAMPLES = [pytest.param(each, id=repr(each)) for noise in NOISES.values() for each in noise.examples()]
@@ -193,7 +193,7 @@ def test_a_tensor_draws_by_the_law_of_its_number(name):
     process_of, parameters, first = noise(torch.tensor(0.31, dtype=torch.float64), bounds)._process(70, 0.02)
     process = process_of(TORCH, *parameters)
     arrays = [getattr(process, field.name).numpy() for field in dataclasses.fields(process)]
-    found = linear.covariance(linear.Linear(*arrays), first, 70)
+    found = markov.covariance(markov.Linear(*arrays), first, 70)
     # The weights' table is right to 1e-12 of a sum of several.
     np.testing.assert_allclose(found, noise(0.31, bounds).covariance(70, 0.02), rtol=0, atol=1e-11)
 

@@ -31,13 +31,13 @@ from hpfracc_nn.solvers import (  # noqa: E402
 )
 from hpfracc_nn.solvers.noise import increments as numpy_increments  # noqa: E402
 from hpfracc_nn.solvers.noise import markov  # noqa: E402
-from hpfracc_nn.solvers.noise.covariance import (  # noqa: E402
+from hpfracc_nn.solvers.noise.fractional import (  # noqa: E402
     circulant_roots,
+    columns,
     fast_length,
     fgn_autocovariance,
     riemann_liouville_covariance,
 )
-from hpfracc_nn.solvers.noise.riemann_liouville import columns  # noqa: E402
 
 REFERENCE = json.loads((pathlib.Path(__file__).parent / "reference" / "noise.json").read_text("utf-8"))
 HURSTS = [0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98]

@@ -22,7 +22,7 @@ from hpfracc_nn.solvers import (
     fdeint,
     fsdeint,
 )
-from hpfracc_nn.solvers.torch import solving
+from hpfracc_nn.solvers.torch import roots
 from tests.solver_cases import tensor
 
 TS = torch.linspace(0, 1, 11, dtype=torch.float64)
@@ -208,7 +208,7 @@ def test_an_iterate_where_the_right_hand_side_is_undefined_says_so():
 
 
 def test_a_matrix_that_is_singular_is_no_error_of_lapack(monkeypatch):
-    monkeypatch.setattr(solving, "newton_matrix", lambda jacobian, w, like: 0 * jacobian)
+    monkeypatch.setattr(roots, "newton_matrix", lambda jacobian, w, like: 0 * jacobian)
     with pytest.raises(RuntimeError, match=r"the equation of step 1, t=0\.1, did not converge.*more steps"):
         call(scheme="trapezoid")
 
@@ -248,8 +248,8 @@ def test_an_equation_that_gmres_does_not_solve_is_solved_by_a_dense_jacobian():
 
 
 def test_a_state_that_is_too_large_for_it_says_so(monkeypatch):
-    monkeypatch.setattr(solving, "LARGEST_DENSE", 0)
-    monkeypatch.setattr(solving, "gmres", lambda *given: None)
+    monkeypatch.setattr(roots, "LARGEST_DENSE", 0)
+    monkeypatch.setattr(roots, "gmres", lambda *given: None)
     with pytest.raises(
         RuntimeError, match=r"linear equation of step 1, t=0\.1, .*a state of 1 numbers.*Newton\(dense="
     ):

@@ -14,10 +14,9 @@ import torch
 
 from hpfracc_nn import Caputo, derivative, mittag_leffler
 from hpfracc_nn.fractional.namespace import NUMPY
-from hpfracc_nn.solvers import SDE, Left, PredictorCorrector, Rectangle, fdeint, fsdeint
+from hpfracc_nn.solvers import SDE, Left, PredictorCorrector, Rectangle, fdeint, fsdeint, volterra
 from hpfracc_nn.solvers.method import Method
-from hpfracc_nn.solvers.schemes import volterra
-from hpfracc_nn.solvers.torch import explosions as watching
+from hpfracc_nn.solvers.torch import integrate as watching
 from hpfracc_nn.training.torch.fit_fde import FitModel
 from tests.solver_cases import tensor
 

@@ -13,8 +13,7 @@ from hpfracc_nn.selection import BackendManager, Settings, Workload, kernels
 from hpfracc_nn.solvers import SCHEMES, Exponentials, FFTBlocks, Full, Trapezoid, Window, fdeint
 from hpfracc_nn.solvers.history import fitting
 from hpfracc_nn.solvers.schemes import PredictorCorrector, Weights
-from hpfracc_nn.solvers.torch.kernels.blocks import OPS, block_length
-from hpfracc_nn.solvers.torch.operand import Toeplitz
+from hpfracc_nn.solvers.torch.memory import OPS, Toeplitz, block_length
 from tests.solver_cases import tensor
 
 KERNELS = [(op, kernel) for op in OPS.values() for kernel in kernels(op, "torch")]

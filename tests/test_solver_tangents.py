@@ -9,8 +9,8 @@ import torch
 from hpfracc_nn.selection import default_manager
 from hpfracc_nn.solvers import SCHEMES, Exponentials, FixedPoint, PredictorCorrector, Trapezoid, fdeint
 from hpfracc_nn.solvers.method import Method
-from hpfracc_nn.solvers.torch.call import Call
-from hpfracc_nn.solvers.torch.tangents import tangents
+from hpfracc_nn.solvers.torch.fde import Call
+from hpfracc_nn.training.torch.sensitivity import tangents
 from tests.solver_cases import tensor
 
 NUMBERS, Y0 = tensor(1.3, -0.4), tensor(0.5, -0.2, 0.8)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from hpfracc_nn.solvers import SDE, NeuralFDE, fdeint, fsdeint
-from hpfracc_nn.solvers.torch.tenure import Tenure
+from hpfracc_nn.solvers.torch.snapshot import Tenure
 
 TS = torch.linspace(0, 1, 9, dtype=torch.float64)
 CONTEXT = torch.zeros(4, dtype=torch.float64)

@@ -34,30 +34,30 @@ if TYPE_CHECKING:
     from hpfracc_nn.solvers.noise import Noise as Noise
     from hpfracc_nn.solvers.noise import NormalJumps as NormalJumps
     from hpfracc_nn.solvers.noise import RiemannLiouvilleBrownian as RiemannLiouvilleBrownian
-    from hpfracc_nn.solvers.roots import FixedPoint as FixedPoint
-    from hpfracc_nn.solvers.roots import Newton as Newton
     from hpfracc_nn.solvers.schemes import BDF2 as BDF2
     from hpfracc_nn.solvers.schemes import SCHEMES as SCHEMES
+    from hpfracc_nn.solvers.schemes import FixedPoint as FixedPoint
+    from hpfracc_nn.solvers.schemes import Newton as Newton
     from hpfracc_nn.solvers.schemes import PredictorCorrector as PredictorCorrector
     from hpfracc_nn.solvers.schemes import Rectangle as Rectangle
     from hpfracc_nn.solvers.schemes import Scheme as Scheme
     from hpfracc_nn.solvers.schemes import Trapezoid as Trapezoid
-    from hpfracc_nn.solvers.schemes.stochastic import STOCHASTIC_SCHEMES as STOCHASTIC_SCHEMES
-    from hpfracc_nn.solvers.schemes.stochastic import Euler as Euler
-    from hpfracc_nn.solvers.schemes.stochastic import Heun as Heun
-    from hpfracc_nn.solvers.schemes.stochastic import Milstein as Milstein
-    from hpfracc_nn.solvers.schemes.stochastic import ReversibleHeun as ReversibleHeun
-    from hpfracc_nn.solvers.schemes.stochastic import RungeKutta as RungeKutta
-    from hpfracc_nn.solvers.schemes.stochastic import StochasticScheme as StochasticScheme
-    from hpfracc_nn.solvers.schemes.volterra import VOLTERRA_WEIGHTS as VOLTERRA_WEIGHTS
-    from hpfracc_nn.solvers.schemes.volterra import Average as Average
-    from hpfracc_nn.solvers.schemes.volterra import Hybrid as Hybrid
-    from hpfracc_nn.solvers.schemes.volterra import Isometry as Isometry
-    from hpfracc_nn.solvers.schemes.volterra import Left as Left
-    from hpfracc_nn.solvers.schemes.volterra import VolterraWeights as VolterraWeights
     from hpfracc_nn.solvers.sde import SDE as SDE
     from hpfracc_nn.solvers.sde import StochasticEquation as StochasticEquation
+    from hpfracc_nn.solvers.sde_schemes import STOCHASTIC_SCHEMES as STOCHASTIC_SCHEMES
+    from hpfracc_nn.solvers.sde_schemes import Euler as Euler
+    from hpfracc_nn.solvers.sde_schemes import Heun as Heun
+    from hpfracc_nn.solvers.sde_schemes import Milstein as Milstein
+    from hpfracc_nn.solvers.sde_schemes import ReversibleHeun as ReversibleHeun
+    from hpfracc_nn.solvers.sde_schemes import RungeKutta as RungeKutta
+    from hpfracc_nn.solvers.sde_schemes import StochasticScheme as StochasticScheme
     from hpfracc_nn.solvers.torch import *  # noqa: F403
+    from hpfracc_nn.solvers.volterra import VOLTERRA_WEIGHTS as VOLTERRA_WEIGHTS
+    from hpfracc_nn.solvers.volterra import Average as Average
+    from hpfracc_nn.solvers.volterra import Hybrid as Hybrid
+    from hpfracc_nn.solvers.volterra import Isometry as Isometry
+    from hpfracc_nn.solvers.volterra import Left as Left
+    from hpfracc_nn.solvers.volterra import VolterraWeights as VolterraWeights
 
 else:
     __getattr__, __dir__, __all__ = lazy.attach(__name__)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpfracc_nn.fractional.namespace import Array
-from hpfracc_nn.solvers import faults
+from hpfracc_nn.solvers import checks
 
 WINDOW = 8  # steps: noise about the kink of a drift passes for so many by chance in 1 of 1e9 windows
 GROWTH = 1e2
@@ -94,4 +94,4 @@ class Limits:
         if limit > 0:
             steps = math.exp(min(math.log(decay / limit) / alpha + math.log(n_steps), 700.0))
         t = self.first + float(self.times[n])
-        return faults.exploded(self.owner, self.scheme, n, t, size, start, limit, decay, steps)
+        return checks.exploded(self.owner, self.scheme, n, t, size, start, limit, decay, steps)

@@ -1,10 +1,24 @@
-"""A stochastic equation as its functions: what `fsdeint` asks of one, and the plainest way to write one."""
+"""Stochastic equations: the protocol, the method that names and options mean, and the checks before the first step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
+
+import numpy as np
+
+from hpfracc_nn import errors
+from hpfracc_nn.solvers import checks
+from hpfracc_nn.solvers.explosions import Limits
+from hpfracc_nn.solvers.history import HISTORIES, Automatic, Exponentials, FFTBlocks, Full, History, Window
+from hpfracc_nn.solvers.mesh import ON_MESH
+from hpfracc_nn.solvers.noise import NOISES, Noise
+from hpfracc_nn.solvers.rules import INTERPRETATIONS, NOISE_TYPES, Case, Rule, driver_of, rule_of
+from hpfracc_nn.solvers.sde_schemes import STOCHASTIC_SCHEMES, StochasticScheme
+from hpfracc_nn.solvers.volterra import VOLTERRA_WEIGHTS, VolterraWeights, stability
 
 Coefficient = Callable[..., Any]  # of t and y, and in JAX of `args` too where there are some
 
@@ -65,3 +79,256 @@ class SDE:
     drift: Coefficient
     diffusion: Coefficient
     noise_type: str = "diagonal"
+
+
+OWNER = "fsdeint"
+NEARBY = 1 / 64  # of a state's size, and of 1: where a diffusion is looked at besides the start
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class StochasticMethod:
+    """How an equation is solved.
+
+    Attributes:
+        noise: What drives it.
+        scheme: How steps are taken.
+        weights: How the past is weighted below alpha = 1.
+        interpretation: Of the integral.
+        history: How the past is kept below alpha = 1.
+    """
+
+    noise: Noise
+    scheme: StochasticScheme
+    weights: VolterraWeights
+    interpretation: str
+    history: History
+
+    @classmethod
+    def of(
+        cls, owner: str, noise: Any, scheme: Any, weights: Any, interpretation: Any, history: Any
+    ) -> StochasticMethod:
+        """Return the method that names or objects mean.
+
+        Raises:
+            ValueError: There is none of that name.
+            TypeError: One is neither a name nor an option.
+        """
+        return cls(
+            checked_noise(owner, noise),
+            checks.named(owner, "scheme", scheme, STOCHASTIC_SCHEMES, tuple(STOCHASTIC_SCHEMES.values())),
+            checks.named(owner, "weights", weights, VOLTERRA_WEIGHTS, tuple(VOLTERRA_WEIGHTS.values())),
+            errors.one_of(owner, "interpretation", interpretation, INTERPRETATIONS),
+            checks.named(owner, "history", history, HISTORIES, (Automatic, Full, FFTBlocks, Exponentials, Window)),
+        )
+
+    def rule(self, noise_type: str, alpha: float) -> Rule:
+        """Return the row of the table that holds this method.
+
+        Raises:
+            ValueError: There is none.
+        """
+        noise = self.noise
+        case = Case(
+            driver_of(noise),
+            self.interpretation,
+            alpha,
+            noise_type,
+            self.scheme.name,
+            noise.regularity,
+            noise.is_open,
+            type(noise).__name__,
+        )
+        return rule_of(OWNER, case)
+
+    def limits(self, orders: np.ndarray | None, times: np.ndarray, first: float) -> Limits | None:
+        """Return how fast a decay of the drift a solve can follow; None for a scheme that does not say.
+
+        Args:
+            orders: Those of a memory, [a], or None where there is none.
+            times: The mesh, as time since the start.
+            first: Where it begins.
+        """
+        if orders is not None:
+            return Limits(OWNER, self.scheme.name, partial(stability, self.weights), orders, times, first)
+        largest = getattr(self.scheme, "stability", None)
+        if largest is None:
+            return None
+        return Limits(OWNER, self.scheme.name, lambda alpha: largest, np.ones(1), times, first)
+
+
+def checked_noise(owner: str, noise: Any) -> Noise:
+    """Return a noise.
+
+    Raises:
+        TypeError: It is none.
+    """
+    if not isinstance(noise, Noise):
+        raise TypeError(
+            f"{owner}(noise of type {type(noise).__name__}): needs a noise; pass Brownian(), or another of "
+            f"{', '.join(sorted(each.__name__ for each in NOISES.values()))}."
+        )
+    return noise
+
+
+def noise_type_of(sde: Any) -> str:
+    """Return the noise type that an equation declares.
+
+    Raises:
+        TypeError: It has no drift, no diffusion, or no noise type.
+        ValueError: It declares another.
+    """
+    for name in ("drift", "diffusion"):
+        if not callable(getattr(sde, name, None)):
+            raise TypeError(
+                f"{OWNER}(sde of type {type(sde).__name__}): needs a method {name}(t, y); write a class that has it, "
+                "or pass SDE(drift, diffusion)."
+            )
+    if not hasattr(sde, "noise_type"):
+        raise TypeError(
+            f"{OWNER}(sde of type {type(sde).__name__}): needs an attribute noise_type; set it to one of "
+            f"{', '.join(map(repr, NOISE_TYPES))}."
+        )
+    return errors.one_of(OWNER, "sde.noise_type", sde.noise_type, NOISE_TYPES)
+
+
+def check_noise(owner: str, sde: Any, noise: Noise) -> None:
+    """Raise unless an equation goes with a noise: one that has `needs_brownian`, the reason, stands on Brownian motion.
+
+    Raises:
+        ValueError: The noise is another.
+    """
+    reason = getattr(sde, "needs_brownian", "")
+    if reason and not noise.is_brownian:
+        raise ValueError(f"{owner}(noise={noise.name!r}): needs Brownian motion: {reason}; pass noise=Brownian().")
+
+
+def joined_shape(noise_type: str, returned: Sequence[Shape] | str, shapes: Sequence[Shape]) -> Shape:
+    """Return the shape of the diffusion of a state of several parts, joined into one axis.
+
+    Args:
+        noise_type: Of the equation.
+        returned: The shapes of what the diffusion returned; its type's name where it returned no tuple.
+        shapes: Of the state's parts.
+
+    Raises:
+        ValueError: Noise of this type takes no such state, or the shapes are not the state's.
+    """
+    if noise_type not in ("additive", "diagonal"):
+        raise ValueError(
+            f"{OWNER}(sde.noise_type={noise_type!r}): needs 'diagonal' or 'additive' noise for a state that is a "
+            "tuple; join its parts into one."
+        )
+    if returned != shapes:
+        raise ValueError(
+            f"{OWNER}(sde.diffusion): needs a tuple of y0's shapes {shapes} for noise_type {noise_type!r}; it "
+            f"returned {returned}."
+        )
+    return (sum(math.prod(shape) for shape in shapes),)
+
+
+def fitting_shape(noise_type: str, shape: Shape, state: Shape) -> Shape:
+    """Return the shape of a diffusion, or raise where it is not that of the noise type.
+
+    Raises:
+        ValueError: It is not.
+    """
+    shape, state = tuple(shape), tuple(state)
+    is_matrix = len(shape) == len(state) + 1 and shape[:-1] == state and len(state) > 0 and shape[-1] > 0
+    allowed = {
+        "diagonal": shape == state,
+        "additive": shape == state or is_matrix,
+        "scalar": is_matrix and shape[-1] == 1,
+        "general": is_matrix,
+    }
+    if allowed[noise_type]:
+        return shape
+    matrix = f"{(*state, 'm')}".replace("'", "")
+    wanted = {
+        "diagonal": f"{state}, a number for each entry",
+        "additive": f"{state}, or {matrix} for m motions",
+        "scalar": f"{(*state, 1)}, one motion for all entries",
+        "general": f"{matrix}, m motions",
+    }
+    fitting = [name for name, is_allowed in allowed.items() if is_allowed]
+    way_out = f"declare noise_type {' or '.join(map(repr, fitting))}" if fitting else "return that shape"
+    raise ValueError(
+        f"{OWNER}(sde.diffusion): needs shape {wanted[noise_type]}, for noise_type {noise_type!r}; it returned "
+        f"{shape}; {way_out}."
+    )
+
+
+def additive_message(where: str) -> str:
+    """Return what is said of a diffusion that is declared additive and depends on y."""
+    return (
+        f"{OWNER}(sde.diffusion): needs a diffusion that does not depend on y, for noise_type 'additive', and "
+        f"{where} it does; declare 'diagonal' or 'general'."
+    )
+
+
+def diagonal_message(where: str) -> str:
+    """Return what is said of a diagonal diffusion whose entries depend on others, where a scheme stands on it."""
+    return (
+        f"{OWNER}(sde.diffusion): needs entries that depend on the same entry of y alone, for this scheme and "
+        f"noise_type 'diagonal', and at {where} they depend on others; pass scheme='euler', or 'heun' in "
+        "Stratonovich's sense."
+    )
+
+
+def not_finite(where: str) -> str:
+    """Return what is said of a solution that is not finite somewhere."""
+    return (
+        f"{OWNER}: the solution is not finite {where}; take smaller steps, or keep drift and diffusion defined there "
+        "and their growth at most linear."
+    )
+
+
+def check_orders(orders: np.ndarray) -> None:
+    """Raise unless all orders are in (1/2, 1].
+
+    Raises:
+        ValueError: One is not.
+    """
+    wrong = orders[~((orders > 0.5) & (orders <= 1))]
+    if wrong.size:
+        raise ValueError(
+            f"{OWNER}(alpha={wrong[0]:g}): needs 1/2 < alpha <= 1, because up to 1/2 the memory function is not square "
+            "integrable and no path has a finite variance; keep a learned order above, or solve a drift alone by "
+            "fdeint."
+        )
+
+
+def mesh_of(outputs: np.ndarray, eps: float, dt: float | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mesh as time since the start, [n_steps + 1], and which of its steps the outputs are.
+
+    Args:
+        outputs: Increasing times.
+        eps: The relative precision that they were given in.
+        dt: The step, or None where they are the mesh.
+
+    Raises:
+        ValueError: Steps are not equal, or times are no multiples of the step.
+    """
+    rounding, passed = 8 * eps * float(np.abs(outputs).max()), outputs - outputs[0]
+    if dt is None:
+        spacing = np.diff(outputs)
+        if np.ptp(spacing) > rounding + ON_MESH * spacing.mean():
+            i = int(np.argmax(np.abs(spacing - spacing.mean())))
+            raise ValueError(
+                f"{OWNER}(ts=...): needs equal steps or a step; ts[{i + 1}] - ts[{i}]={spacing[i]:g} and the mean is "
+                f"{spacing.mean():g}; pass dt, of which all are multiples."
+            )
+        return np.linspace(0.0, passed[-1], spacing.size + 1), np.arange(spacing.size + 1)
+    step = errors.positive_step(OWNER, dt)
+    index = passed / step
+    whole = np.round(index).astype(np.int64)
+    is_whole = np.abs(passed - whole * step) <= rounding + ON_MESH * step
+    is_whole[1:] &= np.diff(whole) > 0
+    if not is_whole.all():
+        i = int(np.argmin(is_whole))
+        raise ValueError(
+            f"{OWNER}(dt={step:g}): needs a step of which all times are multiples, one for each of them; ts[{i}] lies "
+            f"{index[i]:.6g} steps from the start; pass another dt or other times."
+        )
+    return np.linspace(0.0, passed[-1], int(whole[-1]) + 1), whole

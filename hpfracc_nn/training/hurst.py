@@ -15,7 +15,7 @@ from scipy import optimize, stats
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.namespace import NUMPY
-from hpfracc_nn.solvers.noise.covariance import fgn_autocovariance
+from hpfracc_nn.solvers.noise.fractional import fgn_autocovariance
 
 _FEWEST = 32  # samples: below, the intervals have little to do with the estimates
 _LOW, _HIGH = 0.002, 0.998  # of the Hurst index

@@ -7,7 +7,7 @@ adds up the past by all of its exact weights.
 
 The input's part of the gates is computed for all steps before. In both loops a step is a few operations that write into
 rows of buffers; what does not depend on the step before is computed for a block of steps at once. The past is added up
-by a solver's history (`solvers/torch/past.py`): the same operation, the same kernels, forward and backward.
+by a solver's history (`solvers/torch/memory.py`): the same operation, the same kernels, forward and backward.
 
 Inside torch.compile and torch.export a recurrence is one custom operation, whatever the number of steps: a compiler
 that followed the loop would unroll it, which takes minutes at some hundred steps. It sees the shapes and the operation
@@ -38,10 +38,8 @@ from hpfracc_nn.selection import Plan, Site, Workload, default_manager, is_proce
 from hpfracc_nn.selection.workload import Direction
 from hpfracc_nn.solvers.history import Automatic, Window
 from hpfracc_nn.solvers.torch import kernels  # noqa: F401  registered on import
-from hpfracc_nn.solvers.torch.operand import Toeplitz
-from hpfracc_nn.solvers.torch.own_sums import TrackedSums
-from hpfracc_nn.solvers.torch.packing import Packing
-from hpfracc_nn.solvers.torch.past import Past
+from hpfracc_nn.solvers.torch.memory import Past, Toeplitz, TrackedSums
+from hpfracc_nn.solvers.torch.state import Packing
 
 _BLOCK = 32  # steps of the plain formula that share one product with what is older
 

@@ -21,14 +21,12 @@ from hpfracc_nn.selection import BackendManager
 from hpfracc_nn.solvers.history import History
 from hpfracc_nn.solvers.noise import Brownian, Noise
 from hpfracc_nn.solvers.schemes import Rectangle, Scheme
-from hpfracc_nn.solvers.schemes.stochastic import StochasticScheme
-from hpfracc_nn.solvers.schemes.volterra import VolterraWeights
-from hpfracc_nn.solvers.stochastic import fitting_shape
-from hpfracc_nn.solvers.torch.arguments import order_numbers
-from hpfracc_nn.solvers.torch.equation import CaputoEquation
-from hpfracc_nn.solvers.torch.faults import check_untraced
-from hpfracc_nn.solvers.torch.in_graph import check_like
-from hpfracc_nn.solvers.torch.neural_fsde import NeuralFSDE, stochastic_order
+from hpfracc_nn.solvers.sde import fitting_shape
+from hpfracc_nn.solvers.sde_schemes import StochasticScheme
+from hpfracc_nn.solvers.torch.modules import CaputoEquation, NeuralFSDE, stochastic_order
+from hpfracc_nn.solvers.torch.state import check_untraced, order_numbers
+from hpfracc_nn.solvers.torch.traced import check_like
+from hpfracc_nn.solvers.volterra import VolterraWeights
 
 HALVES = (torch.float16, torch.bfloat16)
 

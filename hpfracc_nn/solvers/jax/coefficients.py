@@ -22,14 +22,7 @@ from hpfracc_nn.solvers.jax.arguments import State, is_traced
 from hpfracc_nn.solvers.jax.layout import Layout
 from hpfracc_nn.solvers.jax.programs import facts_of
 from hpfracc_nn.solvers.jax.right_side import RightSide, right_side_of
-from hpfracc_nn.solvers.stochastic import (
-    NEARBY,
-    OWNER,
-    additive_message,
-    diagonal_message,
-    fitting_shape,
-    joined_shape,
-)
+from hpfracc_nn.solvers.sde import NEARBY, OWNER, additive_message, diagonal_message, fitting_shape, joined_shape
 
 _ROUNDING = 1e3  # times eps: what two ways to compute one product may differ by
 

@@ -7,12 +7,11 @@ from jax import numpy as jnp
 
 from hpfracc_nn.fractional.jax.arrays import Array
 from hpfracc_nn.fractional.jax.checked import checked
-from hpfracc_nn.solvers import faults
+from hpfracc_nn.solvers import checks
 from hpfracc_nn.solvers.jax.arguments import is_traced
 from hpfracc_nn.solvers.jax.right_side import RightSide
 from hpfracc_nn.solvers.jax.solving import Inputs, Solution
-from hpfracc_nn.solvers.roots import Newton
-from hpfracc_nn.solvers.schemes import Scheme
+from hpfracc_nn.solvers.schemes import Newton, Scheme
 
 
 def checked_solution(owner: str, scheme: Scheme, right_side: RightSide, inputs: Inputs, found: Solution) -> Array:
@@ -39,12 +38,12 @@ def checked_solution(owner: str, scheme: Scheme, right_side: RightSide, inputs: 
         if is_moderate and not np.isfinite(np.asarray(f(inputs.times[k], jnp.asarray(at)))).all():
             if k == 0:
                 value = np.asarray(f(inputs.times[0], jnp.asarray(at)))
-                raise faults.singular(
+                raise checks.singular(
                     f"{owner}(f)", "f", float(inputs.times[0]), bool(np.isnan(value).any()), float(np.abs(at).max())
                 )
-            raise faults.undefined(owner, k, float(inputs.times[k]), float(np.abs(at).max()))
+            raise checks.undefined(owner, k, float(inputs.times[k]), float(np.abs(at).max()))
     if not is_solved[n - 1]:
         roots = scheme.roots  # type: ignore[attr-defined]  # only these solve equations
-        way_out = faults.WITH_NEWTON if isinstance(roots, Newton) else faults.WITH_FIXED_POINT
-        raise faults.unsolved(owner, n, t, roots.iterations, way_out)
-    raise faults.diverged(owner, n, t, size)
+        way_out = checks.WITH_NEWTON if isinstance(roots, Newton) else checks.WITH_FIXED_POINT
+        raise checks.unsolved(owner, n, t, roots.iterations, way_out)
+    raise checks.diverged(owner, n, t, size)

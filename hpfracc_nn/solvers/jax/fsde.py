@@ -13,9 +13,9 @@ from hpfracc_nn.solvers.history import History
 from hpfracc_nn.solvers.jax.arguments import State
 from hpfracc_nn.solvers.jax.stochastic_call import StochasticCall
 from hpfracc_nn.solvers.noise import Brownian, Noise
-from hpfracc_nn.solvers.schemes.stochastic import StochasticScheme
-from hpfracc_nn.solvers.schemes.volterra import VolterraWeights
 from hpfracc_nn.solvers.sde import StochasticEquation
+from hpfracc_nn.solvers.sde_schemes import StochasticScheme
+from hpfracc_nn.solvers.volterra import VolterraWeights
 
 
 def fsdeint(

@@ -10,7 +10,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from hpfracc_nn.solvers.noise import Given, Noise
-from hpfracc_nn.solvers.stochastic import OWNER
+from hpfracc_nn.solvers.sde import OWNER
 
 
 def as_noise(noise: Any, times: np.ndarray, streams: int, dtype: Any) -> Any:

@@ -19,7 +19,7 @@ from jax.scipy.sparse.linalg import gmres
 from hpfracc_nn.fractional.jax.arrays import Array
 from hpfracc_nn.fractional.jax.sharding import beside, is_placed, is_varying, placed_like
 from hpfracc_nn.solvers.jax.past import zeros
-from hpfracc_nn.solvers.roots import LARGEST_DENSE, ROUNDING, STALLED, TOLERANCES, FixedPoint, Newton, Roots
+from hpfracc_nn.solvers.schemes import LARGEST_DENSE, ROUNDING, STALLED, TOLERANCES, FixedPoint, Newton, Roots
 
 Map = Callable[[Array], Array]
 _RESTART = 40

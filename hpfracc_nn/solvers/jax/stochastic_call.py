@@ -18,7 +18,7 @@ from hpfracc_nn.fractional.jax.sharding import beside
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.schemes.exponentials import Nodes
 from hpfracc_nn.selection import BackendManager, Kernel, Plan, Work, carried_out, given_manager
-from hpfracc_nn.solvers import checks, faults
+from hpfracc_nn.solvers import checks
 from hpfracc_nn.solvers import noise as noises
 from hpfracc_nn.solvers.explosions import WINDOW
 from hpfracc_nn.solvers.jax.arguments import Orders, State, checked_state, is_traced, resolution
@@ -45,9 +45,7 @@ from hpfracc_nn.solvers.jax.volterra import Inputs, VolterraSolve
 from hpfracc_nn.solvers.jax.weights import Grid, Sum, Weights
 from hpfracc_nn.solvers.noise.noise import fits
 from hpfracc_nn.solvers.schemes import Scheme
-from hpfracc_nn.solvers.schemes.one_step import one_step_of
-from hpfracc_nn.solvers.schemes.volterra import OfRates, residual
-from hpfracc_nn.solvers.stochastic import (
+from hpfracc_nn.solvers.sde import (
     OWNER,
     StochasticMethod,
     check_noise,
@@ -57,6 +55,8 @@ from hpfracc_nn.solvers.stochastic import (
     noise_type_of,
     not_finite,
 )
+from hpfracc_nn.solvers.sde_schemes import one_step_of
+from hpfracc_nn.solvers.volterra import OfRates, residual
 
 _BELOW = float(np.nextafter(1.0, 0.0))
 
@@ -281,7 +281,7 @@ def checked_finite(states: Array, times: np.ndarray, coefficients: Coefficients,
             value = np.asarray(getattr(coefficients, name)(0, z0))
             if not np.isfinite(value).all():
                 size, is_nan = float(np.abs(np.asarray(z0)).max()), bool(np.isnan(value).any())
-                raise faults.singular(f"{OWNER}(sde.{name})", f"sde.{name}", float(times[0]), is_nan, size)
+                raise checks.singular(f"{OWNER}(sde.{name})", f"sde.{name}", float(times[0]), is_nan, size)
         i = int(np.argmin(np.asarray(is_finite).reshape(times.size, -1).all(-1)))
         raise FloatingPointError(not_finite(f"at t={times[i]:g}"))
     return states

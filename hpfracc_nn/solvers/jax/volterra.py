@@ -27,7 +27,7 @@ from hpfracc_nn.solvers.jax.past import Past
 from hpfracc_nn.solvers.jax.solving import arrays
 from hpfracc_nn.solvers.jax.toeplitz import causal
 from hpfracc_nn.solvers.jax.weights import Weights
-from hpfracc_nn.solvers.schemes.volterra import VolterraWeights
+from hpfracc_nn.solvers.volterra import VolterraWeights
 
 Rest = tuple[Array, ...]  # what a step adds to the next state beside its memory, [a, *rest]; none without a residual
 

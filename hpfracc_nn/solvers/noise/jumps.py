@@ -1,14 +1,28 @@
-"""The sizes of jumps: how many there were is known, their sum is drawn."""
+"""Noises with jumps: compound Poisson processes, the laws of their jumps, and alpha-stable Levy motion."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+import math
+from dataclasses import dataclass, field
+from functools import partial
+from typing import ClassVar, Protocol
 
 import numpy as np
 
-from hpfracc_nn.fractional.namespace import Array
-from hpfracc_nn.solvers.noise.noise import FINITE, POSITIVE, Parameter, Shape, parameter, shape_of
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.namespace import Array, Namespace
+from hpfracc_nn.solvers.noise.noise import (
+    FINITE,
+    POSITIVE,
+    Noise,
+    Parameter,
+    Range,
+    Shape,
+    State,
+    is_tensor,
+    parameter,
+    shape_of,
+)
 from hpfracc_nn.solvers.noise.source import Source
 
 
@@ -174,3 +188,220 @@ class ExponentialJumps:
     def total(self, counts: Array, source: Source) -> Array:
         """See `Jumps.total`: a gamma number."""
         return source.gamma(counts) * source.cast(source.xp.asarray(self.mean))
+
+
+@dataclass(frozen=True)
+class CompoundPoisson(Noise):
+    """A compound Poisson process: `rate` jumps per unit of time on average, with sizes of their own.
+
+    Exact: the count of each step is drawn, then the sum of its jumps. Differentiable in the parameters of the jumps; a
+    count has no derivative in the rate, so that a tensor is refused there.
+
+    Args:
+        rate: Positive, a number, per the caller's time unit.
+        jumps: Their law: `NormalJumps`, `ExponentialJumps`, `FixedJumps`, or a class of yours with `total`.
+
+    Raises:
+        TypeError: `rate` is not a number.
+        ValueError: It is not positive.
+
+    Source: Cont & Tankov, Financial Modelling with Jump Processes (2004), section 3.2.
+
+    Examples:
+        >>> # rate dt 0.5**2
+        >>> CompoundPoisson(3.0, NormalJumps(deviation=0.5)).covariance(1, dt=0.5)
+        array([[0.375]])
+    """
+
+    rate: float
+    jumps: Jumps = field(default_factory=NormalJumps)
+
+    name: ClassVar[str] = "compound_poisson"
+    is_continuous: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if is_tensor(self.rate) or errors.as_float(self.rate) is None:
+            raise TypeError(
+                f"CompoundPoisson(rate of type {type(self.rate).__name__}): needs one number, since counts have no "
+                "derivative in it; pass a number, and learn the sizes of the jumps."
+            )
+        object.__setattr__(self, "rate", parameter("CompoundPoisson", "rate", self.rate, POSITIVE, "1.0"))
+
+    @classmethod
+    def examples(cls) -> tuple[Noise, ...]:
+        """See `Noise.examples`."""
+        return cls(0.5, NormalJumps(0.3, 0.5)), cls(3.0, ExponentialJumps(-0.4)), cls(40.0, FixedJumps(2.0))
+
+    def covariance(self, n_steps: int, dt: float) -> np.ndarray:
+        """See `Noise.covariance`."""
+        return self.rate * dt * self.jumps.mean_square * np.eye(n_steps)
+
+    def characteristic(self, k: np.ndarray, dt: float) -> np.ndarray:
+        """See `Noise.characteristic`."""
+        return np.exp(self.rate * dt * (self.jumps.characteristic(k) - 1))
+
+    @property
+    def regularity(self) -> float:
+        """Paths jump: 0."""
+        return 0.0
+
+    @property
+    def trailing(self) -> Shape:
+        """Of the jumps' parameters."""
+        return self.jumps.trailing
+
+    def increments(self, n_steps: int, shape: Shape, dt: float, source: Source, state: State) -> tuple[Array, State]:
+        """See `Noise.increments`."""
+        return self.jumps.total(source.poisson(self.rate * dt, (n_steps, *shape)), source), ()
+
+
+_STABILITIES = Range(0.0, 2.0, has_high=True)
+_SKEWNESSES = Range(-1.0, 1.0, has_low=True, has_high=True)
+_TINY = 1e-37  # a normal number in single precision
+
+
+@dataclass(frozen=True)
+class AlphaStable(Noise):
+    """Alpha-stable Levy motion L: independent increments with heavy tails, for which moments from `stability` on are
+    infinite.
+
+    E exp(i k L_t) = exp(-t |k|**a (1 - i b sign(k) tan(pi a / 2))), a the stability and b the skewness; at a = 1 the
+    tangent gives way to -(2 / pi) log |k|. So a = 2 is sqrt(2) times Brownian motion, a = 1 without skewness Cauchy's
+    process, and a = 1/2 with skewness 1 the time at which Brownian motion first reaches sqrt(t).
+
+    By Chambers, Mallows and Stuck's formula, of a uniform and an exponential number. Differentiable in both parameters
+    where they are tensors; a tensor's stability must stay away from 1 unless the skewness is the number 0.
+
+    Args:
+        stability: In (0, 2]; a number, one for each channel (the last axis), or a framework's tensor.
+        skewness: In [-1, 1]; the same.
+
+    Raises:
+        TypeError: A parameter is neither a number nor a tensor.
+        ValueError: It is out of range, or several numbers where one of them is the stability 1 and there is skewness.
+
+    Source: Chambers, Mallows & Stuck, J. Amer. Stat. Assoc. 71 (1976) 340; Weron, Stat. Probab. Lett. 28 (1996) 165.
+
+    Examples:
+        >>> # Cauchy's: exp(-dt |k|)
+        >>> abs(AlphaStable(1.0).characteristic(np.array([-1.0, 2.0]), dt=0.5))
+        array([0.60653066, 0.36787944])
+        >>> x = increments(
+        ...     AlphaStable(1.0), 100_000, dt=0.5, generator=torch.Generator().manual_seed(0)
+        ... )
+        >>> round((x.abs() < 0.5).double().mean().item(), 2)  # within dt of 0
+        0.5
+    """
+
+    stability: Parameter
+    skewness: Parameter = 0.0
+
+    name: ClassVar[str] = "alpha_stable"
+    is_continuous: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        stability = parameter("AlphaStable", "stability", self.stability, _STABILITIES, "1.5")
+        skewness = parameter("AlphaStable", "skewness", self.skewness, _SKEWNESSES, "0.0")
+        if isinstance(stability, tuple) and 1 in stability and (is_tensor(skewness) or np.any(skewness)):
+            raise ValueError(
+                f"AlphaStable(stability={stability}, skewness={skewness}): needs no stability of 1 among several where "
+                "there is skewness, for its formula is another one; drive that channel by a noise of its own."
+            )
+        object.__setattr__(self, "stability", stability)
+        object.__setattr__(self, "skewness", skewness)
+
+    @classmethod
+    def examples(cls) -> tuple[Noise, ...]:
+        """See `Noise.examples`."""
+        parameters = ((0.5, 1.0), (0.8, 0.5), (1.0, 0.0), (1.0, -0.6), (1.2, -1.0), (1.5, 0.0), (1.9, 1.0), (2.0, 0.0))
+        return tuple(cls(*each) for each in parameters)
+
+    def covariance(self, n_steps: int, dt: float) -> np.ndarray | None:
+        """See `Noise.covariance`; infinite but for stability 2."""
+        return 2 * dt * np.eye(n_steps) if self.stability == 2 else None
+
+    def characteristic(self, k: np.ndarray, dt: float) -> np.ndarray:
+        """See `Noise.characteristic`."""
+        size = np.abs(k)
+        tangent = math.tan(math.pi / 2 * self.stability)
+        turn = -2 / math.pi * np.log(np.where(size > 0, size, 1.0)) if self.stability == 1 else tangent
+        return np.exp(-dt * size**self.stability * (1 - 1j * self.skewness * np.sign(k) * turn))
+
+    @property
+    def regularity(self) -> float:
+        """Paths jump: 0."""
+        return 0.0
+
+    @property
+    def trailing(self) -> Shape:
+        """The longer shape of the parameters'."""
+        return max(shape_of(self.stability), shape_of(self.skewness), key=len)
+
+    def increments(self, n_steps: int, shape: Shape, dt: float, source: Source, state: State) -> tuple[Array, State]:
+        """See `Noise.increments`."""
+        uniform, exponential = source.uniform((n_steps, *shape)), source.exponential((n_steps, *shape))
+        if not is_tensor(self.stability) and self.stability == 1 and not self._is_symmetric:
+            return _at_one(self.skewness, dt, uniform, exponential, source), ()
+        return self._general(dt, uniform, exponential, source), ()
+
+    @property
+    def _is_symmetric(self) -> bool:
+        return not is_tensor(self.skewness) and not np.any(self.skewness)
+
+    def _general(self, dt: float, uniform: Array, exponential: Array, source: Source) -> Array:
+        """Return the formula for any stability but 1, or without skewness for any.
+
+        With V = pi (uniform - 1/2), W exponential and t = arctan(b tan(pi a / 2)):
+
+            S sin(t + a V) cos(V)**(-1/a) [cos(t + (a - 1) V) / W]**((1 - a) / a),     S = cos(t)**(-1/a).
+
+        Each of the three functions may vanish where V is close to -pi/2 or pi/2, and is computed from the distance to
+        the end that is closer, where it is a sine of a small number.
+        """
+        xp = source.xp
+        formulas = partial(_constants, self._is_symmetric, dt)
+        parameters = source.computed(formulas, self.stability, self.skewness)
+        a, less, low, low_sign, high, high_sign, tail, scale, inverse = parameters
+        is_low = uniform < 0.5
+        distance = math.pi * xp.where(is_low, uniform, 1 - uniform)
+        shift, sign = xp.where(is_low, low, high), xp.where(is_low, low_sign, high_sign)
+        numerator = xp.sin(shift + a * distance) * xp.where(is_low, sign, -sign)
+        middle = -sign * xp.sin(shift + less * distance)
+        power = tail * (_log(middle, xp) - xp.log(exponential))
+        return numerator * xp.exp(scale + power - inverse * xp.log(xp.sin(distance)))
+
+
+def _constants(is_symmetric: bool, dt: float, xp: Namespace, a: Array, b: Array) -> tuple[Array, ...]:
+    """Return what the formula has of stability and skewness alone: a, a - 1, t at either end as an angle and a sign,
+    (1 - a) / a, log(S dt**(1/a)), 1 / a.
+    """
+    tangent = 0 * a if is_symmetric else b * xp.sin(math.pi / 2 * a) / xp.cos(math.pi / 2 * a)
+    turn = xp.angle(1 + 1j * tangent)
+    ends = [*_reduced(turn - math.pi / 2 * a, xp), *_reduced(-turn - math.pi / 2 * a, xp)]
+    scale = (xp.log(1 + tangent * tangent) / 2 + math.log(dt)) / a
+    return a, a - 1, *ends, (1 - a) / a, scale, 1 / a
+
+
+def _at_one(skewness: Parameter, dt: float, uniform: Array, exponential: Array, source: Source) -> Array:
+    """The formula at stability 1, with the shift that makes increments of different steps those of one process."""
+    xp = source.xp
+    b = source.cast(xp.asarray(skewness))
+    is_low = uniform < 0.5
+    distance = math.pi * xp.where(is_low, uniform, 1 - uniform)
+    own = xp.where(is_low, b, -b)
+    corner = math.pi / 2 * (1 - own) + own * distance  # pi / 2 + b V, of which b = 1 leaves nothing at V = -pi / 2
+    tangent = xp.cos(distance) / xp.sin(distance)
+    first = corner * xp.where(is_low, -tangent, tangent)
+    second = b * (xp.log(math.pi / 2 * exponential * xp.sin(distance)) - _log(corner, xp))
+    return dt * (2 / math.pi) * (first - second + b * math.log(dt))
+
+
+def _reduced(angle: Array, xp: Namespace) -> tuple[Array, Array]:
+    """Return an angle less a multiple of pi, close to 0, and 1 or -1: sin(angle + x) is that times sin(reduced + x)."""
+    turns = xp.floor(angle / math.pi + 0.5)  # 0 or -1
+    return angle - math.pi * turns, 1 + 2 * turns
+
+
+def _log(x: Array, xp: Namespace) -> Array:
+    """The logarithm of numbers that are positive but for rounding."""
+    return xp.log(xp.where(x > _TINY, x, _TINY))

@@ -3,12 +3,15 @@
 Asked for the increments over `n_steps` equal steps it answers with an array, time first. A noise holds formulas alone:
 random numbers come from a `Source`, which is a framework's generator with a dtype and a device, so that the same text
 serves every framework.
+
+Brownian motion and increments at hand are here, and `increments`, which draws by NumPy.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,7 +20,7 @@ import numpy as np
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.dispatch import framework_of
 from hpfracc_nn.fractional.namespace import Array
-from hpfracc_nn.solvers.noise.source import Source
+from hpfracc_nn.solvers.noise.source import NumpySource, Source
 
 State = tuple[Any, ...]  # what a noise carries from one block of steps to the next
 Shape = tuple[int, ...]
@@ -234,3 +237,124 @@ def is_tensor(value: Any) -> bool:
 def shape_of(value: Parameter) -> Shape:
     """Return the shape of a parameter: () of a number."""
     return tuple(value.shape) if is_tensor(value) else np.shape(value)
+
+
+@dataclass(frozen=True)
+class Brownian(Noise):
+    """Standard Brownian motion: independent normal increments of variance dt.
+
+    Its unit is the root of the caller's time unit.
+
+    Source: Kloeden & Platen, Numerical Solution of Stochastic Differential Equations (1992), section 2.4.
+
+    Examples:
+        >>> Brownian().covariance(2, dt=0.01)
+        array([[0.01, 0.  ],
+               [0.  , 0.01]])
+    """
+
+    name: ClassVar[str] = "brownian"
+    is_brownian: ClassVar[bool] = True
+
+    @classmethod
+    def examples(cls) -> tuple[Noise, ...]:
+        """See `Noise.examples`."""
+        return (cls(),)
+
+    def covariance(self, n_steps: int, dt: float) -> np.ndarray:
+        """See `Noise.covariance`."""
+        return dt * np.eye(n_steps)
+
+    def increments(self, n_steps: int, shape: Shape, dt: float, source: Source, state: State) -> tuple[Array, State]:
+        """See `Noise.increments`."""
+        found = source.normal((n_steps, *shape))
+        found *= math.sqrt(dt)
+        return found, ()
+
+
+@dataclass(frozen=True, eq=False)
+class Given(Noise):
+    """A noise whose increments are at hand: measured, drawn elsewhere, or made by other means.
+
+    Args:
+        values: An array of the framework that solves, [n_steps, *shape]; [n_steps, 2, *shape] where a scheme has two
+            streams, which are the increments, and independent numbers of the same law beside them. A solve that asks
+            for another shape raises a ValueError.
+        holder: Paths are Hoelder continuous with each exponent below this.
+        brownian: Whether the increments are those of Brownian motion, which schemes of higher order stand on.
+
+    Examples:
+        >>> dw = torch.full((100, 1), 0.01)  # a path that goes straight from 0 to 1
+        >>> fsdeint(
+        ...     SDE(lambda t, y: 0 * y, lambda t, y: y),
+        ...     torch.ones(1),
+        ...     np.linspace(0, 1, 101),
+        ...     noise=Given(dw),
+        ... )[-1]
+        tensor([2.7048])
+        >>> round(1.01**100, 4)
+        2.7048
+    """
+
+    values: Any
+    holder: float = 0.5
+    brownian: bool = True
+
+    name: ClassVar[str] = "given"
+    is_whole: ClassVar[bool] = True
+
+    @property
+    def is_brownian(self) -> bool:  # type: ignore[override]
+        """Whether they are said to be."""
+        return self.brownian
+
+    @property
+    def regularity(self) -> float:
+        """What is said of them."""
+        return self.holder
+
+    def increments(self, n_steps: int, shape: Shape, dt: float, source: Source, state: State) -> tuple[Array, State]:
+        """See `Noise.increments`.
+
+        Raises:
+            ValueError: There are others than are asked for.
+        """
+        if tuple(self.values.shape) != (n_steps, *shape):
+            raise ValueError(
+                f"Given(values of shape {tuple(self.values.shape)}): needs the increments of {n_steps} steps, of shape "
+                f"{(n_steps, *shape)}, for this equation, scheme and mesh; pass these, or another dt."
+            )
+        return source.cast(self.values), ()
+
+
+def increments(
+    noise: Noise, n_steps: int, shape: Sequence[int] = (), *, dt: float, rng: np.random.Generator
+) -> np.ndarray:
+    """Return the increments of a noise over equal steps, [n_steps, *shape] in float64.
+
+    Args:
+        noise: The noise.
+        n_steps: How many steps.
+        shape: Of one step; all entries are independent.
+        dt: The step, positive, in the caller's time unit.
+        rng: Where the randomness comes from.
+
+    Raises:
+        ValueError: A number is out of range, or `shape` is not that of the noise's parameters.
+        TypeError: `n_steps` or a size is no whole number, or `dt` no real one.
+
+    Examples:
+        >>> from hpfracc_nn.solvers import noise
+        >>> dw = noise.increments(
+        ...     Brownian(), 100, (4000,), dt=0.01, rng=np.random.default_rng(0)
+        ... )
+        >>> dw.shape, round(dw.sum(0).var().item(), 1)
+        ((100, 4000), 1.0)
+    """
+    steps = errors.count("increments", "n_steps", n_steps)
+    sizes = tuple(errors.count("increments", "shape", size, 0) for size in shape)
+    fits("increments", noise, sizes)
+    step = errors.positive_step("increments", dt)
+    source = NumpySource(rng)
+    state = noise.start(steps, sizes, step, source)
+    return noise.increments(steps, sizes, step, source, state)[0]

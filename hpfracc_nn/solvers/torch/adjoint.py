@@ -1,28 +1,318 @@
-"""The exact adjoint of the discrete scheme, as one custom autograd function.
+"""The exact adjoints of the discrete schemes, each one custom autograd function.
 
-Only the states are saved. Backwards in time, the cotangent of every right-hand side is the same history run backwards
-on the cotangents of the memories; a step needs products of one Jacobian with one vector, and what the parameters have
-of them is computed for many steps at once. The gradient is that of the numbers that were computed, not of a
-continuous adjoint equation, which for alpha < 1 is 4 to 10 % off and does not improve with the step.
+Of a deterministic solve only the states are saved. Backwards in time, the cotangent of every right-hand side is the
+same history run backwards on the cotangents of the memories; a step needs products of one Jacobian with one vector, and
+what the parameters have of them is computed for many steps at once. The gradient is that of the numbers that were
+computed, not of a continuous adjoint equation, which for alpha < 1 is 4 to 10 % off and does not improve with the step.
+
+A stochastic solve is replayed block by block; see `blocks`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
 
 from hpfracc_nn.selection import Plan
-from hpfracc_nn.solvers.torch.casts import without
-from hpfracc_nn.solvers.torch.faults import check_once
-from hpfracc_nn.solvers.torch.field import product
-from hpfracc_nn.solvers.torch.orders import order_gradient
-from hpfracc_nn.solvers.torch.parameters import ParameterGradient, direct_parts
-from hpfracc_nn.solvers.torch.problem import Problem
-from hpfracc_nn.solvers.torch.solving import evaluated
-from hpfracc_nn.solvers.torch.steps import step_of
-from hpfracc_nn.solvers.torch.tenure import Tenure
+from hpfracc_nn.solvers.torch.blocks import (
+    Advance,
+    Anticipation,
+    Forgetful,
+    NoiseRows,
+    Recollection,
+    Solve,
+    Tensors,
+    Weighting,
+)
+from hpfracc_nn.solvers.torch.integrate import Problem, order_gradient, step_of
+from hpfracc_nn.solvers.torch.roots import evaluated
+from hpfracc_nn.solvers.torch.snapshot import Tenure, evaluated_twice, modules_of, tensors_of
+from hpfracc_nn.solvers.torch.state import Field, check_once, product, without
+
+T = TypeVar("T")
+
+# What a function may raise where its arguments stand for many: it, and not the solver, is asked again one by one, and
+# raises again what is its own.
+_NOT_TOGETHER = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,  # vmap's own: values that are read, in-place writes to what is not of the batch, no rule
+    TypeError,
+    ValueError,
+)
+
+_log = logging.getLogger("hpfracc_nn.solvers")
+
+
+class Together:
+    """Evaluations at many steps, as one under `torch.func.vmap` where the function can be taken so.
+
+    A small network is as fast for 64 steps as for one. Where the function's control flow depends on values, or an
+    operation has no rule for a batch, forward or backward, it is called step by step from then on.
+
+    Args:
+        function: Of tensors that have no axis of steps, to one tensor.
+        may_batch: Whether it may be called for many at once.
+    """
+
+    def __init__(self, function: Callable[..., Any], may_batch: bool = True):
+        self._function, self._may_batch = function, may_batch
+
+    def __call__(self, columns: tuple[Tensor, ...], then: Callable[[Tensor], T]) -> T:
+        """Return `then` of the function's values, [steps, ...], at arguments that each have an axis of steps in front.
+
+        Args:
+            columns: The arguments.
+            then: Called a second time where a batch fails in it.
+        """
+        if self._may_batch:
+            try:
+                return then(torch.func.vmap(self._function)(*columns))
+            except _NOT_TOGETHER as error:
+                self._may_batch = False
+                _log.debug("f is evaluated step by step: %s", str(error).partition("\n")[0])
+        each = zip(*(column.unbind() for column in columns), strict=True)
+        return then(torch.stack([self._function(*arguments) for arguments in each]))
+
+
+Edge = tuple[Any, int]  # a node, and which of its results
+
+
+def sources(value: Tensor, wanted: Sequence[Tensor], held: Sequence[Tensor]) -> list[Tensor]:
+    """Return the tensors whose gradients, passed on, are all of the gradient of `value`.
+
+    A tensor that is wanted or held is one, and the way stops there: its own hooks and what else is asked of it go on
+    from there. Where one lies behind another, what reaches it through that one is to be taken off, see
+    `direct_parts`.
+
+    Args:
+        value: Has a graph, or is a leaf.
+        wanted: Are reached, whether the graph of `value` reaches them or not.
+        held: Are looked for.
+    """
+    if not value.requires_grad:
+        return list({id(each): each for each in wanted}.values())
+    stops = {_edge(each): each for each in (*held, *wanted)}
+    reached = _reached([_edge(value), *map(_edge, wanted)], stops)
+    return [stops[each] if each in stops else each[0].variable for each in reached]
+
+
+def check_known(label: str, values: Iterable[Tensor], wanted: Iterable[Tensor], own: Iterable[Tensor] = ()) -> None:
+    """Raise where a graph reaches a leaf of which no gradient is asked: it would be lost.
+
+    Args:
+        label: Whose graph it is, for the message.
+        values: Have the graph.
+        wanted: Of which gradients are asked; the way stops there.
+        own: Leaves that were made for this graph.
+
+    Raises:
+        RuntimeError: It does.
+    """
+    edges, known = [_edge(each) for each in wanted], {id(each) for each in own}
+    seen: set[Any] = {node for node, _ in edges if hasattr(node, "variable")}  # a leaf has one edge
+    seen.add(None)
+    stops = {edge for edge in edges if edge[0] not in seen}
+    waiting: list[Edge] = [(each.grad_fn, each.output_nr) if each.grad_fn else _edge(each) for each in values]
+    while waiting:  # once for every operation of a graph: what is not needed is not looked at
+        edge = waiting.pop()
+        node = edge[0]
+        if node in seen or (stops and edge in stops):
+            continue
+        seen.add(node)
+        if following := node.next_functions:
+            waiting += following
+        elif hasattr(node, "variable") and id(node.variable) not in known:
+            raise RuntimeError(
+                f"{label}: a tensor of shape {tuple(node.variable.shape)} requires a gradient and is not read before "
+                "the first step is over, so that the adjoint does not know of it; pass it, or what is made of it, as "
+                "params=[...], or pass adjoint=False."
+            )
+
+
+def _reached(begins: Iterable[Edge], stops: Container[Edge]) -> dict[Edge, None]:
+    """Return the stops and leaves that are reached, in order, without those behind a stop."""
+    found: dict[Edge, None] = {}
+    seen: set[Any] = set()
+    waiting = list(begins)[::-1]
+    while waiting:
+        edge = waiting.pop()
+        node = edge[0]
+        if edge in stops or hasattr(node, "variable"):
+            found[edge] = None
+        elif node is not None and node not in seen:
+            seen.add(node)
+            waiting += _following(edge)
+    return found
+
+
+def _following(edge: Edge) -> list[Edge]:
+    return list(edge[0].next_functions)
+
+
+def _edge(x: Tensor) -> Edge:
+    edge = get_gradient_edge(x)
+    return edge.node, edge.output_nr
+
+
+_AT_ONCE = 64  # evaluations of f
+
+
+class ParameterGradient:
+    """Adds up the gradients of tensors that f depends on, from many evaluations at a time.
+
+    Modules with hooks, which see each call, are called step by step.
+
+    Args:
+        field: The right-hand side.
+        parameters: The tensors.
+    """
+
+    def __init__(self, field: Field, parameters: Sequence[Tensor]):
+        self.field, self.parameters = field, list(parameters)
+        self.totals: list[Tensor | None] = [None] * len(self.parameters)  # None of those that f does not use
+        self._at: list[int] = []
+        self._states: list[Tensor] = []
+        self._g: list[Tensor] = []
+        self._together = Together(field.at, not _has_hooks(field.f))
+
+    def remember(self, n: int, z: Tensor, g: Tensor) -> None:
+        """Let f(t_n, z) bring the tensors what they have of its cotangent g."""
+        if not self.parameters:
+            return
+        self._at.append(n)
+        self._states.append(z)
+        self._g.append(g)
+        if len(self._at) >= _AT_ONCE:
+            self.flush()
+
+    def flush(self) -> None:
+        """Add up what was remembered."""
+        if not self._at:
+            return
+        g = torch.stack(self._g)
+
+        def gradients(out: Tensor) -> Sequence[Tensor | None]:
+            if not out.requires_grad:
+                return [None] * len(self.parameters)
+            self.check(out)
+            return torch.autograd.grad(out, self.parameters, g, retain_graph=True, allow_unused=True)
+
+        with torch.enable_grad(), _retained(self.parameters):
+            found = self._together((self.field.times[self._at], torch.stack(self._states)), gradients)
+        for k, part in enumerate(found):
+            if part is not None:
+                before = self.totals[k]
+                self.totals[k] = part if before is None else before + part  # one part may be that of two tensors
+        self._at, self._states, self._g = [], [], []
+
+    def check(self, value: Tensor, *own: Tensor) -> None:
+        """Raise where f has read a tensor whose gradient would be lost; see `check_known`."""
+        if not self.field.makes_leaves:
+            check_known(self.field.label, [value], self.parameters, own)
+
+    def evaluate(self, states: Tensor) -> Tensor:
+        """Return the right-hand sides at the states [steps, *shape] of the first steps, of the same shape."""
+        times = self.field.times[: states.shape[0]]
+        parts = zip(times.split(_AT_ONCE), states.split(_AT_ONCE), strict=True)
+        return torch.cat([self._together(each, lambda values: values) for each in parts])
+
+
+def discovered(
+    field: Field, z0: Tensor, given: Iterable[Tensor] | None
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Return the tensors that the gradient of f is wanted of, and all that f reads at the first step.
+
+    Wanted are all parameters of the modules that f holds, the leaves that it holds, the tensors that are given, and
+    what the first step's graph reaches: tensors that f holds, and the leaves that it reaches otherwise.
+
+    Raises:
+        ValueError: f may not be evaluated again, or one of the tensors has hooks.
+    """
+    z, value, read, made = evaluated_twice(field, z0)
+    parameters = (each for module in modules_of(field.f) for each in module.parameters())
+    held = [each for each in tensors_of(field.f) if each.requires_grad]
+    leaves = (each for each in held if each.is_leaf)  # others have graphs that would be kept
+    wanted = [each for each in (*parameters, *leaves, *(given or ())) if each.requires_grad]
+    reached = [each for each in sources(value, wanted, held) if each is not z]
+    own = {id(each) for each in made}  # of leaves that f makes there is no gradient, nor of those of later steps
+    found = tuple(each for each in reached if id(each) not in own)
+    field.makes_leaves = len(found) < len(reached)
+    for each in found:
+        if each._backward_hooks:
+            what = "parameter" if each.is_leaf else "tensor"
+            raise ValueError(
+                f"{field.label}: a {what} of shape {tuple(each.shape)} has a hook on its gradient, which the adjoint "
+                "would call twice; remove it, use register_post_accumulate_grad_hook, which leaves have, or pass "
+                "adjoint=False."
+            )
+    return found, tuple(read)
+
+
+@contextmanager
+def _retained(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Leave the gradients of tensors with retain_grad() as they are: what comes later brings them all of it at once."""
+    before = [(each, each.grad) for each in tensors if each.retains_grad]
+    try:
+        yield
+    finally:
+        for each, grad in before:
+            each.grad = grad
+
+
+def direct_parts(tensors: Sequence[Tensor], totals: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Return of gradients what reaches each tensor other than through another of them.
+
+    What a tensor is made of has, in `totals`, the part that comes through it; backpropagation goes on behind each
+    tensor and brings that part once more.
+
+    Args:
+        tensors: Whose gradients they are.
+        totals: All of each gradient, [*shape of the tensor]; None where nothing reaches it.
+    """
+    found, behind = list(totals), [_behind(each) for each in tensors]
+    # What another is made of has less behind it, so that its own part is known later.
+    for k in sorted(range(len(found)), key=lambda k: len(behind[k]), reverse=True):
+        made_of = [
+            i for i, each in enumerate(tensors) if torch.autograd.graph.get_gradient_edge(each).node in behind[k]
+        ]
+        own = found[k]
+        if not made_of or own is None:
+            continue
+        parts = torch.autograd.grad(
+            tensors[k], [tensors[i] for i in made_of], own, retain_graph=True, allow_unused=True
+        )
+        for i, part in zip(made_of, parts, strict=True):
+            total = found[i]
+            if part is not None and total is not None:
+                found[i] = total - part
+    return found
+
+
+def _behind(tensor: Tensor) -> set[object]:
+    """Return the nodes of a tensor's graph, but not its own."""
+    own = tensor.grad_fn
+    found: set[object] = set()
+    waiting = [] if own is None else [node for node, _ in own.next_functions]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in found:
+            found.add(node)
+            waiting.extend(following for following, _ in node.next_functions)
+    return found
+
+
+def _has_hooks(f: object) -> bool:
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(each, kind) for module in modules_of(f) for each in module.modules() for kind in kinds)
 
 
 def recorded(
@@ -132,28 +422,28 @@ class Backward:
             return z0_gradient + totals.sum(0), torch.tensordot(problem.elapsed.flip(0), totals, 1)
 
     def pull(self, n: int, z: Tensor, g: Tensor) -> Tensor:
-        """See `steps.Sweep`."""
+        """See `integrate.Sweep`."""
         leaf, value = self.evaluated(n, z)
         return self.through(n, leaf, value, g)
 
     def through(self, n: int, z: Tensor, value: Tensor, g: Tensor) -> Tensor:
-        """See `steps.Sweep`."""
+        """See `integrate.Sweep`."""
         self.gradient.remember(n, z.detach(), g)
         return product(value, [z], g)[0]
 
     def evaluated(self, n: int, z: Tensor) -> tuple[Tensor, Tensor]:
-        """See `steps.Sweep`."""
+        """See `integrate.Sweep`."""
         leaf, value = evaluated(self.problem.field, n, z)
         if value.requires_grad and not self.gradient.parameters:  # else all steps are looked at together
             self.gradient.check(value, leaf)
         return leaf, value
 
     def remember(self, n: int, z: Tensor, g: Tensor) -> None:
-        """See `steps.Sweep`."""
+        """See `integrate.Sweep`."""
         self.gradient.remember(n, z, g)
 
     def weight(self, n: int, g: Tensor, value: Tensor) -> None:
-        """See `steps.Sweep`."""
+        """See `integrate.Sweep`."""
         if self.learns:
             found = self.problem.packing.matrix((g * value)[None]).sum((1, 2))
             before = self.of_weights[n]
@@ -186,3 +476,234 @@ class Backward:
         """Return the right-hand sides at the states, [n_steps + 1, *shape]; the last is not used and 0."""
         found = self.gradient.evaluate(self.states[:-1])
         return torch.cat([found, torch.zeros_like(found[:1])])
+
+
+def solved(solve: Solve, weighting: Weighting | None, plan: Plan | None, z0: Tensor) -> Tensor:
+    """Return the states at the outputs, [outputs, *shape], without a graph.
+
+    Args:
+        solve: What is solved.
+        weighting: The weights of the past, or None where there is none.
+        plan: Of the history, or None.
+        z0: The state at the start.
+    """
+    with torch.no_grad():
+        return _forward(solve, weighting, plan, z0, keeps=False)[0]
+
+
+def recorded_blocks(
+    solve: Solve,
+    weighting: Weighting | None,
+    plan: Plan | None,
+    z0: Tensor,
+    alpha: Tensor | None,
+    parameters: Tensors,
+    functions: Sequence[Callable[..., Any]],
+    read: Tensors,
+) -> Tensor:
+    """Return the states at the outputs with their gradients.
+
+    Args:
+        solve: What is solved; its noise is one tensor where gradients are wanted of it.
+        weighting: The weights of the past, or None.
+        plan: Of the history, or None.
+        z0: The state at the start.
+        alpha: The orders as a tensor of [a] values, or None.
+        parameters: The tensors that drift and diffusion have graphs to.
+        functions: Drift and diffusion.
+        read: The tensors that they read.
+    """
+    holders = functions, read
+    return _BlockSolve.apply(solve, weighting, plan, holders, z0, alpha, solve.noise.whole, *parameters)  # type: ignore[no-any-return]
+
+
+def _forward(
+    solve: Solve, weighting: Weighting | None, plan: Plan | None, z0: Tensor, keeps: bool
+) -> tuple[Tensor, list[Tensors], list[Tensors]]:
+    if weighting is None:
+        return solve.run(z0, (), Forgetful(), keeps)
+    assert plan is not None, "there is a history"
+    memory = Recollection(weighting.problem, plan, z0)
+    found = solve.run(z0, weighting.fixed(), memory, keeps)
+    memory.tell()
+    return found
+
+
+class _BlockSolve(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, solve: Solve, weighting: Weighting | None, plan: Plan | None, holders: Any, *tensors: Tensor
+    ) -> Tensor:
+        found, carries, pasts = _forward(solve, weighting, plan, tensors[0].detach(), keeps=True)
+        ctx.given = solve, weighting, plan, Tenure(*holders)
+        ctx.weights = {past[0].shape[0]: past[1] for past in pasts if past}  # those of blocks of one length are equal
+        ctx.counts = len(tensors), [len(carry) for carry in carries]
+        each = [part for carry in carries for part in carry]
+        ctx.save_for_backward(*tensors[1:], *each, *(past[0] for past in pasts if past))
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        check_once("fsdeint", grads)
+        solve, weighting, plan, tenure = ctx.given
+        if weighting is not None:
+            weighting.problem.site.again(plan)
+        count, lengths = ctx.counts
+        saved = iter(ctx.saved_tensors)
+        alpha, whole, *parameters = (next(saved) for _ in range(count - 1))
+        carries = [tuple(next(saved) for _ in range(length)) for length in lengths]
+        needs = ctx.needs_input_grad[4:]
+        wanted = [each for each, is_needed in zip(parameters, needs[3:], strict=True) if is_needed]
+        replay = Replay(solve, weighting, plan, ctx.weights, wanted, needs[1], whole if needs[2] else None)
+        with without(grads[0].device.type), tenure.renewed(wanted):
+            z0_gradient = replay.run(grads[0].contiguous(), carries, list(saved))
+            totals = iter(direct_parts(wanted, replay.totals))
+        return (
+            None,
+            None,
+            None,
+            None,
+            z0_gradient,
+            replay.order_gradient(alpha) if needs[1] else None,
+            replay.of_noise,
+            *(next(totals) if is_needed else None for is_needed in needs[3:]),
+        )
+
+
+class Replay:
+    """The sweep from the last block to the first.
+
+    Args:
+        solve: What was solved.
+        weighting: The weights of the past, or None.
+        plan: Of the history, or None.
+        weights: By lag, for each length of a block.
+        parameters: Whose gradients are wanted.
+        learns: Whether alpha's is.
+        noise: All of the noise, where its gradient is wanted, else None.
+
+    Attributes:
+        totals: The parameters' gradients, None of those that are not used.
+        of_noise: The noise's, or None.
+    """
+
+    def __init__(
+        self,
+        solve: Solve,
+        weighting: Weighting | None,
+        plan: Plan | None,
+        weights: dict[int, Tensor],
+        parameters: list[Tensor],
+        learns: bool,
+        noise: Tensor | None,
+    ):
+        self.solve, self.weighting, self.weights, self.parameters, self.learns = (
+            solve,
+            weighting,
+            weights,
+            parameters,
+            learns,
+        )
+        self.totals: list[Tensor | None] = [None] * len(parameters)  # None of those that are not used
+        self.of_noise = None if noise is None else torch.zeros_like(noise)
+        self.memory: Forgetful | Anticipation = Forgetful()
+        if weighting is not None and plan is not None:
+            self.memory = Anticipation(weighting.problem, plan)
+        self.shared = () if weighting is None else weighting.fixed()
+        self.of_shared = [torch.zeros_like(each) for each in self.shared]
+        self.noise = solve.noise if noise is None else NoiseRows(solve.noise.path, noise)
+        self.values: list[list[Tensor]] = []  # what each block brought the past, the last block first
+
+    def run(self, g: Tensor, carries: list[Tensors], rows: list[Tensor]) -> Tensor:
+        """Return the gradient in the state at the start.
+
+        Args:
+            g: The loss's cotangents of the states at the outputs.
+            carries: What each block began with.
+            rows: What the steps of each block had of the past; none where there is no memory.
+        """
+        z0_gradient = torch.zeros_like(carries[0][0])
+        of_carry: Sequence[Tensor] = ()
+        for i in reversed(range(len(carries))):
+            of_carry, of_rows = self._block(i, g, carries[i], rows[i] if rows else None, of_carry)
+            if of_rows is not None:
+                self.memory.add(self.solve.blocks[i][0], list(of_rows.unbind()))
+                z0_gradient = z0_gradient + of_rows.sum(0)
+        if isinstance(self.memory, Anticipation):
+            self.memory.tell()
+        return z0_gradient + of_carry[0]
+
+    def _block(
+        self, i: int, g: Tensor, carry: Tensors, rows: Tensor | None, of_carry: Sequence[Tensor]
+    ) -> tuple[list[Tensor], Tensor | None]:
+        """Return the cotangents of what a block began with: its carry, and what it had of the past."""
+        first, last = self.solve.blocks[i]
+        later = self.memory.opened(first, last)
+        carry, shared = _leaves(carry), _leaves(self.shared)
+        past = () if rows is None else (*_leaves((rows,)), self.weights[rows.shape[0]])
+        noise = self.noise.rows(first, last)
+        if self.of_noise is not None:
+            (noise,) = _leaves((noise,))
+        with torch.enable_grad():
+            made = self.solve.steps.run(first, last, carry, shared, past, noise)
+        if self.learns:
+            self.values.append([value.detach() for value in made.values])
+        inputs = [*carry, *past[:1], *shared, *([] if self.of_noise is None else [noise])]
+        parts = self._products(made, first, last, g, of_carry, later, [*inputs, *self.parameters])
+        found = (torch.zeros_like(each) if part is None else part for part, each in zip(parts, inputs, strict=False))
+        found_of_parameters = parts[len(inputs) :]
+        mine = [next(found) for _ in carry]
+        of_rows = next(found) if rows is not None else None
+        for total in self.of_shared:
+            total += next(found)
+        if self.of_noise is not None:
+            self.of_noise[first : first + noise.shape[0]] = next(found)
+        for k, part in enumerate(found_of_parameters):
+            before = self.totals[k]
+            if part is not None:
+                self.totals[k] = part if before is None else before + part  # one part may be that of two tensors
+        return mine, of_rows
+
+    def _products(
+        self,
+        made: Advance,
+        first: int,
+        last: int,
+        g: Tensor,
+        of_carry: Sequence[Tensor],
+        later: Tensors,
+        inputs: list[Tensor],
+    ) -> Sequence[Tensor | None]:
+        """Return the products of all cotangents of a block with its Jacobians, None where there is none."""
+        low, high = self.solve.wanted(first, last)
+        outputs = [made.states[n - first] for n in self.solve.outputs[low:high]]
+        grads = list(g[low:high].unbind())
+        outputs += made.carry
+        grads += of_carry
+        if later:
+            outputs += made.values
+            grads += later[0][: len(made.values)].unbind()
+        kept = [(out, grad) for out, grad in zip(outputs, grads, strict=True) if out.requires_grad]
+        if not kept:
+            return [None] * len(inputs)
+        outs, their = zip(*kept, strict=True)
+        if not self.solve.makes_leaves:
+            check_known("fsdeint(sde)", outs, self.parameters, inputs[: len(inputs) - len(self.parameters)])
+        # The graph is kept: blocks may share a part of it, such as what a parameter is made of.
+        return torch.autograd.grad(outs, inputs, their, retain_graph=True, allow_unused=True)
+
+    def order_gradient(self, alpha: Tensor) -> Tensor:
+        """Return alpha's gradient, from the cotangents of all states and what the steps brought the past."""
+        weighting = self.weighting
+        assert weighting is not None, "alpha is learned"
+        assert isinstance(self.memory, Anticipation), "alpha is learned"
+        packing, sets = weighting.problem.packing, weighting.weights.sets
+        values = torch.stack([value for block in reversed(self.values) for value in block])
+        values = values.view(values.shape[0], sets, *packing.shape)
+        by_set = [packing.matrix(torch.cat([values[:, k], torch.zeros_like(values[:1, k])])) for k in range(sets)]
+        sigma = tuple(self.of_shared)
+        return weighting.order_gradient(alpha, self.memory.cotangents, torch.stack(by_set, 2), sigma)
+
+
+def _leaves(tensors: Sequence[Tensor]) -> Tensors:
+    return tuple(each.detach().requires_grad_() for each in tensors)

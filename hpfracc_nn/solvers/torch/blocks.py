@@ -4,11 +4,19 @@ Forward, no graph is kept: of each block only what it begins with, and of its no
 Backwards, a block is run once more with a graph, and one call of autograd takes the cotangents of all its steps apart.
 So a solve costs one evaluation more than plain backpropagation and the memory of one block, and its gradient is that of
 the numbers that were computed, for every scheme.
+
+With a memory, the steps of a stochastic Volterra equation are
+
+    X_n = x0 + sum over j < n of h w_(n-j) Z_j + sigma g_(n-1) zeta_(n-1),        Z_j = f_j + g_j dW_j / h.
+
+What a block has of the steps before it comes from the history's kernel; its own steps are added up as they are taken.
+The adjoint's memory is the same history run backwards on the cotangents of X_n.
 """
 
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -16,13 +24,187 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hpfracc_nn.fractional.namespace import NUMPY
+from hpfracc_nn.fractional.torch.namespace import TORCH
+from hpfracc_nn.fractional.torch.tracing import is_traced
+from hpfracc_nn.selection import Plan
+from hpfracc_nn.solvers import volterra
 from hpfracc_nn.solvers.explosions import WINDOW, Limits
-from hpfracc_nn.solvers.stochastic import not_finite
-from hpfracc_nn.solvers.torch.explosions import Watch, largest
-from hpfracc_nn.solvers.torch.field import Field
+from hpfracc_nn.solvers.sde import (
+    NEARBY,
+    OWNER,
+    StochasticEquation,
+    additive_message,
+    diagonal_message,
+    fitting_shape,
+    joined_shape,
+    not_finite,
+)
+from hpfracc_nn.solvers.sde_schemes import OneStep
+from hpfracc_nn.solvers.torch.integrate import Problem, Progress, Watch, by_lag, largest
+from hpfracc_nn.solvers.torch.memory import BufferedSums, KnownSums, OwnSums, Past, Toeplitz, TrackedSums, toeplitz
 from hpfracc_nn.solvers.torch.noise import NoisePath
-from hpfracc_nn.solvers.torch.problem import Progress
-from hpfracc_nn.solvers.torch.wrapped import is_finite
+from hpfracc_nn.solvers.torch.state import Casts, Field, Packing, State, is_finite
+
+_ROUNDING = 1e3  # times eps: what two ways to compute one product may differ by
+
+
+class Coefficients:
+    """f and g of one solve.
+
+    Args:
+        sde: The user's equation.
+        packing: How its states are laid out.
+        times: The mesh, [n + 1].
+        like: A tensor of the states' dtype and device.
+        casts: The autocast that the equation runs under, or None.
+        diffusion: The shape of g.
+
+    Attributes:
+        drift: f.
+        diffusion: g.
+        dt: The step.
+        step: The same as a tensor: a number is made into one at each product.
+        shape: Of the noise of one step.
+        eps: Of the dtype that f and g are computed in.
+    """
+
+    def __init__(
+        self,
+        sde: StochasticEquation,
+        packing: Packing,
+        times: np.ndarray,
+        like: Tensor,
+        casts: Casts | None,
+        diffusion: torch.Size,
+    ):
+        self._given = sde, packing, times, like, casts, diffusion
+        self.packing, self.noise_type = packing, sde.noise_type
+        self.eps = torch.finfo(like.dtype).eps if casts is None else casts.eps(like.dtype, like.device.type)
+        self.dt = float(times[-1] - times[0]) / (times.size - 1)
+        if self.dt > torch.finfo(like.dtype).max:
+            raise ValueError(
+                f"{OWNER}(dt={self.dt:g}): needs steps that {like.dtype} can hold; pass times in another unit."
+            )
+        self.step = torch.full((), self.dt, dtype=like.dtype, device=like.device)
+        self.drift = Field(sde.drift, packing, times, like, casts, OWNER, "sde.drift")
+        self.diffusion = Field(sde.diffusion, packing, times, like, casts, OWNER, "sde.diffusion", diffusion)
+        self._is_elementwise = len(diffusion) == len(packing.shape)
+        self.shape = packing.shape if self._is_elementwise else torch.Size((*diffusion[:-2], diffusion[-1]))
+
+    def shifted(self, part: float) -> Coefficients:
+        """Return those at times that lie a part of a step later."""
+        sde, packing, times, like, casts, diffusion = self._given
+        return Coefficients(sde, packing, times + part * self.dt, like, casts, diffusion)
+
+    def with_slope(self, n: int, y: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
+        """Return g, and g g' times a factor, of a diagonal diffusion: its Jacobian is its own transpose."""
+        if is_traced(y, (factor,)):  # whose tensors torch.autograd.grad does not take
+            g, pulled = torch.func.vjp(lambda z: self.diffusion(n, z), y)  # type: ignore[misc]  # three, with aux
+            return g, pulled(g * factor)[0]
+        is_recorded = torch.is_grad_enabled()
+        with torch.enable_grad():
+            # A view: a diffusion that holds the start may depend on y another way too; the slope is in z alone.
+            z = y.view_as(y) if y.requires_grad else y.detach().requires_grad_()
+            g = self.diffusion(n, z)
+            if not g.requires_grad:
+                return g, torch.zeros_like(y)
+            (found,) = torch.autograd.grad(g, z, g * factor, create_graph=is_recorded, allow_unused=True)
+        g = g if is_recorded else g.detach()
+        return g, torch.zeros_like(y) if found is None else found
+
+    def applied(self, g: Tensor, noise: Tensor) -> Tensor:
+        """Return g times the noise of a step, of a state's shape."""
+        if self._is_elementwise:
+            return g * noise
+        if self.noise_type == "scalar":
+            return g.squeeze(-1) * noise
+        return torch.matmul(g, noise.unsqueeze(-1)).squeeze(-1)
+
+    def moved(self, x: Tensor, g: Tensor, noise: Tensor, room: Tensor | None = None) -> Tensor:
+        """Return x and g times the noise, added; the last bit is not that of a sum. In `room` where that saves one."""
+        if self._is_elementwise:
+            return torch.addcmul(x, g, noise, out=room)
+        return x + self.applied(g, noise)
+
+
+def diffusion_shape(sde: StochasticEquation, y0: State, t0: float, casts: Casts | None) -> torch.Size:
+    """Return the shape of the diffusion at the start, that of the joined state where states are tuples.
+
+    Raises:
+        TypeError: It is no tensor.
+        ValueError: Its shape is not that of the noise type.
+    """
+    like = y0[0] if isinstance(y0, tuple) else y0
+    t = torch.as_tensor(t0, dtype=like.dtype, device=like.device)
+    with torch.no_grad(), nullcontext() if casts is None else casts.renewed():
+        # A copy: what it writes to its argument is refused later, and is not to be the caller's tensor.
+        found = sde.diffusion(t, tuple(part.clone() for part in y0) if isinstance(y0, tuple) else y0.clone())
+    if isinstance(y0, tuple):
+        parts = [tuple(part.shape) for part in found] if isinstance(found, tuple | list) else type(found).__name__
+        return torch.Size(joined_shape(sde.noise_type, parts, [tuple(part.shape) for part in y0]))
+    if not isinstance(found, Tensor):
+        raise TypeError(f"{OWNER}(sde.diffusion): needs a tensor; it returned {type(found).__name__}.")
+    return torch.Size(fitting_shape(sde.noise_type, found.shape, y0.shape))
+
+
+def check_structure(coefficients: Coefficients, z0: Tensor, needs_diagonal: bool) -> None:
+    """Raise unless the diffusion depends on the state as its noise type says.
+
+    Looked at are the start, a state nearby, since a slope may vanish at the start alone, and that state at the end. An
+    additive diffusion that has no slope is told by its values at the first two; a threshold elsewhere is not seen.
+    Random numbers that the diffusion draws by itself are the same at each look, and stay those that it would draw
+    without one.
+
+    Raises:
+        ValueError: It depends on y where it is additive, or on other entries of y where a scheme needs it diagonal.
+    """
+    noise_type = coefficients.noise_type
+    if noise_type != "additive" and not (needs_diagonal and noise_type == "diagonal"):
+        return
+    z0 = z0.detach()
+    # Upwards, where prices, variances and rates stay in their domain, and by another part for each entry.
+    parts = 1.5 + 0.5 * torch.cos(torch.arange(1.0, z0.numel() + 1)).to(z0).view_as(z0)
+    nearby = z0 + NEARBY * parts * (1 + z0.abs())
+    check = _check_additive if noise_type == "additive" else _check_diagonal
+    field = coefficients.diffusion
+    values = []
+    for t, point in ((field.times[0], z0), (field.times[0], nearby), (field.times[-1], nearby)):
+        with torch.random.fork_rng([z0.device] if z0.is_cuda else []):
+            with torch.enable_grad():
+                z = point.requires_grad_()
+                g = field.at(t, z)
+            if g.requires_grad:
+                check(g, z, t, coefficients.eps)
+        values.append(g.detach())
+    is_told = noise_type == "additive" and not is_traced(values[0], ())  # a map over what it reads has no one value
+    if is_told and _differ(values[0], values[1], coefficients.eps):
+        raise ValueError(additive_message(f"at t={float(field.times[0]):g}"))
+
+
+def _check_additive(g: Tensor, z: Tensor, t: Tensor, eps: float) -> None:
+    direction = torch.cos(torch.arange(1.0, g.numel() + 1)).to(g).view_as(g)
+    (found,) = torch.autograd.grad(g, z, direction, allow_unused=True)
+    if found is not None and bool(((found != 0) & found.isfinite()).any()):
+        raise ValueError(additive_message(f"at t={float(t):g}"))
+
+
+def _differ(one: Tensor, other: Tensor, eps: float) -> bool:
+    """Return whether finite values are further apart than rounding takes them."""
+    apart = (one - other).abs() > _ROUNDING * eps * torch.maximum(one.abs(), other.abs())
+    return bool((apart & one.isfinite() & other.isfinite()).any())
+
+
+def _check_diagonal(g: Tensor, z: Tensor, t: Tensor, eps: float) -> None:
+    directions = torch.cos(torch.arange(1.0, g.numel() + 1)).to(g).view_as(g), torch.ones_like(g)
+    each = [torch.autograd.grad(g, z, v, retain_graph=True, allow_unused=True)[0] for v in directions]
+    if each[0] is None:
+        return
+    found, alone = each[0], directions[0] * each[1]
+    size = _ROUNDING * eps * float(each[1].abs().max())
+    if bool(((found - alone).abs() > size).any()):
+        raise ValueError(diagonal_message(f"t={float(t):g}"))
+
 
 Tensors = tuple[Tensor, ...]
 
@@ -270,3 +452,271 @@ class Solve:
         assert self.drift is not None, "there are limits"
         with torch.no_grad():
             return self.drift(n, state)
+
+
+class OneStepBlocks:
+    """See `Steps`; the carry is the scheme's.
+
+    Args:
+        step: The scheme's.
+        n_steps: From 0 to this one.
+        numbers: Of a state.
+    """
+
+    def __init__(self, step: OneStep, n_steps: int, numbers: int):
+        self.step, self.n_steps, self.block = step, n_steps, steps_of_block(numbers)
+
+    def run(self, first: int, last: int, carry: Tensors, shared: Tensors, past: Tensors, noise: Tensor) -> Advance:
+        """See `Steps`."""
+        if first == 0:
+            carry = self.step.start(*carry)
+        states = [carry[0]]
+        for n, row in enumerate(noise.unbind(), start=first):
+            carry = self.step.step(n, carry, row)
+            states.append(carry[0])
+        if last > self.n_steps:
+            return Advance(states, ())
+        states.pop()
+        return Advance(states, carry)
+
+
+class VolterraBlocks:
+    """See `Steps`; the carry is the residual's term, which is not in the memory.
+
+    Args:
+        coefficients: Drift and diffusion.
+        weights: How the past is weighted.
+        n_steps: From 0 to this one.
+        numbers: Of a state.
+        is_tracked: Whether autograd follows every sum, as plain backpropagation wants.
+    """
+
+    def __init__(
+        self,
+        coefficients: Coefficients,
+        weights: volterra.VolterraWeights,
+        n_steps: int,
+        numbers: int,
+        is_tracked: bool,
+    ):
+        self.c, self.weights, self.n_steps, self.is_tracked = coefficients, weights, n_steps, is_tracked
+        self._buffers: dict[tuple[type, int], BufferedSums | KnownSums] = {}
+        self.block = steps_of_block(numbers)
+
+    def run(self, first: int, last: int, carry: Tensors, shared: Tensors, past: Tensors, noise: Tensor) -> Advance:
+        """See `Steps`; `past` is rows [steps, *shape] and weights by lag [steps, sets, *varying].
+
+        With a graph, as a replay has it, the rows are the sums that the block has made before.
+        """
+        c, sums = self.c, self._sums_of(*past)
+        increments, residual = self._driving(noise, shared)
+        states: list[Tensor] = []
+        values: list[Tensor] = []
+        made = [sums.first]
+        y = made[0] + carry[0] if first and carry else made[0]
+        for i, increment in enumerate(increments):
+            n = first + i
+            states.append(y)
+            drift, g = c.drift(n, y), c.diffusion(n, y)
+            values.append(self._value(drift, g, increment, sums.room(i)))
+            if n + 1 < last:
+                made.append(sums.following(i, values[-1]))
+                y = residual.added(i, made[-1], g)
+        if last > self.n_steps:
+            states.append(y)
+            return Advance(states, (), values, made)
+        return Advance(states, residual.alone(len(increments) - 1, g), values, made)
+
+    def _sums_of(self, rows: Tensor, weights: Tensor) -> OwnSums:
+        """Return the sums of a block; buffers serve all blocks of one length."""
+        if self.is_tracked:
+            return TrackedSums(rows, weights)
+        kind = KnownSums if torch.is_grad_enabled() else BufferedSums
+        found = self._buffers.get((kind, rows.shape[0]))
+        if found is None:
+            found = self._buffers[kind, rows.shape[0]] = kind(rows, weights)
+        else:
+            found.begin(rows)
+        return found
+
+    def _driving(self, noise: Tensor, shared: Tensors) -> tuple[Tensors, NoResidual | Residual]:
+        """Return the increments of each step over h, and the residual."""
+        if not self.weights.has_residual:
+            return (noise / self.c.dt).unbind(), NoResidual()
+        increments, others = noise.unbind(1)
+        deviation = shared[0] / math.sqrt(self.c.dt)  # of an increment that becomes a standard normal number
+        if deviation.numel() == 1:
+            others, factor = others * deviation.reshape(()), None
+        else:
+            factor = deviation
+        return (increments / self.c.dt).unbind(), Residual(self.c, others.unbind(), factor)
+
+    def _value(self, drift: Tensor, g: Tensor, increment: Tensor, room: Tensor | None) -> Tensor:
+        """Return what a step brings the past, made in `room` where there is some."""
+        if self.weights.sets == 1:
+            return self.c.moved(drift, g, increment, room)
+        return torch.stack([drift, self.c.applied(g, increment)], out=room)
+
+
+class NoResidual:
+    """What a step adds to its memory where the weights say all."""
+
+    def added(self, i: int, memory: Tensor, g: Tensor) -> Tensor:
+        """Return the state after step i of the block."""
+        return memory
+
+    def alone(self, i: int, g: Tensor) -> Tensors:
+        """Return what the next block adds to its first memory."""
+        return ()
+
+
+class Residual:
+    """The newest cell's part beside its weight, g times a normal number, which is not in the memory.
+
+    Args:
+        coefficients: Drift and diffusion.
+        noises: Of each step of a block.
+        factor: By which it is multiplied besides, or None.
+    """
+
+    def __init__(self, coefficients: Coefficients, noises: Tensors, factor: Tensor | None):
+        self.c, self._noises, self._factor = coefficients, noises, factor
+
+    def added(self, i: int, memory: Tensor, g: Tensor) -> Tensor:
+        """See `NoResidual`."""
+        if self._factor is None:
+            return self.c.moved(memory, g, self._noises[i])
+        return memory + self.alone(i, g)[0]
+
+    def alone(self, i: int, g: Tensor) -> Tensors:
+        """See `NoResidual`."""
+        found = self.c.applied(g, self._noises[i])
+        return (found if self._factor is None else found * self._factor,)
+
+
+class Recollection:
+    """The past of a forward pass; see `Memory`.
+
+    Args:
+        problem: The weights and the history.
+        plan: Of both passes.
+        z0: The state at the start, to which the memories are added.
+    """
+
+    def __init__(self, problem: Problem, plan: Plan, z0: Tensor):
+        assert problem.kept is not None, "the mesh is uniform"
+        self.problem, self.plan, self._z0 = problem, plan, z0
+        operand = toeplitz(problem.kept, problem.like, backward=True)  # a value for each set goes in, one memory out
+        block = steps_of_block(problem.packing.shape.numel())
+        self._past = Past(operand, problem.site, plan, "forward", problem.packing, problem.like, block=block)
+        self._views = self._past.views
+
+    def opened(self, first: int, last: int) -> Tensors:
+        """See `Memory`."""
+        out, weights = self._past.opened(first, self._z0)
+        return out[0], weights
+
+    def add(self, first: int, values: list[Tensor]) -> None:
+        """See `Memory`."""
+        if values:
+            torch.stack(values, out=self._views[first : first + len(values)])
+
+    def tell(self) -> None:
+        """Give the manager the time that the kernel took, where it wants to know."""
+        self.problem.tell(self.plan, self._past)
+
+
+class Anticipation:
+    """The past of the adjoint, which runs from the last step to the first; see `Memory`.
+
+    Its steps count down from a number that makes its blocks those of the forward pass.
+
+    Args:
+        problem: The weights and the history.
+        plan: Of both passes.
+    """
+
+    def __init__(self, problem: Problem, plan: Plan):
+        assert problem.kept is not None, "the mesh is uniform"
+        self.problem, self.plan = problem, plan
+        forward = toeplitz(problem.kept, problem.like)
+        self._block = steps_of_block(problem.packing.shape.numel())
+        self._top = -(-(problem.n_steps + 1) // self._block) * self._block - 1
+        columns = torch.nn.functional.pad(forward.columns, (0, self._top - problem.n_steps))
+        operand = Toeplitz(columns, forward.nodes, forward.coefficients)
+        self._past = Past(operand, problem.site, plan, "backward", problem.packing, problem.like, block=self._block)
+        self._views = self._past.views
+
+    def opened(self, first: int, last: int) -> Tensors:
+        """Return the cotangents that what the steps of a block bring has from all that follows it."""
+        out, _ = self._past.opened(self._top + 1 - first - self._block)
+        by_step = out[0] if out.shape[0] == 1 else out.transpose(0, 1)
+        return (by_step.flip(0)[: last - first],)
+
+    def add(self, first: int, values: list[Tensor]) -> None:
+        """See `Memory`."""
+        begin = self._top + 1 - first - len(values)
+        torch.stack(values[::-1], out=self._views[begin : begin + len(values)])
+
+    @property
+    def cotangents(self) -> Tensor:
+        """Those of all X_n, [a, n_steps + 1, r]."""
+        return self._past.values[:, :, 0].flip(1)[:, : self.problem.n_steps + 1]
+
+    def tell(self) -> None:
+        """Give the manager the time that the kernel took, where it wants to know."""
+        self.problem.tell(self.plan, self._past)
+
+
+@dataclass(eq=False)
+class Weighting:
+    """The weights of a solve as functions of alpha.
+
+    Attributes:
+        weights: How the past is weighted.
+        problem: The history, and the weights as multiples of Z_j.
+    """
+
+    weights: volterra.VolterraWeights
+    problem: Problem
+
+    def fixed(self) -> Tensors:
+        """Return sigma at the present orders, of a shape that broadcasts to a state's; none where there is no such."""
+        return self._sigma(torch.from_numpy(volterra.residual(self.problem.orders, self.problem.dt, NUMPY)))
+
+    def traced(self, alpha: Tensor, z0: Tensor) -> tuple[Tensors, Tensors]:
+        """Return sigma, and the rows and weights of one block of all steps, as graphs of alpha [a] and z0."""
+        problem = self.problem
+        assert problem.kept is not None, "the mesh is uniform"
+        given = problem.scheme.weights(alpha, problem.n_steps, problem.dt, TORCH)
+        columns = problem.history.used(given, problem.kept.nodes, TORCH).columns.to(problem.like)
+        count = problem.n_steps + 1
+        weights = columns.permute(2, 1, 0).reshape(count, self.weights.sets, *problem.packing.varying)
+        rows = z0.expand(count, *z0.shape)
+        return self._sigma(volterra.residual(alpha, problem.dt, TORCH)), (rows, weights)
+
+    def order_gradient(self, alpha: Tensor, cotangents: Tensor, values: Tensor, sigma: Tensors) -> Tensor:
+        """Return the gradient in alpha [a], float64.
+
+        Args:
+            alpha: The orders.
+            cotangents: Of the memories of all steps, [a, n_steps + 1, r].
+            values: What the steps brought the past, [a, n_steps + 1, sets, r].
+            sigma: Gradients of the residual's deviation, where there is one.
+        """
+        problem = self.problem
+        assert problem.kept is not None, "the mesh is uniform"
+        columns = torch.cat([by_lag(cotangents[:, :, None], some) for some in values.unbind(2)], 1)
+        with torch.enable_grad():
+            orders = alpha.detach().double().requires_grad_()
+            given = problem.scheme.weights(orders, problem.n_steps, problem.dt, TORCH)
+            used = problem.history.used(given, problem.kept.nodes, TORCH)
+            outputs, grads = [used.columns], [columns]
+            if sigma:
+                outputs.append(volterra.residual(orders, problem.dt, TORCH))
+                grads.append(sigma[0].double().reshape(-1))
+        (found,) = torch.autograd.grad(outputs, orders, grads)
+        return found
+
+    def _sigma(self, values: Tensor) -> Tensors:
+        return (self.problem.packing.spread(values).to(self.problem.like),) if self.weights.has_residual else ()

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 
 from hpfracc_nn import errors
 from hpfracc_nn.solvers.noise import Noise
-from hpfracc_nn.solvers.sde import SDE
-from hpfracc_nn.solvers.stochastic import check_noise
+from hpfracc_nn.solvers.sde import SDE, check_noise
 from hpfracc_nn.solvers.torch.fsde import fsdeint
 
 Function = Callable[[Tensor, Tensor], Tensor]

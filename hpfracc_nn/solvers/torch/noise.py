@@ -23,7 +23,7 @@ from hpfracc_nn.fractional.torch.tracing import is_plain
 from hpfracc_nn.solvers.noise import Noise, State
 from hpfracc_nn.solvers.noise.noise import fits
 from hpfracc_nn.solvers.noise.source import CACHED, Formulas
-from hpfracc_nn.solvers.torch.held import tensors_within
+from hpfracc_nn.solvers.torch.snapshot import tensors_within
 
 _BLOCK = 1 << 16  # numbers that a block holds
 _SHORTEST = 32  # steps

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from hpfracc_nn import errors
 from hpfracc_nn.selection import default_manager
 from hpfracc_nn.solvers import Graded, Mesh, Scheme, checks
-from hpfracc_nn.solvers.faults import NotSolved
+from hpfracc_nn.solvers.checks import NotSolved
 from hpfracc_nn.solvers.method import Method
-from hpfracc_nn.solvers.torch.call import Call
-from hpfracc_nn.solvers.torch.field import Field, forward_product
-from hpfracc_nn.solvers.torch.tangents import tangents
+from hpfracc_nn.solvers.torch.fde import Call
+from hpfracc_nn.solvers.torch.state import Field, forward_product
 from hpfracc_nn.training.fit import FIRST, NEAR, Coordinates, Fit, Minimum, covariance_of, least_squares, names_of
+from hpfracc_nn.training.torch.sensitivity import tangents
 
 Parameters = Mapping[str, Tensor]
 _MOVED = 1e-3  # of a number, to see whether f depends on it

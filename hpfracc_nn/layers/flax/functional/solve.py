@@ -35,17 +35,16 @@ from hpfracc_nn.layers.flax.functional.core import (
 )
 from hpfracc_nn.layers.order import check_block_bounds, check_block_orders, fixed_orders
 from hpfracc_nn.selection import BackendManager
+from hpfracc_nn.solvers.checks import check_stochastic_orders, stochastic_bounds
 from hpfracc_nn.solvers.history import History
 from hpfracc_nn.solvers.jax import fdeint, fsdeint
 from hpfracc_nn.solvers.method import Method
 from hpfracc_nn.solvers.noise import Brownian, Noise
 from hpfracc_nn.solvers.rules import NOISE_TYPES
 from hpfracc_nn.solvers.schemes import Rectangle, Scheme
-from hpfracc_nn.solvers.schemes.stochastic import StochasticScheme
-from hpfracc_nn.solvers.schemes.volterra import VolterraWeights
-from hpfracc_nn.solvers.sde import SDE
-from hpfracc_nn.solvers.stochastic import StochasticMethod
-from hpfracc_nn.solvers.stochastic_orders import check_stochastic_orders, stochastic_bounds
+from hpfracc_nn.solvers.sde import SDE, StochasticMethod
+from hpfracc_nn.solvers.sde_schemes import StochasticScheme
+from hpfracc_nn.solvers.volterra import VolterraWeights
 
 Field = Callable[[Array, Array, Any], Array]  # f(t, z, variables), z's shape
 

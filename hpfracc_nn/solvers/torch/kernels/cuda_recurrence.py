@@ -14,8 +14,7 @@ from hpfracc_nn.fractional.torch.kernels import cuda_launch
 from hpfracc_nn.fractional.torch.kernels.cuda_launch import Source
 from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, register
 from hpfracc_nn.solvers.torch.kernels import recurrence
-from hpfracc_nn.solvers.torch.kernels.blocks import OPS, block_length, run, saves
-from hpfracc_nn.solvers.torch.operand import Operand
+from hpfracc_nn.solvers.torch.memory import OPS, Operand, block_length, run, saves
 
 _THREADS = 128
 
@@ -29,7 +28,7 @@ _PAST = np.dtype(
 
 
 class CudaForm(recurrence.RecurrenceForm):
-    """See `forms.Form`."""
+    """See `memory.Form`."""
 
     def advance(self, values: Tensor, states: Tensor, fresh: slice, matrices: recurrence.Matrices, out: Tensor) -> None:
         """See `RecurrenceForm.advance`."""

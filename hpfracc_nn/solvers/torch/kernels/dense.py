@@ -6,16 +6,14 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
-from hpfracc_nn.solvers.torch.forms import Blocks, add_product
-from hpfracc_nn.solvers.torch.kernels.blocks import OPS, block_length, run, saves
-from hpfracc_nn.solvers.torch.operand import Operand, Toeplitz
+from hpfracc_nn.solvers.torch.memory import OPS, Blocks, Operand, Toeplitz, add_product, block_length, run, saves
 
 
 class DenseForm(Blocks):
-    """See `forms.Form`."""
+    """See `memory.Form`."""
 
     def far(self, values: Tensor, first: int, last: int, out: Tensor) -> None:
-        """See `forms.Form.far`."""
+        """See `memory.Form.far`."""
         if not first:
             return
         if isinstance(self.operand, Toeplitz):  # copying rows is faster upwards; the result is small

@@ -14,16 +14,14 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
-from hpfracc_nn.solvers.torch.forms import Blocks, add_product
-from hpfracc_nn.solvers.torch.kernels.blocks import OPS, block_length, run, saves
-from hpfracc_nn.solvers.torch.operand import Operand, Toeplitz
+from hpfracc_nn.solvers.torch.memory import OPS, Blocks, Operand, Toeplitz, add_product, block_length, run, saves
 
 _BY_PRODUCT = 256  # steps of a square up to which a matrix product is faster
 _AT_ONCE = 1 << 20  # numbers that are transformed together
 
 
 class FFTForm(Blocks):
-    """See `forms.Form`."""
+    """See `memory.Form`."""
 
     def __init__(self, operand: Operand):
         super().__init__(operand)
@@ -34,7 +32,7 @@ class FFTForm(Blocks):
         self._squares: dict[int, Tensor] = {}
 
     def far(self, values: Tensor, first: int, last: int, out: Tensor) -> None:
-        """See `forms.Form.far`."""
+        """See `memory.Form.far`."""
         if not first:
             return
         ins, steps = self.operand.ins, self.operand.steps

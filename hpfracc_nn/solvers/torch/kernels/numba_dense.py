@@ -13,9 +13,7 @@ from torch import Tensor
 
 from hpfracc_nn.fractional.numba.kernel import compilation, refusal
 from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, register
-from hpfracc_nn.solvers.torch.forms import Blocks
-from hpfracc_nn.solvers.torch.kernels.blocks import OPS, block_length, run, saves
-from hpfracc_nn.solvers.torch.operand import Operand, Toeplitz
+from hpfracc_nn.solvers.torch.memory import OPS, Blocks, Operand, Toeplitz, block_length, run, saves
 
 _COMPILED, _LOADED = 1.0, 0.1  # seconds, on a core of 2.5 GHz
 
@@ -23,7 +21,7 @@ _ready: set[str] = set()  # dtypes whose function has run
 
 
 class SumForm(Blocks):
-    """See `forms.Form`."""
+    """See `memory.Form`."""
 
     def __init__(self, operand: Operand):
         super().__init__(operand)
@@ -33,7 +31,7 @@ class SumForm(Blocks):
         self._seen = 0  # steps whose values are there
 
     def far(self, values: Tensor, first: int, last: int, out: Tensor) -> None:
-        """See `forms.Form.far`."""
+        """See `memory.Form.far`."""
         if not first:
             return
         a, ins, width = values.shape[0], self.operand.ins, values.shape[-1]

@@ -16,9 +16,7 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
-from hpfracc_nn.solvers.torch.forms import Blocks, add_product
-from hpfracc_nn.solvers.torch.kernels.blocks import OPS, block_length, run, saves
-from hpfracc_nn.solvers.torch.operand import Operand, Toeplitz
+from hpfracc_nn.solvers.torch.memory import OPS, Blocks, Operand, Toeplitz, add_product, block_length, run, saves
 
 
 class Matrices(NamedTuple):
@@ -30,7 +28,7 @@ class Matrices(NamedTuple):
 
 
 class RecurrenceForm(Blocks):
-    """See `forms.Form`."""
+    """See `memory.Form`."""
 
     def __init__(self, operand: Operand):
         super().__init__(operand)
@@ -47,7 +45,7 @@ class RecurrenceForm(Blocks):
         self._matrices: dict[tuple[str, int], Tensor] = {}
 
     def far(self, values: Tensor, first: int, last: int, out: Tensor) -> None:
-        """See `forms.Form.far`."""
+        """See `memory.Form.far`."""
         end = first - self.overlap
         if end <= 0:
             return

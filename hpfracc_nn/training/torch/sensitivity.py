@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import repeat
 
 import torch
 from torch import Tensor
 
-from hpfracc_nn.solvers.torch.field import Field
-from hpfracc_nn.solvers.torch.orders import order_tangent
-from hpfracc_nn.solvers.torch.packing import Packing
-from hpfracc_nn.solvers.torch.past import Past
-from hpfracc_nn.solvers.torch.problem import Problem
-from hpfracc_nn.solvers.torch.steps import Line, step_of
-from hpfracc_nn.solvers.torch.together import Together
+from hpfracc_nn.fractional.torch.namespace import TORCH
+from hpfracc_nn.solvers.torch.adjoint import Together
+from hpfracc_nn.solvers.torch.integrate import Line, Problem, step_of
+from hpfracc_nn.solvers.torch.memory import Past
+from hpfracc_nn.solvers.torch.state import Field, Packing, forward_product
 
+_ROWS = 64  # of a matrix of weights
 _BYTES = 1 << 25  # of Jacobians that are computed together
 
 Parametric = Callable[[Tensor, Tensor, Tensor], Tensor]  # f(t, y, numbers)
@@ -128,3 +128,59 @@ def _gradients(out: Tensor, z: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]
     found = torch.autograd.grad(out, [z, numbers], retain_graph=True, allow_unused=True)
     by_state, by_number = (torch.zeros_like(x) if g is None else g for g, x in zip(found, (z, numbers), strict=True))
     return by_state.reshape(z.shape[0], -1), by_number
+
+
+def order_tangent(problem: Problem, values: Tensor) -> tuple[Tensor, list[float]]:
+    """Return the memories' derivatives by alpha for right-hand sides that stay, and those of the weights of f_n.
+
+    Args:
+        problem: What was solved, of one order.
+        values: The right-hand sides, [n_steps + 1, r].
+
+    Returns:
+        [sets, n_steps + 1, r], and a number for each step.
+    """
+    orders = torch.as_tensor(problem.orders).to(values.device, torch.float64).requires_grad_()
+    found = values.new_zeros(problem.scheme.sets, *values.shape)
+    own = torch.zeros(values.shape[0], dtype=torch.float64)
+    steps = torch.arange(values.shape[0], device=values.device)
+    rows_of = _rows_by_lag(problem, orders) if problem.kept is not None else partial(_rows_of_mesh, problem, orders)
+    for first in range(1, values.shape[0], _ROWS):
+        last = min(first + _ROWS, values.shape[0])
+        rows = rows_of(first, last).to(values)  # [sets, rows, last]
+        own[first:last] = rows[-1, steps[: last - first], steps[first:last]]
+        found[:, first:last] = (rows * (steps[first:last, None] > steps[:last])) @ values[:last]
+    return found, own.tolist()
+
+
+def _rows_of_mesh(problem: Problem, orders: Tensor, first: int, last: int) -> Tensor:
+    """Return the derivatives by alpha of the weights of steps first to last - 1, [sets, rows, last]."""
+    with torch.enable_grad():
+        block = problem.scheme.block(orders, problem.times, range(first, last), range(last), TORCH)
+    return _slope(orders, block)[0]
+
+
+def _rows_by_lag(problem: Problem, orders: Tensor) -> Callable[[int, int], Tensor]:
+    """Return a function that returns the same for a uniform mesh."""
+    assert problem.kept is not None, "the mesh is uniform"
+    with torch.enable_grad():
+        weights = problem.scheme.weights(orders, problem.n_steps, problem.dt, TORCH)
+        weights = problem.history.used(weights, problem.kept.nodes, TORCH)
+    columns = _slope(orders, weights.columns)[0]
+    starts = None if weights.starts is None else _slope(orders, weights.starts)[0]
+    backwards = torch.cat([columns.flip(-1), columns.new_zeros(columns.shape)], -1)  # lag n_steps comes first
+
+    def rows(first: int, last: int) -> Tensor:
+        windows = backwards.unfold(-1, last, 1)  # the one at i begins with lag n_steps - i
+        found = windows[:, problem.n_steps - last + 1 : problem.n_steps - first + 1].flip(1).clone()
+        if starts is not None:
+            count = min(starts.shape[-1], last)
+            found[..., :count] += starts[:, first:last, :count]
+        return found
+
+    return rows
+
+
+def _slope(orders: Tensor, weights: Tensor) -> Tensor:
+    """Return the derivative of weights by the one order."""
+    return forward_product(orders, weights)(torch.ones_like(orders)).detach()

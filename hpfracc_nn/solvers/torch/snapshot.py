@@ -1,22 +1,140 @@
-"""What a right-hand side held when it was solved, put back while the adjoint evaluates it again.
+"""A snapshot of what a right-hand side reads, put back while the adjoint evaluates the right-hand side again.
 
 Attributes of modules and objects, entries of containers, cells of closures and names of files are put back by identity,
 and afterwards all is as it was before. Numbers that were written into a tensor cannot be put back: they are refused.
+
+A right-hand side is evaluated twice at the start, to see that it may be: it must return the same and change nothing.
+Seen are random numbers of torch's own generators, a result that differs, and tensors that f changes in place from one
+evaluation to the next, wherever it holds them. What f does at later steps only is not seen, nor what it changes outside
+of tensors.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from operator import is_
 from types import CellType, FunctionType, ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
-from hpfracc_nn.solvers.torch.held import FEW, OWN, PLAIN, cells_of, names_of, own_attributes, visited
+from hpfracc_nn.solvers.torch.roots import evaluated, size
+from hpfracc_nn.solvers.torch.state import Field
+
+_EMPTY = CellType()
+FEW = 1000  # entries of a container that is looked into
+OWN = frozenset(vars(nn.Module()))  # attributes of torch's
+PLAIN = frozenset({int, float, bool, str, type(None)})  # hold nothing
+_LOOKED_AT = (Tensor, nn.Module, tuple, list, dict)
+
+
+def modules_of(f: Any) -> list[nn.Module]:
+    """Return the modules that f is, is bound to, or names."""
+    return [each for each in _held(f) if isinstance(each, nn.Module)]
+
+
+def tensors_of(f: Any) -> list[Tensor]:
+    """Return the tensors that f is bound to or names, without those of modules."""
+    return [each for each in _held(f) if isinstance(each, Tensor)]
+
+
+def tensors_within(value: Any) -> list[Tensor]:
+    """Return the tensors of a value and of all values that it holds: of its attributes, containers and modules."""
+    found: list[Tensor] = []
+    for each in _held(value, is_deep=True):
+        found += [each] if isinstance(each, Tensor) else [*each.parameters(), *each.buffers()]
+    return found
+
+
+def visited(f: Any, is_deep: bool = False) -> Iterator[Any]:
+    """Yield all that f holds, each once: functions, containers, objects that are called, modules and tensors.
+
+    Functions of its own file and closure are looked into, and containers; attributes of f, and of a function's
+    arguments; of modules tensors, modules and containers that are attributes. If it is deep, then the attributes of
+    all values that f holds.
+    """
+    seen: set[int] = set()
+    waiting: list[tuple[Any, bool]] = [(f, True)]
+    while waiting:
+        one, is_called = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, Tensor):
+            yield one
+        elif isinstance(one, nn.Module):
+            yield one
+            # Deep: tensors that are no parameters, wherever; else those that a module calls its own.
+            held = vars(one).values() if is_deep else _plain_attributes(one)
+            waiting += [(each, is_deep) for each in held]
+        elif isinstance(one, partial):
+            waiting += [(each, True) for each in (one.func, *one.args, *one.keywords.values())]
+        elif inspect.ismethod(one):
+            waiting += [(one.__self__, True), (one.__func__, True)]
+        elif inspect.isfunction(one):
+            yield one
+            waiting += [(each, False) for each in _named(one)]
+        elif isinstance(one, tuple | list | dict):
+            if len(one) <= FEW:
+                yield one
+                waiting += [(each, is_deep) for each in (one.values() if isinstance(one, dict) else one)]
+        elif is_called and not inspect.isclass(one) and not inspect.ismodule(one):
+            yield one
+            waiting += [(each, is_deep) for each in _attributes(one)]
+
+
+def _held(f: Any, is_deep: bool = False) -> Iterator[Any]:
+    return (each for each in visited(f, is_deep) if isinstance(each, nn.Module | Tensor))
+
+
+def _plain_attributes(module: nn.Module) -> Iterator[Any]:
+    """Yield the tensors, modules and containers that a module and those in it have as attributes."""
+    for each in module.modules():
+        for value in own_attributes(each):
+            if isinstance(value, _LOOKED_AT):
+                yield value
+
+
+def own_attributes(module: nn.Module) -> list[Any]:
+    """Return the values of a module's attributes, without torch's own and without numbers and strings."""
+    return [each for name, each in vars(module).items() if name not in OWN and type(each) not in PLAIN]
+
+
+def _attributes(one: Any) -> Iterator[Any]:
+    """Yield an object's own attributes; a dataclass may have them in slots."""
+    yield from vars(one).values() if hasattr(one, "__dict__") else ()
+    if dataclasses.is_dataclass(one):
+        yield from (getattr(one, each.name, None) for each in dataclasses.fields(one))
+
+
+def names_of(f: FunctionType) -> tuple[str, ...]:
+    """Return the names of its file that a function reads."""
+    return tuple(name for name in f.__code__.co_names if name in f.__globals__)
+
+
+def cells_of(f: FunctionType) -> tuple[CellType, ...]:
+    """Return the cells of a function's closure that are not empty."""
+    return tuple(cell for cell in f.__closure__ or () if cell != _EMPTY)
+
+
+def _named(f: FunctionType) -> Iterator[Any]:
+    """Yield what a function has in its closure and defaults, and what it names of its file, but no file's others."""
+    yield from (cell.cell_contents for cell in cells_of(f))
+    yield from f.__defaults__ or ()
+    yield from (f.__kwdefaults__ or {}).values()
+    for name in names_of(f):
+        each = f.__globals__[name]
+        if not inspect.isfunction(each) or each.__globals__ is f.__globals__:
+            yield each
+
 
 _TABLES = (dict, OrderedDict, defaultdict)
 _TORCHS = tuple(name for name, value in vars(nn.Module()).items() if isinstance(value, dict))
@@ -264,3 +382,98 @@ def _is_loose(value: Any, read: set[int], depth: int = _DEPTH) -> bool:
         parts = value.values() if isinstance(value, dict) else value
         return len(value) <= FEW and any(_is_loose(each, read, depth - 1) for each in parts)
     return any(_is_loose(each, read, depth - 1) for each in getattr(value, "__dict__", {}).values())
+
+
+def evaluated_twice(field: Field, z0: Tensor) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
+    """Return the state at the start as a leaf, f there, which has a graph, the other tensors that f reads, and those
+    that it makes.
+
+    Raises:
+        ValueError: f draws random numbers, changes a tensor that it holds, or returns something else the second time.
+    """
+    random, watch = _generators(z0), _Watch()
+    with watch:
+        z, value = evaluated(field, 0, z0)
+    if not all(map(torch.equal, random, _generators(z0))):
+        raise ValueError(
+            f"{field.label}: draws random numbers, as dropout does while training; the adjoint evaluates f again and "
+            "would get others; call eval() on the module, as f.eval(), or pass adjoint=False."
+        )
+    changed = [(each, each.detach().clone()) for each in watch.changed()]
+    with torch.no_grad():
+        again = field(0, z0.detach()).detach()
+    for each, once in changed:
+        if not torch.equal(each, once):
+            raise ValueError(
+                f"{field.label}: changes {_name_of(each, field.f)}, as batch normalisation does while training; the "
+                "adjoint evaluates f again and would change it twice; call eval() on the module, as f.eval(), or pass "
+                "adjoint=False."
+            )
+    # Rounding may differ where a device adds up in any order.
+    if size(again - value.detach()) > torch.finfo(value.dtype).eps ** 0.5 * max(size(again), size(value.detach())):
+        raise ValueError(
+            f"{field.label}: returns something else when it is evaluated again for the same t and y; the adjoint "
+            "does so; let f depend on its arguments and on what stays as it is, or pass adjoint=False."
+        )
+    return z, value, [each for each in watch.unchanged() if each is not z], watch.made()
+
+
+# Write statistics into their arguments without giving them a new version.
+_SILENT = (functional.batch_norm, functional.instance_norm, torch.batch_norm, torch.instance_norm)
+
+
+class _Watch(TorchFunctionMode):
+    """Remembers the version of every tensor that was there before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._silent: list[Tensor] = []
+        self._before: dict[int, tuple[Tensor, int]] = {}
+        self._made: dict[int, Tensor] = {}  # kept, so that no address comes twice
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        for each in _tensors((*args, *given.values())):
+            if id(each) not in self._made and id(each) not in self._before and not each.is_inference():
+                self._before[id(each)] = each, each._version
+        if func in _SILENT:
+            self._silent += [each for each in _tensors((*args, *given.values())) if not each.requires_grad]
+        found = func(*args, **given)
+        for each in _tensors((found,)):
+            if id(each) not in self._before:
+                self._made[id(each)] = each
+        return found
+
+    def changed(self) -> list[Tensor]:
+        """Return the tensors that may hold something else now."""
+        return [each for each, version in self._before.values() if each._version != version] + self._silent
+
+    def made(self) -> list[Tensor]:
+        """Return the tensors that were not there before."""
+        return list(self._made.values())
+
+    def unchanged(self) -> list[Tensor]:
+        """Return the tensors that were there before and hold the same now."""
+        return [each for each, version in self._before.values() if each._version == version]
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+    for each in values:
+        if isinstance(each, Tensor):
+            yield each
+        elif isinstance(each, tuple | list):
+            yield from _tensors(each)
+
+
+def _generators(like: Tensor) -> list[Tensor]:
+    """Return the states of the generators that f may draw from unasked."""
+    states = [torch.get_rng_state()]
+    return [*states, torch.cuda.get_rng_state(like.device)] if like.is_cuda else states
+
+
+def _name_of(changed: Tensor, f: Any) -> str:
+    for module in modules_of(f):
+        for name, buffer in module.named_buffers():
+            if buffer is changed:
+                return f"its buffer {name!r}"
+    return f"a tensor of shape {tuple(changed.shape)} that it holds"

@@ -1,7 +1,13 @@
-"""The equation of an implicit step, y = m + w f(y), and the linear one of its transpose.
+"""The root of an implicit step's equation, y = m + w f(y), and the solution of its transpose.
 
-Both are solved by corrections: x <- x + c(r(x)), r the residual and c an inverse of 1 - w J, or of its transpose, that
-is exact, out of date, or 1. The kinds of `Equation` are kinds of c.
+Both are found by corrections: x <- x + c(r(x)), r the residual and c an inverse of 1 - w J, or of its transpose, that
+is exact, out of date, or 1. The kinds of `Equation` are kinds of c. Large states have c by GMRES: Saad & Schultz, SIAM
+J. Sci. Stat. Comput. 7 (1986) 856.
+
+Under transforms of torch.func and in forward mode the iteration is Newton's in plain operations, each of which a
+transform can follow. The last iteration begins at the solution, where a step of Newton's method has the derivatives of
+the solution itself, whatever those of its start are: the first exactly, and where the iteration before it began near
+the solution, the second too.
 """
 
 from __future__ import annotations
@@ -12,14 +18,69 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from hpfracc_nn.solvers import roots
-from hpfracc_nn.solvers.faults import WITH_FIXED_POINT, WITH_NEWTON, NotSolved, unsolved
-from hpfracc_nn.solvers.roots import LARGEST_DENSE, ROUNDING, STALLED, FixedPoint, Roots
-from hpfracc_nn.solvers.torch.faults import is_undefined, undefined
-from hpfracc_nn.solvers.torch.field import Field, forward_product, product
-from hpfracc_nn.solvers.torch.gmres import gmres
+from hpfracc_nn.fractional.torch.tracing import is_watched
+from hpfracc_nn.solvers import schemes
+from hpfracc_nn.solvers.checks import WITH_FIXED_POINT, WITH_NEWTON, NotSolved, unsolved
+from hpfracc_nn.solvers.schemes import LARGEST_DENSE, ROUNDING, STALLED, FixedPoint, Roots
+from hpfracc_nn.solvers.torch.state import Field, bare, forward_product, is_undefined, product, undefined
 
-TOLERANCES = {dtype: roots.TOLERANCES[name] for dtype, name in ((torch.float32, "float32"), (torch.float64, "float64"))}
+_RESTART = 40
+_CYCLES = 50  # where no number of products is given
+
+
+def gmres(apply: Callable[[Tensor], Tensor], b: Tensor, tolerance: float, products: int | None = None) -> Tensor | None:
+    """Return x with apply(x) = b, or None where it is not found.
+
+    Args:
+        apply: Linear, from tensors like b to such.
+        b: The right-hand side.
+        tolerance: Of the residual's norm, relative to that of b.
+        products: After how many the search ends, in cycles of 40; None is 2000.
+    """
+    x, size = torch.zeros_like(b), float(b.norm())
+    if size == 0:
+        return x
+    if not size < torch.inf:
+        return None
+    residual, left = b, size
+    for _ in range(_CYCLES if products is None else -(-products // _RESTART)):
+        x = x + _cycle(apply, residual, tolerance * size)
+        residual = b - apply(x)
+        last, left = left, float(residual.norm())
+        if left <= 4 * tolerance * size or (left <= 1e3 * tolerance * size and left > 0.5 * last):
+            return x  # what rounding leaves grows with the condition of the map
+        if not left < torch.inf:
+            break
+    return None
+
+
+def _cycle(apply: Callable[[Tensor], Tensor], residual: Tensor, tolerance: float) -> Tensor:
+    """Return the correction of least residual in the Krylov space, by Arnoldi's method, orthogonalised twice."""
+    size = residual.norm()
+    count = min(_RESTART, residual.numel())
+    basis = residual.new_zeros(count + 1, residual.numel())
+    hessenberg = residual.new_zeros(count + 1, count)
+    basis[0] = residual.reshape(-1) / size
+    target = residual.new_zeros(count + 1, 1)
+    target[0] = size
+    solution = target[:0]
+    for k in range(count):
+        v = apply(basis[k].view_as(residual)).reshape(-1)
+        for _ in range(2):
+            along = basis[: k + 1] @ v
+            v = v - along @ basis[: k + 1]
+            hessenberg[: k + 1, k] += along
+        hessenberg[k + 1, k] = length = v.norm()
+        square = hessenberg[: k + 2, : k + 1]
+        solution = torch.linalg.lstsq(square, target[: k + 2]).solution
+        if float((square @ solution - target[: k + 2]).norm()) <= tolerance or float(length) <= 1e-15 * float(size):
+            break
+        basis[k + 1] = v / length
+    return (solution[:, 0] @ basis[: solution.shape[0]]).view_as(residual)
+
+
+_NAMES = {torch.float32: "float32", torch.float64: "float64"}
+TOLERANCES = {dtype: schemes.TOLERANCES[name] for dtype, name in _NAMES.items()}
 _SLOW = 0.1  # a change that is not smaller than this part of the last one has the Jacobian made anew
 _CHEAP = 32  # numbers of a state: up to so many factors are made for every w
 _NEAR = 0.05  # of w: factors of larger states serve for one that differs by less
@@ -294,3 +355,44 @@ def newton_matrix(jacobian: Tensor, w: float | Tensor, like: Tensor) -> Tensor:
 def size(x: Tensor) -> float:
     """Return the largest absolute value."""
     return float(torch.linalg.vector_norm(x, torch.inf))
+
+
+def root_in_graph(field: Field, roots: Roots, n: int, memories: Tensor, w: Tensor, before: Tensor) -> Tensor:
+    """Return y = m + w f(t_n, y) with derivatives of any kind.
+
+    The Jacobian is dense whatever `roots` says, made row by row, so that f need not bear torch.func.vmap. In a batch of
+    torch.func.vmap the iteration ends where it has converged for all.
+
+    Raises:
+        NotSolved: It does not converge.
+        FloatingPointError: f is not finite.
+        NotImplementedError: A tracer looks on, whose tensors have no values to converge.
+    """
+    m, y = memories[0], before
+    if is_watched(bare(m)):
+        raise NotImplementedError(
+            "fdeint: an implicit step looks at values to know when it has converged, and a tracer's tensors have none; "
+            "trace a solve by scheme='predictor_corrector', or keep the solve out of the traced part."
+        )
+    tolerance = TOLERANCES[field.dtype] if roots.tolerance is None else roots.tolerance
+    convergence = Convergence(tolerance, bare(y), bare(m))
+    for _ in range(roots.iterations):
+        residual = m + w * field(n, y) - y
+        matrix = newton_matrix(_jacobian(field, n, y), w, y)
+        delta = torch.linalg.solve_ex(matrix, residual.reshape(-1, 1)).result.view_as(y)
+        change = size(bare(delta))
+        if not change < torch.inf and is_undefined(field, n, y):
+            raise undefined(field, n, y, ", an iterate of the step's equation")
+        y = y + delta
+        if convergence.is_reached(change, bare(y), is_exact=True):
+            return y
+        if not change < torch.inf:
+            break
+    t = float(field.times[n])
+    raise unsolved("fdeint", n, t, roots.iterations, WITH_NEWTON, change=convergence.change)
+
+
+def _jacobian(field: Field, n: int, y: Tensor) -> Tensor:
+    found = torch.func.jacrev(lambda z: field(n, z.view_as(y)).reshape(-1), chunk_size=1)(y.reshape(-1))
+    assert isinstance(found, Tensor), "f has one argument"
+    return found

@@ -21,8 +21,7 @@ import numpy as np
 
 from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
 from hpfracc_nn.fractional.schemes.powers import differences, power_weights
-from hpfracc_nn.solvers.schemes.rectangle import cohen_sum, predictor
-from hpfracc_nn.solvers.schemes.scheme import Weights, lags
+from hpfracc_nn.solvers.schemes import Weights, cohen_sum, lags, predictor
 
 _LAGS = 24  # of an alternating sum, to 1e-15
 

@@ -1,0 +1,246 @@
+"""`fdeint`: Caputo's initial value problem for tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from hpfracc_nn.fractional.torch.tracing import is_traced, uncompiled
+from hpfracc_nn.selection import BackendManager, Site, given_manager
+from hpfracc_nn.solvers import checks
+from hpfracc_nn.solvers.history import History
+from hpfracc_nn.solvers.mesh import Mesh, Uniform, interpolation
+from hpfracc_nn.solvers.method import Method, laid_out
+from hpfracc_nn.solvers.schemes import Scheme
+from hpfracc_nn.solvers.torch import (
+    kernels,  # noqa: F401  kernels are registered on import
+    traced,
+)
+from hpfracc_nn.solvers.torch.adjoint import discovered, recorded
+from hpfracc_nn.solvers.torch.integrate import Problem, Progress
+from hpfracc_nn.solvers.torch.state import (
+    Casts,
+    Field,
+    RightHandSide,
+    S,
+    State,
+    check_untraced,
+    checked_state,
+    orders_of,
+    packing_of,
+    present,
+    resolution,
+    times_of,
+    without,
+)
+
+
+class Call:
+    """The arguments of one call, checked and laid out; those of `fdeint`.
+
+    Raises:
+        ValueError: One is out of range.
+        TypeError: One has the wrong type.
+    """
+
+    def __init__(
+        self,
+        f: RightHandSide,
+        y0: State,
+        ts: Any,
+        alpha: float | Tensor,
+        method: Method,
+        n_steps: int | None = None,
+        dy0: State | None = None,
+    ):
+        if not callable(f):
+            raise TypeError(f"fdeint(f of type {type(f).__name__}): needs a function f(t, y); pass one.")
+        self.method = method
+        self.casts: Casts | None = None  # f's autocast
+        self.f, self.y0 = f, checked_state("fdeint", "y0", y0)
+        self.like = self.y0[0] if isinstance(self.y0, tuple) else self.y0
+        self.alpha = alpha if isinstance(alpha, Tensor) else None
+        self.orders = orders_of("fdeint", alpha)
+        self.packing = packing_of(self.y0, torch.Size(()) if self.alpha is None else self.alpha.shape)
+        checks.orders("fdeint", self.orders, dy0 is not None, self.alpha is not None)
+        self.dy0 = None if dy0 is None else _like(self.y0, checked_state("fdeint", "dy0", dy0))
+        outputs = checks.increasing("fdeint", times_of("fdeint", ts))
+        self.first, self.outputs = float(outputs[0]), outputs - outputs[0]
+        self.elapsed, self.index = laid_out(method.mesh, outputs, resolution(ts), n_steps, float(self.orders.min()))
+
+    def solved(self, site: Site, adjoint: bool, params: Iterable[Tensor] | None, progress: Progress | None) -> State:
+        """Return the states at the output times."""
+        problem = self.problem(site, progress)
+        z0 = self.packing.joined(self.y0)
+        dz0 = None if self.dy0 is None else self._slope(self.dy0)
+        alpha = None if self.alpha is None else self.alpha.to(z0.device, torch.float64).reshape(-1)
+        is_seen = is_traced(z0, ()) or forward_ad._current_level >= 0
+        if not is_seen and not torch.is_grad_enabled():
+            states = problem.solve(problem.pick(False), z0, dz0)
+        elif is_seen or not adjoint:
+            given = torch.as_tensor(self.orders, device=z0.device) if alpha is None else alpha
+            states = traced.solve(problem, z0, dz0, given, is_seen)
+        else:
+            states = self._recorded(problem, z0, dz0, alpha, params)
+        return self.packing.parted(self.at_outputs(states, dz0))
+
+    def problem(self, site: Site, progress: Progress | None = None) -> Problem:
+        """Return what is solved, beside the tensors that gradients are wanted of."""
+        field, method = Field(self.f, self.packing, self.first + self.elapsed, self.like, self.casts), self.method
+        is_uniform = isinstance(method.mesh, Uniform)
+        is_fixed = self.alpha is None or not self.alpha.requires_grad
+        return Problem(
+            field, method.scheme, method.history, site, self.orders, self.elapsed, is_uniform, is_fixed, progress
+        )
+
+    def _recorded(
+        self,
+        problem: Problem,
+        z0: Tensor,
+        dz0: Tensor | None,
+        alpha: Tensor | None,
+        params: Iterable[Tensor] | None,
+    ) -> Tensor:
+        parameters, read = discovered(problem.field, z0, params)
+        tensors = [z0, dz0, alpha, *parameters]
+        if not any(each is not None and each.requires_grad for each in tensors):
+            return problem.solve(problem.pick(False), z0, dz0)
+        return recorded(problem, problem.pick(True), z0, dz0, alpha, parameters, read)
+
+    def _slope(self, dy0: State) -> Tensor:
+        """Return the derivative at the start, 0 for the orders that have no such condition."""
+        slope = self.packing.joined(dy0)
+        return slope * self.packing.spread(torch.as_tensor(self.orders > 1)).to(slope)
+
+    def at_outputs(self, states: Tensor, dz0: Tensor | None = None) -> Tensor:
+        """Return the states at the output times, [times, *shape].
+
+        Args:
+            states: At all steps, [n_steps + 1, *shape].
+            dz0: The derivative at the start: a line is no smooth function of j, and is not interpolated.
+        """
+        whole = np.round(self.index).astype(np.int64)
+        if (whole == self.index).all():
+            if np.array_equal(whole, np.arange(states.shape[0])):
+                return states
+            return states[torch.as_tensor(whole, device=states.device)]
+        at, weights = interpolation(self.index, states.shape[0] - 1)
+        placed = torch.as_tensor(weights).to(states)
+        points = states[torch.as_tensor(at, device=states.device)]
+        found = torch.einsum("ti,ti...->t...", placed, points)
+        if dz0 is None:
+            return found
+        missed = self.outputs - (weights * self.elapsed[at]).sum(-1)
+        return found + torch.as_tensor(missed).to(states).view(-1, *[1] * dz0.ndim) * dz0
+
+
+def _like(y0: State, dy0: State) -> State:
+    shapes = [tuple(part.shape) for part in (y0 if isinstance(y0, tuple) else (y0,))]
+    given = [tuple(part.shape) for part in (dy0 if isinstance(dy0, tuple) else (dy0,))]
+    if shapes != given or isinstance(y0, tuple) != isinstance(dy0, tuple):
+        raise ValueError(
+            f"fdeint(dy0 of shape {given}): needs the shape of y0, {shapes}; pass a derivative for each entry."
+        )
+    return dy0
+
+
+def fdeint(
+    f: RightHandSide,
+    y0: S,
+    ts: Tensor | Sequence[float] | np.ndarray,
+    alpha: float | Tensor,
+    *,
+    scheme: str | Scheme = "predictor_corrector",
+    history: str | History = "auto",
+    mesh: str | Mesh = "uniform",
+    n_steps: int | None = None,
+    dy0: S | None = None,
+    adjoint: bool = True,
+    params: Iterable[Tensor] | None = None,
+    progress: Progress | None = None,
+    manager: BackendManager | None = None,
+) -> S:
+    """Return the solution of D^alpha y = f(t, y), Caputo's derivative from ts[0] on, at the times `ts`.
+
+    Costs n_steps evaluations of f (twice that for predictor_corrector, some more where a step solves an equation) and
+    the history's sum over the past; where gradients are wanted f is evaluated twice more, to see that it may be
+    evaluated again. Backwards, only the states are saved, n_steps + 1 of them, and f is evaluated
+    again.
+
+    Args:
+        f: Called as f(t, y) with t a tensor of no axes and y like y0: dy of the same shape. It must not change y. In
+            the adjoint it may be called for many times at once under `torch.func.vmap`.
+        y0: The state at ts[0], float32 or float64: a tensor of any shape, or a tuple of tensors.
+        ts: Increasing times, in the caller's unit; on a uniform mesh, points of it.
+        alpha: In (0, 2): a float, or a tensor, which may be learned: one number, or one for each entry along some of
+            y0's axes (a shape that broadcasts to y0's).
+        scheme: "rectangle", "predictor_corrector", "trapezoid", "bdf2", or a `Scheme` with its options.
+        history: "auto", which asks the BackendManager, "full", "fft", "exponentials", or a `History` with its options.
+        mesh: "uniform", "graded", or a `Mesh`. Graded meshes suit y that begins like t**alpha.
+        n_steps: Steps from ts[0] to ts[-1]; None takes those of `ts`.
+        dy0: The derivative at ts[0], like y0, where an order is above 1; the entries of lower orders are not looked at.
+            An alpha that is a tensor may have it at any value: where a learned order passes 1, the solution jumps by
+            (t - ts[0]) dy0, which no gradient sees, unless dy0 is 0.
+        adjoint: Whether gradients come from the exact adjoint of the scheme; else by plain backpropagation, whose
+            memory grows with n_steps**2, which second derivatives and transforms of `torch.func` need.
+        params: Tensors that f reads and that want gradients, where they are neither leaves that f holds or names nor
+            parameters of such a module, and f does not use them at the first step.
+        progress: Called as progress(steps done, steps in all) after each block of steps.
+        manager: Who chooses the kernel of the history; None is the process-wide BackendManager.
+
+    Returns:
+        The states at `ts`, time first: [times, *y0.shape], or a tuple of such.
+
+    Raises:
+        ValueError: An argument is out of range, or f returns another shape.
+        TypeError: An argument has the wrong type, or f returns one.
+        FloatingPointError: f returns what is not finite, or the solution diverges or explodes.
+        RuntimeError: The equation of an implicit step is not solved.
+        LookupError: No kernel that the manager allows can keep this history.
+
+    Source: Diethelm, Ford & Freed, Nonlinear Dynamics 29 (2002) 3; Garrappa, Mathematics 6 (2018) 16.
+
+    Examples:
+        >>> ts = torch.linspace(0, 1, 101, dtype=torch.float64)
+        >>> y = fdeint(lambda t, y: -y, torch.ones(1, dtype=torch.float64), ts, 0.5)
+        >>> y[-1]  # E_(1/2)(-1) = e erfc(1) = 0.4276
+        tensor([0.4276], dtype=torch.float64)
+    """
+    method = Method.of("fdeint", scheme, history, mesh)
+    site = given_manager("fdeint", manager).shared_site(method.op, "torch", "fdeint")
+    found: S = solved(f, y0, ts, alpha, method, site, n_steps, dy0, adjoint, params, progress)
+    return found
+
+
+@uncompiled
+def solved(
+    f: RightHandSide,
+    y0: State,
+    ts: Any,
+    alpha: float | Tensor,
+    method: Method,
+    site: Site,
+    n_steps: int | None = None,
+    dy0: State | None = None,
+    adjoint: bool = True,
+    params: Iterable[Tensor] | None = None,
+    progress: Progress | None = None,
+) -> Any:
+    """Return what `fdeint` does, by a method and a site that the caller keeps; the site is of the method's operation.
+
+    Under autocast f runs as it would elsewhere and its results are taken in the state's dtype; sums over the past are
+    not autocast.
+    """
+    check_untraced("fdeint", "y0")
+    call = Call(f, y0, ts, alpha, method, n_steps, dy0)
+    kind = call.like.device.type
+    call.casts = present(kind)
+    if call.casts is None:
+        return call.solved(site, adjoint, params, progress)
+    with without(kind):
+        return call.solved(site, adjoint, params, progress)

@@ -1,0 +1,634 @@
+"""The memory of a solve: values go in, sums over the past come out, one step after the other.
+
+Steps are taken in blocks. When a block begins, the plan's kernel adds up what all its steps have of the values before
+it; the block's own steps are one small product each. So the kernels work on matrices, whatever the history.
+
+Weights are matrices: rows of steps, columns of values that were put in, any rectangle of them. Forward, one value goes
+in per step and one sum for each set of weights comes out; in the adjoint one value goes in for each set and one sum
+comes out, with time reversed. Values lie side by side by step, [a, steps * ins, r], so that both are one matrix
+product.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpfracc_nn.fractional.cache import Charge, cached_property
+from hpfracc_nn.fractional.namespace import NUMPY
+from hpfracc_nn.fractional.schemes.exponentials import Nodes
+from hpfracc_nn.selection import Plan, Site, Work, Workload, carried_out
+from hpfracc_nn.selection.workload import Direction
+from hpfracc_nn.solvers.history import ANY_MESH, Automatic, Exponentials, FFTBlocks, Full, Kept, Window
+from hpfracc_nn.solvers.schemes import Scheme
+from hpfracc_nn.solvers.torch.state import Packing
+
+_AT_ONCE = 32  # steps whose own weights are computed together
+_KEPT = 1 << 26  # bytes of one matrix
+
+
+class Operand(Protocol):
+    """Matrices of weights.
+
+    Attributes:
+        outs: Memories that come out per step.
+        ins: Values that go in per step.
+        steps: From 0 to this one.
+    """
+
+    outs: int
+    ins: int
+    steps: int
+
+    def rectangle(self, first: int, last: int, begin: int, end: int) -> Tensor:
+        """Return the weights of steps first to last - 1 for values begin to end - 1, [a, outs, rows, columns * ins].
+
+        A value has none at its own step and before it: 0 there.
+        """
+        ...
+
+
+class Toeplitz:
+    """Weights by lag, those of a uniform mesh.
+
+    Args:
+        columns: [a, outs, ins, steps + 1], float64 or the values' dtype; lag 0 is left out.
+        nodes: Of exponentials that stand for lags from `nodes.first` on, or None.
+        coefficients: Theirs, [a, outs, ins, q].
+        reach: The largest lag that has a weight, or None where all may have one.
+
+    Attributes:
+        backwards: From the largest lag down to lag 1, then 0s, [a, outs, ins, 2 steps + 1].
+    """
+
+    def __init__(
+        self,
+        columns: Tensor,
+        nodes: Nodes | None = None,
+        coefficients: Tensor | None = None,
+        *,
+        reach: int | None = None,
+    ):
+        self.columns, self.nodes, self.coefficients = columns, nodes, coefficients
+        self.outs, self.ins = columns.shape[1], columns.shape[2]
+        self.steps = columns.shape[-1] - 1
+        self.reach = self.steps if reach is None else reach
+        self.backwards = torch.cat([columns[..., 1:].flip(-1), columns.new_zeros(columns.shape)], -1).contiguous()
+
+    def rectangle(self, first: int, last: int, begin: int, end: int) -> Tensor:
+        """See `Operand`."""
+        return self.upside_down(first, last, begin, end).flip(-2)
+
+    def upside_down(self, first: int, last: int, begin: int, end: int) -> Tensor:
+        """Return the rectangle with its rows in the opposite order: a view where one value goes in per step."""
+        start = self.steps - last + 1 + begin  # where the lag of (last - 1, begin) stands
+        windows = self.backwards.unfold(-1, end - begin, 1)[..., start : start + last - first, :]
+        if self.ins == 1:
+            return windows[:, :, 0]
+        return windows.permute(0, 1, 3, 4, 2).reshape(windows.shape[0], self.outs, last - first, -1)
+
+
+class Matrix:
+    """A scheme's weights on any mesh, in float64 by NumPy; those that were asked for are kept up to a number of bytes.
+
+    Args:
+        scheme: Whose.
+        alpha: [a].
+        times: The mesh.
+        charge: Told of what is kept.
+    """
+
+    def __init__(self, scheme: Scheme, alpha: np.ndarray, times: np.ndarray, charge: Charge):
+        self.scheme, self.alpha, self.times = scheme, alpha, times
+        self._charge, self._room = charge, _KEPT
+        self._blocks: dict[tuple[int, int, int, int], np.ndarray] = {}
+
+    def block(self, first: int, last: int, begin: int, end: int) -> np.ndarray:
+        """Return the weights of steps first to last - 1 for values begin to end - 1, [a, sets, rows, columns].
+
+        A value has none at its own step and before it: 0 there.
+        """
+        key = (first, last, begin, end)
+        found = self._blocks.get(key)
+        if found is None:
+            found = self.scheme.block(self.alpha, self.times, range(first, last), range(begin, end), NUMPY)
+            if end > first:
+                found = found * (np.arange(first, last)[:, None] > np.arange(begin, end))
+            if found.nbytes <= self._room:
+                self._room -= found.nbytes
+                self._blocks[key] = self._charge(found)
+        return found
+
+    @cached_property
+    def diagonal(self) -> np.ndarray:
+        """What f_n gets at step n, [a, sets, steps + 1]."""
+        return self._charge(self._diagonal())  # type: ignore[no-any-return]
+
+    def _diagonal(self) -> np.ndarray:
+        n = self.times.size
+        found = np.zeros((self.alpha.size, self.scheme.sets, n))
+        for first in range(1, n, _AT_ONCE):
+            some = range(first, min(first + _AT_ONCE, n))
+            block = self.scheme.block(self.alpha, self.times, some, some, NUMPY)
+            found[..., some.start : some.stop] = np.diagonal(block, axis1=-2, axis2=-1)
+        return found
+
+
+class Forward:
+    """A matrix as the history of a forward pass.
+
+    Args:
+        matrix: The weights.
+        like: A tensor of the values' dtype and device.
+    """
+
+    ins = 1
+
+    def __init__(self, matrix: Matrix, like: Tensor):
+        self.matrix, self._like = matrix, like
+        self.outs, self.steps = matrix.scheme.sets, matrix.times.size - 1
+
+    def rectangle(self, first: int, last: int, begin: int, end: int) -> Tensor:
+        """See `Operand`."""
+        return torch.from_numpy(self.matrix.block(first, last, begin, end)).to(self._like)
+
+
+class Reversed:
+    """The transpose of another with time reversed: step k of this one is step n - k of that one.
+
+    Args:
+        forward: The other.
+    """
+
+    outs = 1
+
+    def __init__(self, forward: Forward):
+        self.forward, self.ins, self.steps = forward, forward.outs, forward.steps
+
+    def rectangle(self, first: int, last: int, begin: int, end: int) -> Tensor:
+        """See `Operand`."""
+        top = self.steps + 1
+        found = self.forward.rectangle(top - end, top - begin, top - last, top - first)  # [a, sets, values, steps]
+        turned = found.flip(-1, -2).permute(0, 3, 2, 1)
+        return turned.reshape(found.shape[0], 1, last - first, -1)
+
+
+def toeplitz(kept: Kept, like: Tensor, *, backward: bool = False) -> Toeplitz:
+    """Return the weights that a history keeps, for the forward pass or, transposed, for the adjoint."""
+
+    def placed(part: object) -> Tensor:
+        tensor = torch.as_tensor(part).detach().to(like)
+        return tensor[:, None] if backward else tensor[:, :, None]
+
+    c = None if kept.coefficients is None else placed(kept.coefficients)
+    return Toeplitz(placed(kept.columns), kept.nodes, c)
+
+
+class Form(Protocol):
+    """The past of one solve in a kernel's own way.
+
+    The values of a block's own steps are added up by whoever takes the steps, with the rows that `near` gives; a form
+    brings what is older than `near` reaches.
+
+    Attributes:
+        overlap: Values before a block that `near` covers too.
+    """
+
+    overlap: int
+
+    def near(self, first: int, last: int) -> Tensor:
+        """Return the weights of steps first to last - 1 for values max(first - overlap, 0) to last - 1.
+
+        [a, outs, rows, columns * ins]; 0 where a value is not past yet.
+        """
+        ...
+
+    def far(self, values: Tensor, first: int, last: int, out: Tensor) -> None:
+        """Add to the memories of steps first to last - 1 what they have of values before max(first - overlap, 0).
+
+        Called for one block after the other, from the first on.
+
+        Args:
+            values: All that were pushed, [a, (steps + 1) * ins, r].
+            first: Of the block.
+            last: After the block.
+            out: [a, outs, rows, r].
+        """
+        ...
+
+
+class Blocks:
+    """What forms share whose weights are Toeplitz: the near weights of all blocks of one length are the same."""
+
+    overlap = 0
+
+    def __init__(self, operand: Operand):
+        self.operand = operand
+        self._near: dict[tuple[int, int], Tensor] = {}
+
+    def near(self, first: int, last: int) -> Tensor:
+        """See `Form.near`."""
+        before = min(first, self.overlap)
+        if not isinstance(self.operand, Toeplitz):
+            return self.operand.rectangle(first, last, first - before, last)
+        key = (before, last - first)
+        found = self._near.get(key)
+        if found is None:
+            found = self._near[key] = self._rectangle(before, before + last - first).contiguous()
+        return found
+
+    def _rectangle(self, before: int, last: int) -> Tensor:
+        return self.operand.rectangle(before, last, 0, last)
+
+
+def add_product(weights: Tensor, values: Tensor, out: Tensor) -> None:
+    """Add weights [a, outs, rows, k] times values [a, k, r] to out [a, outs, rows, r], which is contiguous."""
+    a, outs, rows, k = weights.shape
+    torch.baddbmm(
+        out.view(a, outs * rows, -1), weights.reshape(a, outs * rows, k), values, out=out.view(a, outs * rows, -1)
+    )
+
+
+# By the history's name; that of meshes whose steps are not equal has an operation of its own.
+OPS = {each.name: each.op for each in (Automatic, Full, FFTBlocks, Exponentials, Window)} | {"mesh": ANY_MESH}
+
+# Numbers of a state -> steps of a block: what a block's own steps are added up with is read from memory at every step.
+_LENGTHS = ((256, 64), (2048, 32))
+_SHORTEST = 16
+
+
+def block_length(numbers: int) -> int:
+    """Return how many steps a block has for states of so many numbers."""
+    return next((length for most, length in _LENGTHS if numbers <= most), _SHORTEST)
+
+
+def saves(workload: Workload) -> float:
+    """Return the bytes held for the backward pass: the states."""
+    return float(workload.bytes if workload.needs_gradient else 0)
+
+
+def run(form: Form, values: Tensor, first: int, last: int, out: Tensor) -> None:
+    """Add the far past to a block's memories; its transpose is the same on a transposed operand."""
+    form.far(values, first, last, out)
+
+
+class Past:
+    """The values so far, and the plan's kernel to add them up.
+
+    Args:
+        operand: The weights.
+        site: That picked the plan.
+        plan: Whose kernel is begun with.
+        direction: Of the pass.
+        packing: How a value is laid out; it goes in and comes out as [*shape].
+        like: A tensor of the values' dtype and device.
+        starts: What the first values bring besides, [a, outs, steps + 1, k], where one goes in per step; or None.
+        block: Steps of a block; None is what suits the solver of deterministic equations.
+
+    Attributes:
+        values: All that goes in, [a, steps + 1, ins, r].
+        views: The same by step, [steps + 1, *shape], or [steps + 1, ins, *shape] where several go in.
+    """
+
+    def __init__(
+        self,
+        operand: Operand,
+        site: Site,
+        plan: Plan,
+        direction: Direction,
+        packing: Packing,
+        like: Tensor,
+        starts: Tensor | None = None,
+        block: int | None = None,
+    ):
+        self.operand, self.site, self.plan, self.direction, self.packing = operand, site, plan, direction, packing
+        self.block = block_length(packing.orders * packing.width) if block is None else block
+        self.values = like.new_zeros(packing.orders, operand.steps + 1, operand.ins, packing.width)
+        views = packing.viewed(self.values)
+        self.views = views[:, 0] if operand.ins == 1 else views
+        self.seconds = 0.0
+        self._merged = self.values.view(packing.orders, -1, packing.width)
+        self._starts = starts
+        self._form: Form | None = None
+        self._reached = 0  # steps before it are in the form's states
+        self._first = self._begin = 0  # of the present block, and of what its near weights reach
+        self._slots: Sequence[Tensor] = ()
+        self._far: Sequence[Tensor] = ()
+        self._near: Sequence[Tensor] = ()
+        self._out = self._weights = like
+        self._kept: tuple[Tensor, Sequence[Tensor]] | None = None
+        self._own: tuple[Tensor, Tensor] | None = None
+        self._is_one = packing.orders == 1
+        self._shape = (operand.outs, *packing.shape) if operand.outs > 1 else tuple(packing.shape)
+        self._work = _FORWARD if direction == "forward" else _BACKWARD
+
+    def begin(self, first: int, base: Tensor | None = None) -> int:
+        """Begin the block of steps that starts at `first`, and return where it ends.
+
+        Args:
+            first: A multiple of `block`; blocks begin in turn, and all before were put in.
+            base: What the memories begin with, [*shape] or [rows, *shape]; None is 0.
+        """
+        last = self._open(first, base)
+        out, near = self._out, self._weights
+        self._far = (out[0].transpose(0, 1) if self._is_one else out.transpose(0, 2).transpose(1, 2)).unbind()
+        self._near, self._slots = self._rows(near), self.views[first:last].unbind()
+        return last
+
+    def _open(self, first: int, base: Tensor | None) -> int:
+        """Make the block's memories of what is before it, and its near weights; return where it ends."""
+        last = min(first + self.block, self.operand.steps + 1)
+        started = time.perf_counter()
+        out = carried_out(self._work, self.site, self.plan, self, first, last)
+        self.seconds += time.perf_counter() - started
+        assert self._form is not None, "a kernel has run"
+        if base is not None:
+            views = self.packing.viewed(out)
+            views += base
+        near, before = self._form.near(first, last), min(first, self._form.overlap)
+        if self._starts is not None:
+            near = self._with_starts(first, last, near, out)
+        self._first, self._begin, self._out, self._weights = first, first - before, out, near
+        return last
+
+    def opened(self, first: int, base: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Begin a block whose own steps the caller adds up; see `begin`.
+
+        Returns:
+            What the block's memories have of all steps before it, [outs, rows, *shape], and the weights of its own
+            steps by lag from 0 on, [rows, outs * ins, *varying] with `varying` as the packing has it.
+        """
+        self._open(first, base)
+        ins, begin = self.operand.ins, self._begin
+        before = (first - begin) * ins
+        out = self._out
+        if before:
+            recent = self._merged[:, None, begin * ins : first * ins]
+            out = out + torch.matmul(self._weights[..., :before], recent)
+        if self._own is None or self._own[0] is not self._weights:
+            self._own = self._weights, self._by_lag(before)
+        return self.packing.viewed(out), self._own[1]
+
+    def _by_lag(self, before: int) -> Tensor:
+        """Return the weights of the block's own steps by lag; those of most blocks are the same."""
+        a, outs, rows, _ = self._weights.shape
+        own = self._weights[:, :, -1, before:].reshape(a, outs, rows, self.operand.ins).flip(2)
+        return own.permute(2, 1, 3, 0).reshape(rows, outs * self.operand.ins, *self.packing.varying)
+
+    def put(self, n: int, value: Tensor) -> None:
+        """Put in the value of step n, which is in the present block."""
+        self._slots[n - self._first].copy_(value)
+
+    def memory(self, n: int) -> Tensor:
+        """Return the memories of step n, which is in the present block and whose past was put in.
+
+        [*shape], or [outs, *shape] where there are several.
+        """
+        i, begin, ins = n - self._first, self._begin, self.operand.ins
+        k = (n - begin) * ins
+        if self._is_one:
+            found = torch.addmm(self._far[i], self._near[i], self._merged[0].narrow(0, begin * ins, k))
+            return found.view(self._shape)
+        found = torch.baddbmm(self._far[i], self._near[i], self._merged.narrow(1, begin * ins, k))
+        return self.packing.viewed(found if self.operand.outs > 1 else found[:, 0])
+
+    def memories(self, first: int, last: int) -> Tensor:
+        """Return those of all steps of the present block at once: their past was put in before.
+
+        [outs, rows, *shape].
+        """
+        a, outs, rows, k = self._weights.shape
+        ins = self.operand.ins
+        recent = self._merged[:, self._begin * ins : last * ins]
+        return self.packing.viewed(
+            self._out + torch.bmm(self._weights.reshape(a, outs * rows, k), recent).view(a, outs, rows, -1)
+        )
+
+    def adopt(self, plan: Plan) -> None:
+        """Go on with another plan's kernel: it is shown all blocks that were, which are in `values`."""
+        self._form = plan.kernel.prepare(self.operand, plan.workload)
+        self.plan = plan
+        for first in range(0, self._reached, self.block):
+            plan.kernel.run(self._form, self._merged, first, first + self.block, self._room(self.block))
+
+    def far(self, plan: Plan, first: int, last: int) -> Tensor:
+        """Return what a plan's kernel has of the past before the block, [a, outs, rows, r]."""
+        if self._form is None or plan is not self.plan or self._reached != first:  # the last: it failed halfway
+            self._reached = first
+            self.adopt(plan)
+        kernel = plan.kernel
+        kernel.calls["run" if self.direction == "forward" else "adjoint"] += 1
+        out = self._room(last - first)
+        self._reached = -1
+        (kernel.run if self.direction == "forward" else kernel.adjoint)(self._form, self._merged, first, last, out)
+        self._reached = last
+        return out
+
+    def _room(self, rows: int) -> Tensor:
+        return self.values.new_zeros(self.values.shape[0], self.operand.outs, rows, self.values.shape[-1])
+
+    def _rows(self, near: Tensor) -> Sequence[Tensor]:
+        """Return the near weights of each step of the block; those of most blocks are the same."""
+        if self._kept is not None and self._kept[0] is near:
+            return self._kept[1]
+        before, ins = self._first - self._begin, self.operand.ins
+        each = near[0].unbind(1) if self._is_one else near.unbind(2)
+        found = [row[..., : (before + i) * ins] for i, row in enumerate(each)]
+        self._kept = near, found
+        return found
+
+    def _with_starts(self, first: int, last: int, near: Tensor, out: Tensor) -> Tensor:
+        """Add what the first values bring besides: to the near weights in the first block, to the memories later."""
+        assert self._starts is not None, "there are some"
+        count = min(self._starts.shape[-1], last)
+        some = self._starts[:, :, first:last, :count]
+        if first:
+            out += torch.matmul(some, self._merged[:, None, :count])
+            return near
+        near = near.clone()
+        is_past = torch.arange(last, device=near.device)[:, None] > torch.arange(count, device=near.device)
+        near[..., :count] += some * is_past
+        return near
+
+
+def _far(plan: Plan, past: Past, first: int, last: int) -> Tensor:
+    return past.far(plan, first, last)
+
+
+_FORWARD = Work(_far, is_timed=False)
+_BACKWARD = Work(_far, direction="backward", is_timed=False)
+
+
+class OwnSums(Protocol):
+    """The sums of one block, made as its steps are taken."""
+
+    @property
+    def first(self) -> Tensor:
+        """x_0."""
+        ...
+
+    def room(self, i: int) -> Tensor | None:
+        """Return where Z_i may be made, or None."""
+        ...
+
+    def following(self, i: int, value: Tensor) -> Tensor:
+        """Return x_(i+1), [*shape], after Z_i, of that shape or [sets, *shape]; asked for in turn, from 0 on."""
+        ...
+
+
+class TrackedSums:
+    """See `OwnSums`: plain torch, for every kind of derivative. Each Z is added to all rows that follow.
+
+    Args:
+        rows: [steps, *shape].
+        weights: By lag from 0 on, [steps, sets, *varying], which broadcast to rows.
+    """
+
+    def __init__(self, rows: Tensor, weights: Tensor):
+        self._rows, self._weights = rows, weights
+
+    @property
+    def first(self) -> Tensor:
+        """See `OwnSums`."""
+        return self._rows[0]
+
+    def room(self, i: int) -> Tensor | None:
+        """See `OwnSums`."""
+        return None
+
+    def following(self, i: int, value: Tensor) -> Tensor:
+        """See `OwnSums`."""
+        rows = self._rows[1:]
+        for k, part in enumerate(value.unbind() if self._weights.shape[1] > 1 else (value,)):
+            rows = torch.addcmul(rows, self._weights[1 : 1 + rows.shape[0], k], part)
+        self._rows = rows
+        return rows[0]
+
+
+class BufferedSums:
+    """See `OwnSums`: without a graph. The values lie in one buffer, and a sum over them is one product.
+
+    Made once for all blocks of one length, of which one is in use at a time.
+
+    Args:
+        rows: [steps, *shape].
+        weights: By lag from 0 on, [steps, sets, *varying].
+    """
+
+    def __init__(self, rows: Tensor, weights: Tensor):
+        count, sets = weights.shape[:2]
+        self._shape = rows.shape[1:]
+        self._is_one = weights[0, 0].numel() == 1
+        values, each = rows.new_empty(sets, count, *self._shape), _by_set(weights, self._is_one)
+        self._slots = values.unbind(1) if sets > 1 else values[0].unbind()
+        # By i: Z_0 to Z_i with lags i + 1 to 1 for x_(i+1).
+        up, steps = each.flip(1), range(count - 1)
+        self._past = [
+            [(_sides(values[k, : i + 1], self._is_one), up[k, count - 2 - i : -1]) for k in range(sets)] for i in steps
+        ]
+        self.begin(rows)
+
+    def begin(self, rows: Tensor) -> None:
+        """Begin the next block."""
+        self._rows = (rows.reshape(rows.shape[0], -1) if self._is_one else rows).unbind()
+
+    @property
+    def first(self) -> Tensor:
+        """See `OwnSums`."""
+        return self._rows[0].view(self._shape)
+
+    def room(self, i: int) -> Tensor | None:
+        """See `OwnSums`."""
+        return self._slots[i]
+
+    def following(self, i: int, value: Tensor) -> Tensor:
+        """See `OwnSums`."""
+        if value is not self._slots[i]:
+            self._slots[i].copy_(value)
+        row = self._rows[i + 1]
+        for values, weights in self._past[i]:
+            row = torch.addmv(row, values, weights) if self._is_one else row + (weights * values).sum(0)
+        return row.view(self._shape)
+
+
+class KnownSums:
+    """See `OwnSums`: with a graph, for sums that were made before. What brings a value its cotangent is one product.
+
+    Made once for all blocks of one length, of which one is in use at a time.
+
+    Args:
+        rows: The sums themselves, [steps, *shape]; a leaf, which gets their cotangents.
+        weights: By lag from 0 on, [steps, sets, *varying]; no gradient is taken of them.
+    """
+
+    def __init__(self, rows: Tensor, weights: Tensor):
+        count, sets = weights.shape[:2]
+        self._shape = rows.shape[1:]
+        self._is_one = weights[0, 0].numel() == 1
+        cotangents, each = torch.empty_like(rows), _by_set(weights, self._is_one)
+        self._slots = cotangents.unbind()
+        # By i: the cotangents of x_(i+1) and after with lags 1 on.
+        self._later = [
+            [(_sides(cotangents[i + 1 :], self._is_one), each[k, 1 : count - i]) for k in range(sets)]
+            for i in range(count - 1)
+        ]
+        self.begin(rows)
+
+    def begin(self, rows: Tensor) -> None:
+        """Begin the next block."""
+        self._rows, self._known = rows.unbind(), rows.detach().unbind()
+        self._last: Tensor | None = None  # ties each step to the one before: their cotangents come in turn
+
+    @property
+    def first(self) -> Tensor:
+        """See `OwnSums`."""
+        return self._rows[0]
+
+    def room(self, i: int) -> Tensor | None:
+        """See `OwnSums`."""
+        return None
+
+    def following(self, i: int, value: Tensor) -> Tensor:
+        """See `OwnSums`."""
+        self._last = found = _Following.apply(self, i, value, self._last, self._rows[i + 1])
+        return found
+
+    def known(self, i: int) -> Tensor:
+        """Return x_i."""
+        return self._known[i]
+
+    def pulled(self, i: int, g: Tensor) -> Tensor:
+        """Return the sums' cotangent of Z_i, where x_(i+1) has cotangent g and those after it have been here."""
+        self._slots[i + 1].copy_(g)
+        if self._is_one:
+            found = [torch.mv(values, weights).view(self._shape) for values, weights in self._later[i]]
+        else:
+            found = [(weights * values).sum(0) for values, weights in self._later[i]]
+        return found[0] if len(found) == 1 else torch.stack(found)
+
+
+def _by_set(weights: Tensor, is_one: bool) -> Tensor:
+    each = weights.transpose(0, 1)
+    return each.reshape(each.shape[:2]) if is_one else each
+
+
+def _sides(x: Tensor, is_one: bool) -> Tensor:
+    return x.view(x.shape[0], -1).T if is_one else x
+
+
+class _Following(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, sums: KnownSums, i: int, value: Tensor, last: Tensor | None, row: Tensor) -> Tensor:
+        ctx.given = sums, i
+        return sums.known(i + 1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        sums, i = ctx.given
+        (g,) = grads
+        return None, None, sums.pulled(i, g), None, g

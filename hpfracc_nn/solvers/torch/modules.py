@@ -1,0 +1,552 @@
+"""Neural fractional and stochastic differential equations as modules, and linear equations of several orders."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.torch.parameters import Alpha, check_place
+from hpfracc_nn.fractional.torch.tracing import is_watched
+from hpfracc_nn.selection import BackendManager, given_manager
+from hpfracc_nn.solvers import checks
+from hpfracc_nn.solvers.checks import check_stochastic_orders, stochastic_bounds
+from hpfracc_nn.solvers.history import History
+from hpfracc_nn.solvers.mesh import Mesh
+from hpfracc_nn.solvers.method import Method
+from hpfracc_nn.solvers.multi_term import Terms
+from hpfracc_nn.solvers.noise import Brownian, Noise
+from hpfracc_nn.solvers.rules import NOISE_TYPES
+from hpfracc_nn.solvers.schemes import Scheme
+from hpfracc_nn.solvers.sde import SDE, StochasticMethod
+from hpfracc_nn.solvers.sde_schemes import StochasticScheme
+from hpfracc_nn.solvers.torch import traced
+from hpfracc_nn.solvers.torch.fde import solved
+from hpfracc_nn.solvers.torch.fsde import integrated
+from hpfracc_nn.solvers.torch.integrate import Progress
+from hpfracc_nn.solvers.torch.state import S, bare, order_numbers
+from hpfracc_nn.solvers.volterra import VolterraWeights
+
+
+class CaputoEquation(nn.Module):
+    """An equation whose right-hand side is still to be said; `NeuralFDE` and the layers made of a solve are such.
+
+    Args:
+        alpha: As in `NeuralFDE`.
+        learn_alpha: As there.
+        bounds: As there.
+        scheme: As in `fdeint`.
+        history: As in `fdeint`.
+        mesh: As in `fdeint`.
+        n_steps: As in `fdeint`.
+        adjoint: As in `fdeint`.
+        manager: Who chooses the kernel; None is the process-wide BackendManager.
+        device: Of alpha's parameter.
+        dtype: Of alpha's parameter; alpha itself is float64.
+
+    Raises:
+        ValueError: An argument is out of range, or a learned alpha begins outside its bounds.
+    """
+
+    def __init__(
+        self,
+        alpha: float | Sequence[float] | Alpha,
+        *,
+        learn_alpha: bool,
+        bounds: tuple[float, float] | None,
+        scheme: str | Scheme,
+        history: str | History,
+        mesh: str | Mesh,
+        n_steps: int | None,
+        adjoint: bool,
+        manager: BackendManager | None,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ):
+        super().__init__()
+        owner = type(self).__name__
+        self.method = Method.of(owner, scheme, history, mesh)
+        self.n_steps = None if n_steps is None else errors.count(owner, "n_steps", n_steps)
+        self.adjoint = errors.claim(owner, "adjoint", adjoint)
+        errors.claim(owner, "learn_alpha", learn_alpha)
+        check_place(owner, device, dtype)
+        self._fixed: Any = None  # no buffer: model.float() would round it
+        self.order: Alpha | None = None
+        if isinstance(alpha, Alpha):
+            _check_bounds(owner, alpha.taken_by(owner, bounds, alpha.shape))
+            self.order = alpha
+        else:
+            values = order_numbers(owner, alpha)
+            if not ((values > 0) & (values < 2)).all():
+                raise ValueError(f"{owner}(alpha={alpha}): needs 0 < alpha < 2; pass for example 0.5.")
+            if learn_alpha:
+                low, high = _check_bounds(owner, (0.0, 1.0) if bounds is None else bounds)
+                self.order = Alpha(values.tolist(), (low, high), values.shape, owner=owner, device=device, dtype=dtype)
+            else:
+                self._fixed = values.tolist()
+        self.learn_alpha = self.order is not None
+        self.site = given_manager(owner, manager).site(self.method.op, "torch")
+
+    @property
+    def alpha(self) -> Tensor:
+        """The order in real units, float64; of a random one its mean."""
+        return self._fixed_alpha() if self.order is None else self.order.mean
+
+    def drawn(self) -> Tensor:
+        """Return the order of one solve: alpha, or what a random one draws."""
+        return self._fixed_alpha() if self.order is None else self.order()
+
+    def last(self, f: Callable[[Tensor, Tensor], Tensor], y0: Tensor, t1: float) -> Tensor:
+        """Return the state at t1 of a solve from 0 on in `n_steps` equal steps, wherever torch runs.
+
+        Where a compiler looks, and where there are no numbers to look at, steps are those of `traced.last`.
+
+        Args:
+            f: The right-hand side.
+            y0: The state at 0, float32 or float64.
+            t1: The end, in the unit of f's time.
+        """
+        assert self.n_steps is not None, "a layer says how many steps it takes"
+        if torch.compiler.is_compiling() or is_watched(y0) or y0.is_meta or y0.numel() == 0:
+            return traced.last(type(self).__name__, f, y0, self.drawn(), t1, self.n_steps, self.method.scheme)
+        states: Tensor = solved(
+            f, y0, (0.0, t1), self.drawn(), self.method, self.site, self.n_steps, adjoint=self.adjoint
+        )
+        return states[-1]
+
+    def _fixed_alpha(self) -> Tensor:
+        return torch.tensor(self._fixed, dtype=torch.float64, device="cpu")
+
+    def extra_repr(self) -> str:
+        kind = "learn_alpha=True" if self.learn_alpha else f"alpha={self._fixed}"
+        method = self.method
+        return (
+            f"{kind}, scheme={method.scheme.name!r}, history={method.history.name!r}, "
+            f"mesh={type(method.mesh).__name__.lower()!r}, n_steps={self.n_steps}"
+        )
+
+
+def _check_bounds(owner: str, bounds: tuple[float, float]) -> tuple[float, float]:
+    """Return bounds of an order, or raise."""
+    low, high = bounds
+    if not 0 <= low < high <= 2:
+        raise ValueError(
+            f"{owner}(bounds={bounds}): needs 0 <= low < high <= 2; pass for example (0, 1), or (1, 2) where dy0 is "
+            "given."
+        )
+    return low, high
+
+
+class NeuralFDE(CaputoEquation):
+    """y0 to the solution of D^alpha y = f(t, y) at given times, with a learnable alpha.
+
+    Beside a network that is free to change, an order that is learned is a hyper-parameter and no measurement: the
+    network makes up for a wrong one. For the order of a process fit a parametric model, by `fit_fde`.
+
+    Args:
+        f: The right-hand side, called as f(t, y); its parameters are learned.
+        alpha: The order, or orders along some of y0's axes, in (0, 2); the first value where it is learned; or an
+            `Alpha`, which then is the order.
+        learn_alpha: Whether alpha is a parameter.
+        bounds: Where a learned alpha stays; None is (0, 1). Where they reach above 1 every call needs dy0; where 1 lies
+            inside them dy0 is 0, because the solution jumps by (t - ts[0]) dy0 at alpha = 1, which no gradient sees.
+        scheme: As in `fdeint`.
+        history: As in `fdeint`.
+        mesh: As in `fdeint`.
+        n_steps: As in `fdeint`.
+        adjoint: As in `fdeint`.
+        manager: Who chooses the kernel; None is the process-wide BackendManager.
+        device: Of alpha's parameter.
+        dtype: Of alpha's parameter; alpha itself is float64.
+
+    Shape:
+        y0 [*shape] -> [times, *shape]; times in the caller's unit.
+
+    Raises:
+        ValueError: An argument is out of range, or a learned alpha begins outside its bounds.
+        TypeError: An argument has the wrong type.
+
+    Source: Diethelm, Ford & Freed, Nonlinear Dynamics 29 (2002) 3, for the solver.
+
+    Examples:
+        >>> class Field(nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.net = nn.Linear(2, 2)
+        ...
+        ...     def forward(self, t, y):
+        ...         return torch.tanh(self.net(y))
+        >>> model = NeuralFDE(Field(), alpha=0.8, learn_alpha=True)
+        >>> model(torch.zeros(16, 2), torch.linspace(0, 1, 51)).shape
+        torch.Size([51, 16, 2])
+    """
+
+    def __init__(
+        self,
+        f: nn.Module,
+        alpha: float | Sequence[float] | Alpha = 0.5,
+        *,
+        learn_alpha: bool = False,
+        bounds: tuple[float, float] | None = None,
+        scheme: str | Scheme = "predictor_corrector",
+        history: str | History = "auto",
+        mesh: str | Mesh = "uniform",
+        n_steps: int | None = None,
+        adjoint: bool = True,
+        manager: BackendManager | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ):
+        super().__init__(
+            alpha,
+            learn_alpha=learn_alpha,
+            bounds=bounds,
+            scheme=scheme,
+            history=history,
+            mesh=mesh,
+            n_steps=n_steps,
+            adjoint=adjoint,
+            manager=manager,
+            device=device,
+            dtype=dtype,
+        )
+        self.f = errors.function("NeuralFDE", "f", f)
+
+    def forward(
+        self,
+        y0: S,
+        ts: Tensor | Sequence[float],
+        dy0: S | None = None,
+        *,
+        progress: Progress | None = None,
+    ) -> S:
+        """Return the states at `ts`, time first; arguments as in `fdeint`."""
+        self._check_slope(dy0)
+        found: S = solved(
+            self.f,
+            y0,
+            ts,
+            self.drawn(),
+            self.method,
+            self.site,
+            self.n_steps,
+            dy0,
+            self.adjoint,
+            progress=progress,
+        )
+        return found
+
+    def _check_slope(self, dy0: Any) -> None:
+        """Raise unless there is a derivative at the start where an order may be above 1, and only there."""
+        if self.order is None:
+            checks.orders("NeuralFDE", self.alpha.numpy(), dy0 is not None)
+            return
+        low, high = self.order.bounds
+        if high <= 1:
+            checks.orders("NeuralFDE", np.array([high]), dy0 is not None)
+        elif dy0 is None:
+            raise ValueError(
+                f"NeuralFDE(bounds={(low, high)}): needs the derivative at the start where a learned order may be "
+                "above 1; pass dy0 to the call, zeros for a state at rest, or bounds up to 1."
+            )
+        elif low < 1 and any(bool(bare(part).any()) for part in (dy0 if isinstance(dy0, tuple) else (dy0,))):
+            raise ValueError(
+                f"NeuralFDE(bounds={(low, high)}): needs dy0 = 0 where 1 lies between the bounds, because the solution "
+                "jumps by (t - ts[0]) dy0 at alpha = 1, which no gradient sees; pass zeros, or bounds on one side of 1."
+            )
+
+
+class NeuralFSDE(nn.Module):
+    """y0 to paths of dX = drift dt + diffusion dZ, or of the Volterra equation below alpha = 1, at given times.
+
+    Beside networks that are free to change, an order or a Hurst index that is learned is a hyper-parameter and no
+    measurement. To measure one fit a parametric model, by `fit_fsde`.
+
+    Args:
+        drift: Called as drift(t, y), of y's shape; its parameters are learned.
+        diffusion: Called as diffusion(t, y), of the noise type's shape; its parameters are learned.
+        noise_type: "additive", "diagonal", "scalar" or "general"; see `StochasticEquation`.
+        alpha: The order, or orders along some of y0's axes, in (1/2, 1]; the first value where it is learned, then
+            below 1; or an `Alpha`, which then is the order.
+        learn_alpha: Whether alpha is a parameter.
+        bounds: Where a learned alpha stays; None is (1/2, 1).
+        noise: What drives the equation; see `fsdeint`.
+        learn_hurst: Whether the Hurst index of `noise` is a parameter, whose first value is the noise's.
+        hurst_bounds: Where a learned Hurst index stays; None is where the noise says, by its bounds or its kind.
+        scheme: As in `fsdeint`.
+        weights: As in `fsdeint`.
+        interpretation: As in `fsdeint`.
+        history: As in `fsdeint`.
+        dt: As in `fsdeint`.
+        adjoint: As in `fsdeint`.
+        manager: Who chooses the kernel of the history; None is the process-wide BackendManager.
+        device: Of the parameters of alpha and of the Hurst index.
+        dtype: Of these parameters; alpha and the Hurst index themselves are float64.
+
+    Shape:
+        y0 [*shape] -> [times, *shape]; times in the caller's unit.
+
+    Raises:
+        ValueError: An argument is out of range, or things do not go together.
+        TypeError: An argument has the wrong type.
+
+    Source: Kloeden & Platen, Numerical Solution of Stochastic Differential Equations (1992); Bennedsen, Lunde &
+        Pakkanen, Finance Stoch. 21 (2017) 931, for the solver.
+
+    Examples:
+        >>> class Field(nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.net = nn.Linear(2, 2)
+        ...
+        ...     def forward(self, t, y):
+        ...         return torch.tanh(self.net(y))
+        >>> model = NeuralFSDE(Field(), Field(), alpha=0.8, learn_alpha=True)
+        >>> model(torch.zeros(16, 2), torch.linspace(0, 1, 51)).shape
+        torch.Size([51, 16, 2])
+    """
+
+    def __init__(
+        self,
+        drift: nn.Module,
+        diffusion: nn.Module,
+        noise_type: str = "diagonal",
+        *,
+        alpha: float | Sequence[float] | Alpha = 1.0,
+        learn_alpha: bool = False,
+        bounds: tuple[float, float] | None = None,
+        noise: Noise = Brownian(),  # noqa: B008  a frozen value
+        learn_hurst: bool = False,
+        hurst_bounds: tuple[float, float] | None = None,
+        scheme: str | StochasticScheme = "euler",
+        weights: str | VolterraWeights = "hybrid",
+        interpretation: str = "ito",
+        history: str | History = "auto",
+        dt: float | None = None,
+        adjoint: bool = True,
+        manager: BackendManager | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ):
+        super().__init__()
+        owner = type(self).__name__
+        self.drift = errors.function(owner, "drift", drift)
+        self.diffusion = errors.function(owner, "diffusion", diffusion)
+        self.noise_type = errors.one_of(owner, "noise_type", noise_type, NOISE_TYPES)
+        self.method = StochasticMethod.of(owner, noise, scheme, weights, interpretation, history)
+        self.dt = None if dt is None else errors.positive_step(owner, dt)
+        self.adjoint = errors.claim(owner, "adjoint", adjoint)
+        self.learn_hurst = errors.claim(owner, "learn_hurst", learn_hurst)
+        errors.claim(owner, "learn_alpha", learn_alpha)
+        check_place(owner, device, dtype)
+        # A fixed one is no buffer: model.float() would round it.
+        self._fixed, self.order = stochastic_order(owner, alpha, learn_alpha, bounds, device, dtype)
+        self.learn_alpha = self.order is not None
+        self.index: Alpha | None = None
+        if self.learn_hurst:
+            first, self._hurst_bounds = _hurst_of(owner, noise, hurst_bounds)
+            made: dict[str, Any] = {"owner": owner, "device": device, "dtype": dtype}
+            self.index = Alpha(first.tolist(), self._hurst_bounds, first.shape, **made)
+        self._present().rule(self.noise_type, 0.75 if self._fixed is None else min(np.ravel(self._fixed)))
+        self.site = given_manager(owner, manager).site(self.method.history.op, "torch")
+
+    @property
+    def alpha(self) -> Tensor:
+        """The order in real units, float64; of a random one its mean."""
+        return self._fixed_alpha() if self.order is None else self.order.mean
+
+    def _fixed_alpha(self) -> Tensor:
+        return torch.tensor(self._fixed, dtype=torch.float64, device="cpu")
+
+    @property
+    def hurst(self) -> Tensor | None:
+        """The Hurst index that is learned, float64, or None."""
+        return None if self.index is None else self.index()
+
+    def forward(
+        self,
+        y0: S,
+        ts: Tensor | Sequence[float],
+        *,
+        generator: torch.Generator | None = None,
+        progress: Progress | None = None,
+    ) -> S:
+        """Return a path for each state of y0 at `ts`, time first; arguments as in `fsdeint`."""
+        sde = SDE(self.drift, self.diffusion, self.noise_type)
+        options = (self.dt, self.adjoint, generator, progress)
+        alpha = self._fixed_alpha() if self.order is None else self.order()
+        found: S = integrated(sde, y0, ts, alpha, self._present(), self.site, *options)
+        return found
+
+    def ensemble(
+        self,
+        y0: Tensor,
+        ts: Tensor | Sequence[float],
+        paths: int,
+        *,
+        generator: torch.Generator | None = None,
+        progress: Progress | None = None,
+    ) -> Tensor:
+        """Return several paths from each state of y0, [times, paths, *shape].
+
+        Args:
+            y0: The state, or a batch of states, at the start; a tensor.
+            ts: As in `fsdeint`.
+            paths: How many from each.
+            generator: As in `fsdeint`.
+            progress: As in `fsdeint`.
+        """
+        count = errors.count("NeuralFSDE.ensemble", "paths", paths)
+        return self(y0.expand(count, *y0.shape), ts, generator=generator, progress=progress)
+
+    def _present(self) -> StochasticMethod:
+        """Return the method with the noise of the present Hurst index."""
+        if self.index is None:
+            return self.method
+        noise: Any = self.method.noise
+        return dataclasses.replace(
+            self.method, noise=dataclasses.replace(noise, hurst=self.index(), bounds=self._hurst_bounds)
+        )
+
+    def extra_repr(self) -> str:
+        order = "learn_alpha=True" if self.learn_alpha else f"alpha={self.alpha.tolist()}"
+        method, noise = self.method, "learn_hurst=True, " if self.learn_hurst else ""
+        return (
+            f"{self.noise_type!r}, {order}, noise={method.noise.name!r}, {noise}scheme={method.scheme.name!r}, "
+            f"interpretation={method.interpretation!r}, dt={self.dt}"
+        )
+
+
+def stochastic_order(
+    owner: str,
+    alpha: float | Sequence[float] | Alpha,
+    learn_alpha: bool,
+    bounds: tuple[float, float] | None,
+    device: torch.device | str | None,
+    dtype: torch.dtype | None,
+) -> tuple[Any, Alpha | None]:
+    """Return the order of a stochastic equation as numbers that are fixed, and None, or None and what learns it.
+
+    Args:
+        owner: Who asks, for messages.
+        alpha: In (1/2, 1], below 1 where it is learned; or an `Alpha`, which then is the order.
+        learn_alpha: Whether numbers are to be learned.
+        bounds: As given; None is (1/2, 1).
+        device: Of a new order.
+        dtype: Of a new order.
+
+    Raises:
+        TypeError: alpha is a tensor.
+        ValueError: alpha or bounds are out of range.
+    """
+    if isinstance(alpha, Alpha):
+        stochastic_bounds(owner, alpha.taken_by(owner, bounds, alpha.shape))
+        return None, alpha
+    values = order_numbers(owner, alpha)
+    check_stochastic_orders(owner, alpha, values)
+    if not learn_alpha:
+        return values.tolist(), None
+    within = stochastic_bounds(owner, bounds)
+    return None, Alpha(values.tolist(), within, values.shape, owner=owner, device=device, dtype=dtype)
+
+
+def _hurst_of(owner: str, noise: Noise, given: tuple[float, float] | None) -> tuple[np.ndarray, tuple[float, float]]:
+    """Return the first value of a Hurst index, and its bounds."""
+    value = getattr(noise, "hurst", None)
+    if value is None:
+        raise ValueError(
+            f"{owner}(learn_hurst=True): needs a noise that has a Hurst index, and {type(noise).__name__} has none; "
+            "pass for example noise=FractionalBrownian(0.3)."
+        )
+    if isinstance(value, Tensor):
+        raise ValueError(
+            f"{owner}(learn_hurst=True): needs a noise whose Hurst index is a number, the first value; pass for "
+            "example noise=FractionalBrownian(0.3)."
+        )
+    widest: tuple[float, float] = getattr(noise, "widest", (0.0, 1.0))
+    own: tuple[float, float] | None = getattr(noise, "bounds", None)
+    bounds = errors.pair(owner, "hurst_bounds", (own or widest) if given is None else given, "(0.05, 0.5)")
+    if not 0 <= bounds[0] < bounds[1] <= 1:
+        raise ValueError(f"{owner}(hurst_bounds={bounds}): needs 0 <= low < high <= 1; pass for example (0.05, 0.5).")
+    first = np.asarray(value, dtype=np.float64)
+    if not ((first > bounds[0]) & (first < bounds[1])).all():
+        raise ValueError(
+            f"{owner}(hurst_bounds={bounds}): needs bounds around the noise's Hurst index {value}; pass others, or "
+            "begin inside."
+        )
+    return first, bounds
+
+
+Forcing = Callable[[Tensor, Tensor], Tensor | float]
+
+
+class MultiTerm(Terms):
+    """The right-hand side of sum over a of c_a D^a y = forcing(t, y), Caputo's derivatives.
+
+    The state has one axis more than y, at its end, with y and its derivatives of the orders `derivatives`: those of the
+    terms and every whole number below the highest. Each is the derivative of the one before it, of order `alpha` of 0
+    to 1, so that `fdeint` solves it with one alpha for each entry.
+
+    Args:
+        terms: Coefficients by order: orders from 0 on, coefficients numbers or tensors. That of the highest is not 0.
+        forcing: Called as forcing(t, y): a tensor like y, or a number or a tensor that broadcasts to it; None is 0.
+
+    Raises:
+        ValueError: There is no order above 0, or one is negative or not finite.
+
+    Source: Diethelm & Ford, BIT 42 (2002) 490; Edwards, Ford & Simpson, J. Comput. Appl. Math. 148 (2002) 401.
+
+    Examples:
+        >>> # by which y is t**2
+        >>> forcing = lambda t, y: 2 + 2 * (t / torch.pi) ** 0.5 + t**2 / 2
+        >>> equation = MultiTerm({2: 1.0, 1.5: 0.5, 0: 0.5}, forcing)  # Bagley and Torvik's
+        >>> rest = torch.zeros(1, dtype=torch.float64)
+        >>> y = fdeint(
+        ...     equation, equation.state(rest, rest), np.linspace(0, 1, 201), equation.alpha
+        ... )[..., 0]
+        >>> round(y[-1].item(), 3)
+        1.0
+    """
+
+    def __init__(self, terms: Mapping[float, float | Tensor], forcing: Forcing | None = None):
+        super().__init__(terms)
+        self.forcing = None if forcing is None else errors.function("MultiTerm", "forcing", forcing)
+
+    @property
+    def alpha(self) -> Tensor:
+        """The order of each entry of the state, [entries], float64."""
+        return torch.from_numpy(self.orders)
+
+    def state(self, *initial: Tensor) -> Tensor:
+        """Return the state at the start.
+
+        Args:
+            initial: y and its whole derivatives below the highest order, tensors of one shape.
+
+        Raises:
+            ValueError: There are more or fewer.
+        """
+        return torch.stack(self.entries(initial, torch.zeros_like(initial[0]) if initial else None), -1)
+
+    def __call__(self, t: Tensor, x: Tensor) -> Tensor:
+        """Return the derivatives of all entries."""
+        entries: Sequence[Tensor] = x.unbind(-1)
+        y = entries[0]
+        return torch.stack(
+            self.slopes(entries, torch.zeros_like(y) if self.forcing is None else self._forced(t, y)), -1
+        )
+
+    def _forced(self, t: Tensor, y: Tensor) -> Tensor:
+        assert self.forcing is not None, "there is one"
+        found = self.forcing(t, y)
+        if isinstance(found, Tensor):
+            found = found.to(y.dtype)
+        else:  # its own dtype would be single
+            found = torch.as_tensor(found, dtype=y.dtype, device=y.device)
+        self.check_forcing(tuple(found.shape), tuple(y.shape), f"at t={float(t):g} ")
+        return found.expand(y.shape)

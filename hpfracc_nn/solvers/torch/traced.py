@@ -1,0 +1,329 @@
+"""Solves in plain operations: for backpropagation, second derivatives, transforms of torch.func, and compilers.
+
+Every step keeps a graph and its own copy of the past, so that memory grows with n_steps**2; the kernels of the history
+are not used and the manager is not asked. `last` looks at no number: a compiled graph holds every step and its own
+product with the whole past.
+
+The weights' formulas are NumPy's for what does not depend on alpha, which no compiler traces. The custom operation
+`hpfracc_nn::solver_weights` stands for them; its backward is the same operation with one derivative more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import takewhile
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hpfracc_nn.fractional.torch.namespace import TORCH
+from hpfracc_nn.fractional.torch.tracing import is_batched, plainly
+from hpfracc_nn.solvers.explosions import WINDOW
+from hpfracc_nn.solvers.schemes import SCHEMES, PredictorCorrector, Rectangle, Scheme
+from hpfracc_nn.solvers.torch.integrate import Problem, largest
+from hpfracc_nn.solvers.torch.roots import Equation, equation_of, evaluated, root_in_graph
+from hpfracc_nn.solvers.torch.state import Field, bare, check_states, is_finite
+
+_LIBRARY = torch.library.Library("hpfracc_nn", "FRAGMENT")
+_LIBRARY.define(
+    "solver_weights(Tensor alpha, str scheme, int n_steps, float dt, int derivative=0) -> Tensor",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+_OPERATION = torch.ops.hpfracc_nn.solver_weights.default
+
+
+def solver_weights(alpha: Tensor, scheme: str, n_steps: int, dt: float) -> Tensor:
+    """Return a scheme's weights on a uniform mesh, differentiable in alpha.
+
+    Args:
+        alpha: [a], float64.
+        scheme: By name; one of a single starting column, or of none.
+        n_steps: How many steps.
+        dt: Their length.
+
+    Returns:
+        [a, 2 sets, n_steps + 1], float64: by lag for each set, then what the first right-hand side gets besides at
+        each step.
+    """
+    found: Tensor = _OPERATION(alpha, scheme, n_steps, dt)
+    return found
+
+
+def _run(alpha: Tensor, scheme: str, n_steps: int, dt: float, derivative: int = 0) -> Tensor:
+    with plainly(), torch.enable_grad():
+        orders = alpha.detach().requires_grad_()
+        found = _stacked(orders, scheme, n_steps, dt)
+        for _ in range(derivative):
+            found = _derivative(found, orders)
+        return found.detach()
+
+
+def _stacked(orders: Tensor, scheme: str, n_steps: int, dt: float) -> Tensor:
+    weights = SCHEMES[scheme]().weights(orders, n_steps, dt, TORCH)
+    starts = torch.zeros_like(weights.columns) if weights.starts is None else weights.starts[..., 0]
+    return torch.cat([weights.columns, starts], 1)
+
+
+def _derivative(values: Tensor, orders: Tensor) -> Tensor:
+    """Return the derivative of values [a, ...] by their own of the orders [a]: that of u -> J' u, times ones."""
+    u = torch.zeros_like(values, requires_grad=True)
+    (pulled,) = torch.autograd.grad(values, orders, u, create_graph=True)
+    (found,) = torch.autograd.grad(pulled.sum(), u, create_graph=True)
+    return found
+
+
+def _fake(alpha: Tensor, scheme: str, n_steps: int, dt: float, derivative: int = 0) -> Tensor:
+    return alpha.new_empty(alpha.shape[0], 2 * SCHEMES[scheme]().sets, n_steps + 1)
+
+
+def _saved(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    alpha, *given = inputs
+    ctx.given = (*given, 0)[:4]
+    ctx.save_for_backward(alpha)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    (alpha,) = ctx.saved_tensors
+    *given, derivative = ctx.given
+    return (grad * _OPERATION(alpha, *given, derivative + 1)).sum((1, 2)), None, None, None, None
+
+
+_LIBRARY.impl("solver_weights", _run, "CompositeExplicitAutograd")
+torch.library.register_fake(_OPERATION, _fake, lib=_LIBRARY)
+torch.library.register_autograd(_OPERATION, _backward, setup_context=_saved, lib=_LIBRARY)
+
+
+Step = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+
+
+class Rows:
+    """The weights of each step, as a graph of alpha where it has one.
+
+    Args:
+        problem: What is solved.
+        orders: [a], float64.
+    """
+
+    def __init__(self, problem: Problem, orders: Tensor):
+        self.problem, self.orders = problem, orders
+        self._starts: Tensor | None = None
+        self._columns: Tensor | None = None
+        if problem.kept is not None:
+            given = problem.scheme.weights(orders, problem.n_steps, problem.dt, TORCH)
+            used = problem.history.used(given, problem.kept.nodes, TORCH)
+            self._columns = used.columns.to(problem.like)
+            self._starts = None if used.starts is None else used.starts.to(problem.like)
+
+    def __getitem__(self, n: int) -> Tensor:
+        """Return what the right-hand sides 0 to n have in the memories of step n, [a, sets, n + 1]."""
+        if self._columns is None:
+            block = self.problem.scheme.block(self.orders, self.problem.times, range(n, n + 1), range(n + 1), TORCH)
+            return block[:, :, 0].to(self.problem.like)
+        row = self._columns[..., : n + 1].flip(-1)
+        if self._starts is None:
+            return row
+        first = self._starts[:, :, n, : n + 1]
+        return torch.cat([row[..., : first.shape[-1]] + first, row[..., first.shape[-1] :]], -1)
+
+
+def solve(problem: Problem, z0: Tensor, dz0: Tensor | None, orders: Tensor, is_seen: bool = False) -> Tensor:
+    """Return the states at all steps, [n_steps + 1, *shape], each with its graph.
+
+    Args:
+        problem: What is solved.
+        z0: The state at the start, [*shape].
+        dz0: Its derivative, or None.
+        orders: [a], float64.
+        is_seen: Whether a transform of torch.func, forward mode or a tracer looks at the operations.
+    """
+    step = _step_of(problem, is_seen)
+    field, rows = problem.field, Rows(problem, orders)
+    states, values, packing = [z0], [field(0, z0)], problem.packing
+    for n in range(1, problem.n_steps + 1):
+        row = rows[n]
+        past = torch.einsum("acn,anr->acr", row[..., :-1], packing.matrix(torch.stack(values)))
+        base = z0 if dz0 is None else problem.base(z0, dz0, n, n + 1)[0]
+        w = packing.spread(row[:, -1, -1])
+        y = step(n, base + packing.viewed(past), w, states[-1])
+        states.append(y)
+        if n < problem.n_steps:
+            values.append(field(n, y))
+        if problem.progress is not None:
+            problem.progress(n, problem.n_steps)
+    _look(problem, states, values)
+    check_states(field, states)
+    return torch.stack(states)
+
+
+def _look(problem: Problem, states: list[Tensor], values: list[Tensor]) -> None:
+    """Raise where the solution explodes, at the last step or before the first one that is not finite."""
+    watch = problem.watch(states[0])
+    if watch is None:
+        return
+    if not is_finite(states[-1]):
+        states = list(takewhile(is_finite, states))
+    if not states or not watch.is_due(size := largest(states[-1])):
+        return
+    begin = max(0, len(states) - 1 - WINDOW)
+
+    def most() -> Tensor:
+        plain = map(bare, states)
+        last = bare(states[-1])
+        return torch.stack([each.abs() for each in plain if each.shape == last.shape]).amax(0)
+
+    watch.look(len(states) - 1, size, states[begin:], lambda k: values[begin + k], most)
+
+
+def _step_of(problem: Problem, is_seen: bool) -> Step:
+    """Return what makes y_n of n, the memories [sets, *shape], the weight of f_n and the state before."""
+    field, scheme = problem.field, problem.scheme
+    roots = getattr(scheme, "roots", None)
+    if roots is not None and is_seen:
+        return partial(root_in_graph, field, roots)
+    if roots is not None:
+        return partial(_root, field, equation_of(roots, field))
+    if scheme.sets == 1:
+        return lambda n, memory, w, before: memory[0]
+    return partial(_corrected, field, scheme.corrections)  # type: ignore[attr-defined]
+
+
+def _corrected(field: Field, corrections: int, n: int, memory: Tensor, w: Tensor, before: Tensor) -> Tensor:
+    y = memory[0]
+    for _ in range(corrections):
+        y = memory[1] + w * field(n, y)
+    return y
+
+
+def _root(field: Field, equation: Equation, n: int, memories: Tensor, w: Tensor, before: Tensor) -> Tensor:
+    """The solution of y = memory + w f(y), with the implicit function theorem's gradient in all that is in it."""
+    memory, weight = memories[0], _number(w)
+    with torch.no_grad():
+        y = equation.root(n, memory.detach(), weight, before.detach())
+    z, value = evaluated(field, n, y)
+    residual = memory + w * value - y
+    return _Implicit.apply(equation, n, weight, z, value, residual)  # type: ignore[no-any-return]
+
+
+def _number(w: Tensor) -> Any:
+    """Return a weight as steps take it: a number where there is one."""
+    return w.item() if w.numel() == 1 else w.detach()
+
+
+class _Implicit(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, equation: Equation, n: int, weight: Any, z: Tensor, value: Tensor, residual: Tensor
+    ) -> Tensor:
+        ctx.given = equation, n, weight
+        ctx.save_for_backward(z, value)  # with their graph: f may hold something else by then
+        return z.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "fdeint: an implicit step cannot be differentiated twice; take the derivative by torch.func, "
+                "such as torch.func.hessian, or use scheme='predictor_corrector'."
+            )
+        if is_batched(grads[0]):
+            raise RuntimeError(
+                "fdeint: an implicit step takes one cotangent at a time, and not many as by is_grads_batched=True or "
+                "jacobian(vectorize=True); leave these out, or use torch.func.jacrev."
+            )
+        equation, n, weight = ctx.given
+        z, value = ctx.saved_tensors
+        return None, None, None, None, None, equation.transposed(n, z, value, weight, grads[0])
+
+
+def last(
+    owner: str,
+    f: Callable[[Tensor, Tensor], Tensor],
+    y0: Tensor,
+    alpha: Tensor,
+    t1: float,
+    n_steps: int,
+    scheme: Scheme,
+) -> Tensor:
+    """Return the state at t1 of D^alpha y = f(t, y), y(0) = y0, in n_steps equal steps.
+
+    Args:
+        owner: Who asks, for messages.
+        f: The right-hand side.
+        y0: The state at 0.
+        alpha: At most 1, float64, of no more axes than y0; its shape broadcasts to y0's.
+        t1: The end.
+        n_steps: How many steps.
+        scheme: One that is explicit.
+
+    Raises:
+        NotImplementedError: The scheme is implicit.
+        ValueError: f returns another shape.
+        TypeError: f returns no tensor, or one of another dtype.
+    """
+    if not isinstance(scheme, Rectangle | PredictorCorrector):
+        raise NotImplementedError(
+            f"{owner}(scheme={scheme.name!r}): solves equations, for which it looks at numbers that a compiler does "
+            "not have; pass scheme='rectangle' or 'predictor_corrector', or keep the compiler away by "
+            "torch.compiler.disable."
+        )
+    aligned = alpha.to(y0.device).reshape((1,) * (y0.ndim - alpha.ndim) + alpha.shape)
+    rows = _rows(scheme, aligned, t1 / n_steps, n_steps)
+    times = torch.linspace(0, t1, n_steps + 1, dtype=torch.float64).to(y0).unbind()
+    corrections = scheme.corrections if isinstance(scheme, PredictorCorrector) else 0
+
+    def rate(n: int, y: Tensor) -> Tensor:
+        found = f(times[n], y)
+        check_like(owner, "f", found, y0.shape, y0.dtype)
+        return found
+
+    y, values = y0, [rate(0, y0)]
+    for n in range(1, n_steps + 1):
+        weights = rows(n).to(y0)
+        past = (weights[:, :-1] * torch.stack(values)).sum(1)
+        y = y0 + past[0]
+        for _ in range(corrections):
+            y = y0 + past[1] + weights[1, -1] * rate(n, y)
+        if n < n_steps:
+            values.append(rate(n, y))
+    return y
+
+
+def check_like(owner: str, argument: str, found: Any, shape: Sequence[int], dtype: torch.dtype) -> None:
+    """Raise unless a right-hand side returned a tensor of this shape and dtype; no number is looked at.
+
+    Args:
+        owner: Who asks, for messages.
+        argument: What the right-hand side is called there.
+        found: What it returned.
+        shape: That it needs.
+        dtype: That it needs.
+    """
+    if not isinstance(found, Tensor):
+        raise TypeError(
+            f"{owner}({argument}): needs a tensor of shape {tuple(shape)}; {argument} returned {type(found).__name__}."
+        )
+    if found.dtype != dtype:
+        raise TypeError(
+            f"{owner}({argument}): needs the state's dtype {dtype}; {argument} returned {found.dtype}; convert it "
+            "there, or pass the state in that dtype."
+        )
+    if found.shape != shape:
+        raise ValueError(
+            f"{owner}({argument}): needs shape {tuple(shape)}; {argument} returned {tuple(found.shape)}; return a "
+            "tensor of that shape."
+        )
+
+
+def _rows(scheme: Scheme, alpha: Tensor, dt: float, n_steps: int) -> Callable[[int], Tensor]:
+    """Return what gives the weights that f_0 to f_n have in step n, [sets, n + 1, *alpha.shape], float64."""
+    weights = solver_weights(alpha.reshape(-1), scheme.name, n_steps, dt)
+    columns, starts = weights.split(scheme.sets, dim=1)
+
+    def row(n: int) -> Tensor:
+        found = columns[..., : n + 1].flip(-1)
+        found = torch.cat([found[..., :1] + starts[..., n : n + 1], found[..., 1:]], -1)
+        return found.movedim(0, -1).reshape(*found.shape[1:], *alpha.shape)
+
+    return row
