@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from hpfracc_nn.solvers import SDE, NeuralFDE, fdeint, fsdeint
-from hpfracc_nn.solvers.torch.snapshot import Tenure
+from hpfracc_nn.solvers.torch.snapshot import Snapshot
 
 TS = torch.linspace(0, 1, 9, dtype=torch.float64)
 CONTEXT = torch.zeros(4, dtype=torch.float64)
@@ -261,4 +261,4 @@ def test_graphs_of_earlier_calls_are_let_go():
 
 
 def tenures():
-    return [each for each in gc.get_objects() if type(each) is Tenure]
+    return [each for each in gc.get_objects() if type(each) is Snapshot]

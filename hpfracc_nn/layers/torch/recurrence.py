@@ -38,8 +38,9 @@ from hpfracc_nn.selection import Plan, Site, Workload, default_manager, is_proce
 from hpfracc_nn.selection.workload import Direction
 from hpfracc_nn.solvers.history import Automatic, Window
 from hpfracc_nn.solvers.torch import kernels  # noqa: F401  registered on import
-from hpfracc_nn.solvers.torch.memory import Past, Toeplitz, TrackedSums
-from hpfracc_nn.solvers.torch.state import Packing
+from hpfracc_nn.solvers.torch import memory as solver
+from hpfracc_nn.solvers.torch.memory import Toeplitz, TrackedSums
+from hpfracc_nn.solvers.torch.state import Layout
 
 _BLOCK = 32  # steps of the plain formula that share one product with what is older
 
@@ -94,7 +95,7 @@ class Recurrence:
 
 def _remembered(sums: Sums, made: Made) -> Tensor:
     """Return what is remembered of steps 1 to n, which autograd must not take for a view of another output."""
-    return sums.packing.viewed(made.values)[1:, 0].detach()
+    return sums.layout.as_state(made.values)[1:, 0].detach()
 
 
 def _far(weights: Tensor, values: list[Tensor], like: Tensor, rows: int) -> Tensor:
@@ -315,7 +316,7 @@ class LSTMCell:
         gates, memories = made.kept
         n, batch, width = gates.shape
         units, projection = width // 4, given.projection
-        past, cells = sums.past("backward"), sums.packing.viewed(made.values)[1:, 0]
+        past, cells = sums.past("backward"), sums.layout.as_state(made.values)[1:, 0]
         slots = past.views.unbind()
         pulled = torch.empty_like(gates)
         inner, outer, rows = pulled.view(n, batch, 4, units)[:, :, :3].unbind(), pulled[..., 3 * units :].unbind(), None
@@ -441,14 +442,14 @@ def _rows(like: Tensor, count: int, width: int) -> Tensor:
     return like.new_empty(count, like.shape[1], width)
 
 
-def _steps(past: Past, n: int) -> Iterator[int]:
+def _steps(past: solver.Memory, n: int) -> Iterator[int]:
     """Yield the rows 0 to n - 1 of steps 1 to n, and begin the past's blocks on the way."""
     for first in range(0, n + 1, past.block):
         end = past.begin(first)
         yield from range(max(first, 1) - 1, end - 1)
 
 
-def _back(past: Past, n: int) -> Iterator[tuple[int, int]]:
+def _back(past: solver.Memory, n: int) -> Iterator[tuple[int, int]]:
     """Yield (first, last), blocks of rows from the last one down, whose steps are blocks of a backward past."""
     for first in range(0, n + 1, past.block):
         end = past.begin(first)
@@ -529,15 +530,15 @@ class Sums:
         self.memory, self.n, self._like = memory, n, values
         self._alpha = alpha.reshape(-1)
         units = self._alpha.numel()
-        self.packing = Packing((values.shape,), False, (1, units) if units > 1 else (1, 1))
+        self.layout = Layout((values.shape,), False, (1, units) if units > 1 else (1, 1))
         self._nodes = memory.nodes(alpha, n, _NAMES[values.dtype])
         self.plan = self._pick(needs_gradient, direction)
 
-    def past(self, direction: Direction) -> Past:
+    def past(self, direction: Direction) -> solver.Memory:
         """Return an empty past; in the backward one step k is step n - k of the series, which is the transpose."""
         return self._past(self._operand, direction)
 
-    def tell(self, past: Past) -> None:
+    def tell(self, past: solver.Memory) -> None:
         """Give the manager the time that the kernel took, where it wants to know."""
         if past.plan is self.plan and self.plan.due(past.direction):
             self.memory.site.manager.record(self.plan, past.seconds, past.direction)
@@ -552,15 +553,15 @@ class Sums:
         past = self._past(self._slopes(), "backward")
         past.values.copy_(values)
         pulled = cotangents.flip(1)
-        found = torch.zeros(self.packing.orders, dtype=torch.float64, device=values.device)
+        found = torch.zeros(self.layout.orders, dtype=torch.float64, device=values.device)
         for first in range(0, self.n + 1, past.block):
             end = past.begin(first)
-            moved = self.packing.matrix(past.memories(first, end)[0])
+            moved = self.layout.as_matrix(past.memories(first, end)[0])
             found += (moved * pulled[:, first:end, 0]).sum((1, 2), dtype=torch.float64)
         return found
 
-    def _past(self, operand: Toeplitz, direction: Direction) -> Past:
-        return Past(operand, self.memory.site, self.plan, direction, self.packing, self._like)
+    def _past(self, operand: Toeplitz, direction: Direction) -> solver.Memory:
+        return solver.Memory(operand, self.memory.site, self.plan, direction, self.layout, self._like)
 
     @cached_property
     def _operand(self) -> Toeplitz:
@@ -588,7 +589,7 @@ class Sums:
         return Toeplitz(columns, nodes, placed(fitted))
 
     def _pick(self, needs_gradient: bool, direction: Direction) -> Plan:
-        site, like, packing = self.memory.site, self._like, self.packing
+        site, like, layout = self.memory.site, self._like, self.layout
         states, threads = 0 if self._nodes is None else self._nodes.states, torch.get_num_threads()
 
         def describe() -> Workload:
@@ -597,16 +598,16 @@ class Sums:
                 framework="torch",
                 device=str(like.device),
                 dtype=_NAMES[like.dtype],
-                rows=packing.orders,
+                rows=layout.orders,
                 n=self.n,
-                width=packing.width,
-                channels=packing.orders,
+                width=layout.width,
+                channels=layout.orders,
                 exponentials=states,
                 needs_gradient=needs_gradient,
                 threads=threads,
             )
 
-        key = (packing.orders, packing.width, self.n, like.dtype, like.device, states, needs_gradient, threads)
+        key = (layout.orders, layout.width, self.n, like.dtype, like.device, states, needs_gradient, threads)
         return (site.pick if direction == "forward" else site.pick_backward)(key, describe)
 
 
@@ -693,7 +694,7 @@ def _made(arguments: Sequence[Any], *, keeps: bool) -> Found:
     with plainly():
         sums = recurrence.sums(given, needs_gradient=keeps)
         made = recurrence.cell.run(given, sums, keeps=keeps)
-        values = sums.packing.viewed(made.values)[1:, 0]
+        values = sums.layout.as_state(made.values)[1:, 0]
         nothing = [given.projected.new_empty(0) for _ in range(_KEPT - len(made.kept))]
         return _own(made.out), _own(values), *made.kept, *nothing
 
@@ -762,7 +763,7 @@ def _run_backward(*arguments: Any) -> list[Tensor]:
     recurrence = _recurrence(names)
     with plainly():
         sums = recurrence.sums(given, needs_gradient=True, direction="backward")
-        remembered = sums.packing.matrix(torch.cat([given.value[None], made[1]]))[:, :, None]
+        remembered = sums.layout.as_matrix(torch.cat([given.value[None], made[1]]))[:, :, None]
         kept = Made(made[0], remembered, tuple(made[2 : 2 + len(recurrence.cell.keeps)]))
         found = gradients_by_loop(recurrence, given, kept, sums, out, values, learns=learns)
     return [

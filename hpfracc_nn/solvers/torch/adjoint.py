@@ -32,7 +32,7 @@ from hpfracc_nn.solvers.torch.blocks import (
 )
 from hpfracc_nn.solvers.torch.integrate import Problem, order_gradient, step_of
 from hpfracc_nn.solvers.torch.roots import evaluated
-from hpfracc_nn.solvers.torch.snapshot import Tenure, evaluated_twice, modules_of, tensors_of
+from hpfracc_nn.solvers.torch.snapshot import Snapshot, evaluated_twice, modules_of, tensors_of
 from hpfracc_nn.solvers.torch.state import Field, check_once, product, without
 
 T = TypeVar("T")
@@ -226,7 +226,7 @@ class ParameterGradient:
         return torch.cat([self._together(each, lambda values: values) for each in parts])
 
 
-def discovered(
+def trainable(
     field: Field, z0: Tensor, given: Iterable[Tensor] | None
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """Return the tensors that the gradient of f is wanted of, and all that f reads at the first step.
@@ -343,7 +343,7 @@ class _Solve(torch.autograd.Function):
     def forward(ctx: Any, problem: Problem, plan: Plan, read: tuple[Tensor, ...], *tensors: Tensor) -> Tensor:
         z0, dz0, alpha, *parameters = tensors
         states = problem.solve(plan, z0.detach(), None if dz0 is None else dz0.detach())
-        ctx.problem, ctx.plan, ctx.tenure = problem, plan, Tenure([problem.field.f], read)
+        ctx.problem, ctx.plan, ctx.snapshot = problem, plan, Snapshot([problem.field.f], read)
         ctx.save_for_backward(states, dz0, alpha, *parameters)
         return states.clone()  # the caller may write to its own, and f may have kept a view of these
 
@@ -357,7 +357,7 @@ class _Solve(torch.autograd.Function):
         learns = alpha is not None and ctx.needs_input_grad[5]
         wanted = [each for each, needs in zip(parameters, ctx.needs_input_grad[6:], strict=True) if needs]
         sweep = Backward(problem, ctx.plan, states, dz0, g.contiguous(), wanted, learns)
-        with without(g.device.type), ctx.tenure.renewed(wanted):
+        with without(g.device.type), ctx.snapshot.renewed(wanted):
             z0_gradient, dz0_gradient = sweep.run()
             of_alpha = sweep.order_gradient(alpha) if learns else None
             found = iter(direct_parts(wanted, sweep.gradient.totals))
@@ -418,7 +418,7 @@ class Backward:
             z0_gradient = self.g[0] + self.pull(0, self.states[0], fg)
             self.gradient.flush()
             problem.tell(self.plan, past)
-            totals = problem.packing.viewed(past.values.sum(2))  # of step n_steps - k at k
+            totals = problem.layout.as_state(past.values.sum(2))  # of step n_steps - k at k
             return z0_gradient + totals.sum(0), torch.tensordot(problem.elapsed.flip(0), totals, 1)
 
     def pull(self, n: int, z: Tensor, g: Tensor) -> Tensor:
@@ -445,7 +445,7 @@ class Backward:
     def weight(self, n: int, g: Tensor, value: Tensor) -> None:
         """See `integrate.Sweep`."""
         if self.learns:
-            found = self.problem.packing.matrix((g * value)[None]).sum((1, 2))
+            found = self.problem.layout.as_matrix((g * value)[None]).sum((1, 2))
             before = self.of_weights[n]
             self.of_weights[n] = found if before is None else before + found
 
@@ -453,10 +453,10 @@ class Backward:
         """Return alpha's gradient, from the cotangents of the memories and the right-hand sides."""
         if self.values is None:
             self.values = self._all_values()
-        packing = self.problem.packing
-        nothing = self.values.new_zeros(packing.orders)
+        layout = self.problem.layout
+        nothing = self.values.new_zeros(layout.orders)
         own = torch.stack([nothing if each is None else each for each in self.of_weights], -1)
-        return order_gradient(self.problem, alpha, self.past.values.flip(1), packing.matrix(self.values), own)
+        return order_gradient(self.problem, alpha, self.past.values.flip(1), layout.as_matrix(self.values), own)
 
     def _with_starts(self, n: int, fg: Tensor) -> Tensor:
         """Add what the first right-hand sides brought to every later step besides."""
@@ -465,7 +465,7 @@ class Backward:
             return fg
         starts = torch.as_tensor(kept.starts)[:, :, n + 1 :, n].flip(-1).to(fg)  # [a, sets, later steps]
         found = torch.einsum("acn,ancr->ar", starts, self.past.values[:, : starts.shape[-1]])
-        return fg + self.problem.packing.viewed(found)
+        return fg + self.problem.layout.as_state(found)
 
     def _replayed(self) -> Tensor:
         """Return the memories of all steps once more, [n_steps + 1, sets, *shape], from the states."""
@@ -535,7 +535,7 @@ class _BlockSolve(torch.autograd.Function):
         ctx: Any, solve: Solve, weighting: Weighting | None, plan: Plan | None, holders: Any, *tensors: Tensor
     ) -> Tensor:
         found, carries, pasts = _forward(solve, weighting, plan, tensors[0].detach(), keeps=True)
-        ctx.given = solve, weighting, plan, Tenure(*holders)
+        ctx.given = solve, weighting, plan, Snapshot(*holders)
         ctx.weights = {past[0].shape[0]: past[1] for past in pasts if past}  # those of blocks of one length are equal
         ctx.counts = len(tensors), [len(carry) for carry in carries]
         each = [part for carry in carries for part in carry]
@@ -545,7 +545,7 @@ class _BlockSolve(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         check_once("fsdeint", grads)
-        solve, weighting, plan, tenure = ctx.given
+        solve, weighting, plan, snapshot = ctx.given
         if weighting is not None:
             weighting.problem.site.again(plan)
         count, lengths = ctx.counts
@@ -555,7 +555,7 @@ class _BlockSolve(torch.autograd.Function):
         needs = ctx.needs_input_grad[4:]
         wanted = [each for each, is_needed in zip(parameters, needs[3:], strict=True) if is_needed]
         replay = Replay(solve, weighting, plan, ctx.weights, wanted, needs[1], whole if needs[2] else None)
-        with without(grads[0].device.type), tenure.renewed(wanted):
+        with without(grads[0].device.type), snapshot.renewed(wanted):
             z0_gradient = replay.run(grads[0].contiguous(), carries, list(saved))
             totals = iter(direct_parts(wanted, replay.totals))
         return (
@@ -697,10 +697,10 @@ class Replay:
         weighting = self.weighting
         assert weighting is not None, "alpha is learned"
         assert isinstance(self.memory, Anticipation), "alpha is learned"
-        packing, sets = weighting.problem.packing, weighting.weights.sets
+        layout, sets = weighting.problem.layout, weighting.weights.sets
         values = torch.stack([value for block in reversed(self.values) for value in block])
-        values = values.view(values.shape[0], sets, *packing.shape)
-        by_set = [packing.matrix(torch.cat([values[:, k], torch.zeros_like(values[:1, k])])) for k in range(sets)]
+        values = values.view(values.shape[0], sets, *layout.shape)
+        by_set = [layout.as_matrix(torch.cat([values[:, k], torch.zeros_like(values[:1, k])])) for k in range(sets)]
         sigma = tuple(self.of_shared)
         return weighting.order_gradient(alpha, self.memory.cotangents, torch.stack(by_set, 2), sigma)
 

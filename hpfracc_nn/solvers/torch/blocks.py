@@ -42,9 +42,9 @@ from hpfracc_nn.solvers.sde import (
 )
 from hpfracc_nn.solvers.sde_schemes import OneStep
 from hpfracc_nn.solvers.torch.integrate import Problem, Progress, Watch, by_lag, largest
-from hpfracc_nn.solvers.torch.memory import BufferedSums, KnownSums, OwnSums, Past, Toeplitz, TrackedSums, toeplitz
+from hpfracc_nn.solvers.torch.memory import BufferedSums, KnownSums, Memory, OwnSums, Toeplitz, TrackedSums, toeplitz
 from hpfracc_nn.solvers.torch.noise import NoisePath
-from hpfracc_nn.solvers.torch.state import Casts, Field, Packing, State, is_finite
+from hpfracc_nn.solvers.torch.state import Casts, Field, Layout, State, is_finite
 
 _ROUNDING = 1e3  # times eps: what two ways to compute one product may differ by
 
@@ -54,7 +54,7 @@ class Coefficients:
 
     Args:
         sde: The user's equation.
-        packing: How its states are laid out.
+        layout: How its states are laid out.
         times: The mesh, [n + 1].
         like: A tensor of the states' dtype and device.
         casts: The autocast that the equation runs under, or None.
@@ -72,14 +72,14 @@ class Coefficients:
     def __init__(
         self,
         sde: StochasticEquation,
-        packing: Packing,
+        layout: Layout,
         times: np.ndarray,
         like: Tensor,
         casts: Casts | None,
         diffusion: torch.Size,
     ):
-        self._given = sde, packing, times, like, casts, diffusion
-        self.packing, self.noise_type = packing, sde.noise_type
+        self._given = sde, layout, times, like, casts, diffusion
+        self.layout, self.noise_type = layout, sde.noise_type
         self.eps = torch.finfo(like.dtype).eps if casts is None else casts.eps(like.dtype, like.device.type)
         self.dt = float(times[-1] - times[0]) / (times.size - 1)
         if self.dt > torch.finfo(like.dtype).max:
@@ -87,15 +87,15 @@ class Coefficients:
                 f"{OWNER}(dt={self.dt:g}): needs steps that {like.dtype} can hold; pass times in another unit."
             )
         self.step = torch.full((), self.dt, dtype=like.dtype, device=like.device)
-        self.drift = Field(sde.drift, packing, times, like, casts, OWNER, "sde.drift")
-        self.diffusion = Field(sde.diffusion, packing, times, like, casts, OWNER, "sde.diffusion", diffusion)
-        self._is_elementwise = len(diffusion) == len(packing.shape)
-        self.shape = packing.shape if self._is_elementwise else torch.Size((*diffusion[:-2], diffusion[-1]))
+        self.drift = Field(sde.drift, layout, times, like, casts, OWNER, "sde.drift")
+        self.diffusion = Field(sde.diffusion, layout, times, like, casts, OWNER, "sde.diffusion", diffusion)
+        self._is_elementwise = len(diffusion) == len(layout.shape)
+        self.shape = layout.shape if self._is_elementwise else torch.Size((*diffusion[:-2], diffusion[-1]))
 
     def shifted(self, part: float) -> Coefficients:
         """Return those at times that lie a part of a step later."""
-        sde, packing, times, like, casts, diffusion = self._given
-        return Coefficients(sde, packing, times + part * self.dt, like, casts, diffusion)
+        sde, layout, times, like, casts, diffusion = self._given
+        return Coefficients(sde, layout, times + part * self.dt, like, casts, diffusion)
 
     def with_slope(self, n: int, y: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
         """Return g, and g g' times a factor, of a diagonal diffusion: its Jacobian is its own transpose."""
@@ -262,7 +262,7 @@ class Steps(Protocol):
         ...
 
 
-class Memory(Protocol):
+class BlockMemory(Protocol):
     """The past of a solve, which grows by blocks."""
 
     def opened(self, first: int, last: int) -> Tensors:
@@ -278,11 +278,11 @@ class Forgetful:
     """The memory of a solve that has none."""
 
     def opened(self, first: int, last: int) -> Tensors:
-        """See `Memory`."""
+        """See `BlockMemory`."""
         return ()
 
     def add(self, first: int, values: list[Tensor]) -> None:
-        """See `Memory`."""
+        """See `BlockMemory`."""
 
 
 class NoiseRows:
@@ -371,7 +371,7 @@ class Solve:
         return int(low), int(high)
 
     def run(
-        self, z0: Tensor, shared: Tensors, memory: Memory, keeps: bool
+        self, z0: Tensor, shared: Tensors, memory: BlockMemory, keeps: bool
     ) -> tuple[Tensor, list[Tensors], list[Tensors]]:
         """Return the states at the outputs, what each block began with, and what its steps had of the past: their
         sums, and the weights of the block's own steps.
@@ -420,7 +420,7 @@ class Solve:
 
     def _watch(self, z0: Tensor) -> Watch | None:
         """Return what looks after explosions."""
-        return None if self.limits is None or self.drift is None else Watch(self.limits, self.drift.packing, z0)
+        return None if self.limits is None or self.drift is None else Watch(self.limits, self.drift.layout, z0)
 
     def check(self, first: int, states: list[Tensor], before: list[Tensor], watch: Watch | None) -> None:
         """Raise where a state is not finite, or the solution explodes: one look for a block, at its last.
@@ -595,7 +595,7 @@ class Residual:
 
 
 class Recollection:
-    """The past of a forward pass; see `Memory`.
+    """The past of a forward pass; see `BlockMemory`.
 
     Args:
         problem: The weights and the history.
@@ -607,17 +607,17 @@ class Recollection:
         assert problem.kept is not None, "the mesh is uniform"
         self.problem, self.plan, self._z0 = problem, plan, z0
         operand = toeplitz(problem.kept, problem.like, backward=True)  # a value for each set goes in, one memory out
-        block = steps_of_block(problem.packing.shape.numel())
-        self._past = Past(operand, problem.site, plan, "forward", problem.packing, problem.like, block=block)
+        block = steps_of_block(problem.layout.shape.numel())
+        self._past = Memory(operand, problem.site, plan, "forward", problem.layout, problem.like, block=block)
         self._views = self._past.views
 
     def opened(self, first: int, last: int) -> Tensors:
-        """See `Memory`."""
+        """See `BlockMemory`."""
         out, weights = self._past.opened(first, self._z0)
         return out[0], weights
 
     def add(self, first: int, values: list[Tensor]) -> None:
-        """See `Memory`."""
+        """See `BlockMemory`."""
         if values:
             torch.stack(values, out=self._views[first : first + len(values)])
 
@@ -627,7 +627,7 @@ class Recollection:
 
 
 class Anticipation:
-    """The past of the adjoint, which runs from the last step to the first; see `Memory`.
+    """The past of the adjoint, which runs from the last step to the first; see `BlockMemory`.
 
     Its steps count down from a number that makes its blocks those of the forward pass.
 
@@ -640,11 +640,11 @@ class Anticipation:
         assert problem.kept is not None, "the mesh is uniform"
         self.problem, self.plan = problem, plan
         forward = toeplitz(problem.kept, problem.like)
-        self._block = steps_of_block(problem.packing.shape.numel())
+        self._block = steps_of_block(problem.layout.shape.numel())
         self._top = -(-(problem.n_steps + 1) // self._block) * self._block - 1
         columns = torch.nn.functional.pad(forward.columns, (0, self._top - problem.n_steps))
         operand = Toeplitz(columns, forward.nodes, forward.coefficients)
-        self._past = Past(operand, problem.site, plan, "backward", problem.packing, problem.like, block=self._block)
+        self._past = Memory(operand, problem.site, plan, "backward", problem.layout, problem.like, block=self._block)
         self._views = self._past.views
 
     def opened(self, first: int, last: int) -> Tensors:
@@ -654,7 +654,7 @@ class Anticipation:
         return (by_step.flip(0)[: last - first],)
 
     def add(self, first: int, values: list[Tensor]) -> None:
-        """See `Memory`."""
+        """See `BlockMemory`."""
         begin = self._top + 1 - first - len(values)
         torch.stack(values[::-1], out=self._views[begin : begin + len(values)])
 
@@ -691,7 +691,7 @@ class Weighting:
         given = problem.scheme.weights(alpha, problem.n_steps, problem.dt, TORCH)
         columns = problem.history.used(given, problem.kept.nodes, TORCH).columns.to(problem.like)
         count = problem.n_steps + 1
-        weights = columns.permute(2, 1, 0).reshape(count, self.weights.sets, *problem.packing.varying)
+        weights = columns.permute(2, 1, 0).reshape(count, self.weights.sets, *problem.layout.varying)
         rows = z0.expand(count, *z0.shape)
         return self._sigma(volterra.residual(alpha, problem.dt, TORCH)), (rows, weights)
 
@@ -719,4 +719,4 @@ class Weighting:
         return found
 
     def _sigma(self, values: Tensor) -> Tensors:
-        return (self.problem.packing.spread(values).to(self.problem.like),) if self.weights.has_residual else ()
+        return (self.problem.layout.broadcast(values).to(self.problem.like),) if self.weights.has_residual else ()

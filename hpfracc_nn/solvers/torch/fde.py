@@ -21,7 +21,7 @@ from hpfracc_nn.solvers.torch import (
     kernels,  # noqa: F401  kernels are registered on import
     traced,
 )
-from hpfracc_nn.solvers.torch.adjoint import discovered, recorded
+from hpfracc_nn.solvers.torch.adjoint import recorded, trainable
 from hpfracc_nn.solvers.torch.integrate import Problem, Progress
 from hpfracc_nn.solvers.torch.state import (
     Casts,
@@ -31,8 +31,8 @@ from hpfracc_nn.solvers.torch.state import (
     State,
     check_untraced,
     checked_state,
+    layout_of,
     orders_of,
-    packing_of,
     present,
     resolution,
     times_of,
@@ -66,7 +66,7 @@ class Call:
         self.like = self.y0[0] if isinstance(self.y0, tuple) else self.y0
         self.alpha = alpha if isinstance(alpha, Tensor) else None
         self.orders = orders_of("fdeint", alpha)
-        self.packing = packing_of(self.y0, torch.Size(()) if self.alpha is None else self.alpha.shape)
+        self.layout = layout_of(self.y0, torch.Size(()) if self.alpha is None else self.alpha.shape)
         checks.orders("fdeint", self.orders, dy0 is not None, self.alpha is not None)
         self.dy0 = None if dy0 is None else _like(self.y0, checked_state("fdeint", "dy0", dy0))
         outputs = checks.increasing("fdeint", times_of("fdeint", ts))
@@ -76,7 +76,7 @@ class Call:
     def solved(self, site: Site, adjoint: bool, params: Iterable[Tensor] | None, progress: Progress | None) -> State:
         """Return the states at the output times."""
         problem = self.problem(site, progress)
-        z0 = self.packing.joined(self.y0)
+        z0 = self.layout.ravel(self.y0)
         dz0 = None if self.dy0 is None else self._slope(self.dy0)
         alpha = None if self.alpha is None else self.alpha.to(z0.device, torch.float64).reshape(-1)
         is_seen = is_traced(z0, ()) or forward_ad._current_level >= 0
@@ -87,11 +87,11 @@ class Call:
             states = traced.solve(problem, z0, dz0, given, is_seen)
         else:
             states = self._recorded(problem, z0, dz0, alpha, params)
-        return self.packing.parted(self.at_outputs(states, dz0))
+        return self.layout.unravel(self.at_outputs(states, dz0))
 
     def problem(self, site: Site, progress: Progress | None = None) -> Problem:
         """Return what is solved, beside the tensors that gradients are wanted of."""
-        field, method = Field(self.f, self.packing, self.first + self.elapsed, self.like, self.casts), self.method
+        field, method = Field(self.f, self.layout, self.first + self.elapsed, self.like, self.casts), self.method
         is_uniform = isinstance(method.mesh, Uniform)
         is_fixed = self.alpha is None or not self.alpha.requires_grad
         return Problem(
@@ -106,7 +106,7 @@ class Call:
         alpha: Tensor | None,
         params: Iterable[Tensor] | None,
     ) -> Tensor:
-        parameters, read = discovered(problem.field, z0, params)
+        parameters, read = trainable(problem.field, z0, params)
         tensors = [z0, dz0, alpha, *parameters]
         if not any(each is not None and each.requires_grad for each in tensors):
             return problem.solve(problem.pick(False), z0, dz0)
@@ -114,8 +114,8 @@ class Call:
 
     def _slope(self, dy0: State) -> Tensor:
         """Return the derivative at the start, 0 for the orders that have no such condition."""
-        slope = self.packing.joined(dy0)
-        return slope * self.packing.spread(torch.as_tensor(self.orders > 1)).to(slope)
+        slope = self.layout.ravel(dy0)
+        return slope * self.layout.broadcast(torch.as_tensor(self.orders > 1)).to(slope)
 
     def at_outputs(self, states: Tensor, dz0: Tensor | None = None) -> Tensor:
         """Return the states at the output times, [times, *shape].

@@ -27,7 +27,7 @@ from hpfracc_nn.solvers.sde import (
 )
 from hpfracc_nn.solvers.sde_schemes import StochasticScheme, one_step_of
 from hpfracc_nn.solvers.torch import kernels  # noqa: F401  kernels are registered on import
-from hpfracc_nn.solvers.torch.adjoint import discovered, recorded_blocks, solved
+from hpfracc_nn.solvers.torch.adjoint import recorded_blocks, solved, trainable
 from hpfracc_nn.solvers.torch.blocks import (
     Coefficients,
     NoiseRows,
@@ -47,8 +47,8 @@ from hpfracc_nn.solvers.torch.state import (
     State,
     check_untraced,
     checked_state,
+    layout_of,
     orders_of,
-    packing_of,
     present,
     resolution,
     times_of,
@@ -85,7 +85,7 @@ class StochasticCall:
         self.orders = orders_of(OWNER, alpha)
         check_orders(self.orders)
         given = alpha if isinstance(alpha, Tensor) else None
-        self.packing = packing_of(self.y0, torch.Size(()) if given is None else given.shape, OWNER)
+        self.layout = layout_of(self.y0, torch.Size(()) if given is None else given.shape, OWNER)
         self.learns = given is not None and _is_differentiated(given)
         self.has_memory = self.learns or bool((self.orders < 1).any())
         self.alpha = None if given is None else given.to(self.like.device, torch.float64).reshape(-1)
@@ -95,7 +95,7 @@ class StochasticCall:
         self.first = float(outputs[0])
         self.elapsed, self.outputs = mesh_of(outputs, resolution(ts), dt)
         shape = diffusion_shape(sde, self.y0, self.first, casts)
-        self.coefficients = Coefficients(sde, self.packing, self.first + self.elapsed, self.like.detach(), casts, shape)
+        self.coefficients = Coefficients(sde, self.layout, self.first + self.elapsed, self.like.detach(), casts, shape)
 
     def solved(
         self,
@@ -107,7 +107,7 @@ class StochasticCall:
     ) -> State:
         """Return the states at the output times."""
         check_generator(OWNER, generator, self.like.device)
-        z0 = self.packing.joined(self.y0)
+        z0 = self.layout.ravel(self.y0)
         is_seen = is_traced(z0, ()) or forward_ad._current_level >= 0
         if not is_seen:
             check_structure(self.coefficients, z0, self.method.scheme.needs_diagonal)
@@ -120,7 +120,7 @@ class StochasticCall:
             states = self._plain(solve, weighting, z0)
         else:
             states = self._recorded(solve, weighting, z0, params)
-        return self.packing.parted(states)
+        return self.layout.unravel(states)
 
     def _plain(self, solve: Solve, weighting: Weighting | None, z0: Tensor) -> Tensor:
         shared: Tensors = ()
@@ -137,7 +137,7 @@ class StochasticCall:
         read: dict[int, Tensor] = {}
         given = tuple(params or ())
         for each in (self.coefficients.drift, self.coefficients.diffusion):
-            wanted, used = discovered(each, z0, given)
+            wanted, used = trainable(each, z0, given)
             found |= {id(leaf): leaf for leaf in wanted}
             read |= {id(tensor): tensor for tensor in used}
             solve.makes_leaves |= each.makes_leaves
@@ -171,7 +171,7 @@ class StochasticCall:
 
     def _solve(self, generator: torch.Generator | None, progress: Progress | None, is_plain: bool) -> Solve:
         c, method, n_steps = self.coefficients, self.method, self.elapsed.size - 1
-        numbers = self.packing.shape.numel()
+        numbers = self.layout.shape.numel()
         is_double = method.weights.has_residual if self.has_memory else method.scheme.streams > 1
         path = NoisePath(
             method.noise,

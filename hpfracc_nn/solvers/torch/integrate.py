@@ -26,9 +26,9 @@ from hpfracc_nn.selection import Plan, Site, Workload
 from hpfracc_nn.solvers.explosions import GROWTH, WINDOW, Limits
 from hpfracc_nn.solvers.history import Exponentials, History, Kept
 from hpfracc_nn.solvers.schemes import BDF2, PredictorCorrector, Rectangle, Scheme, Trapezoid
-from hpfracc_nn.solvers.torch.memory import Forward, Matrix, Operand, Past, Reversed, toeplitz
+from hpfracc_nn.solvers.torch.memory import Forward, Matrix, Memory, Operand, Reversed, toeplitz
 from hpfracc_nn.solvers.torch.roots import Equation, equation_of, newton_matrix
-from hpfracc_nn.solvers.torch.state import Field, Packing, bare, fault, product
+from hpfracc_nn.solvers.torch.state import Field, Layout, bare, fault, product
 
 _FURTHER = 10.0  # times larger: when a solution that was looked at is looked at again
 
@@ -38,12 +38,12 @@ class Watch:
 
     Args:
         limits: How fast a decay the solve can follow.
-        packing: How its states are laid out.
+        layout: How its states are laid out.
         z0: The state at the start.
     """
 
-    def __init__(self, limits: Limits, packing: Packing, z0: Tensor):
-        self.limits, self.packing = limits, packing
+    def __init__(self, limits: Limits, layout: Layout, z0: Tensor):
+        self.limits, self.layout = limits, layout
         self._start = largest(z0)
         self._bound = max(GROWTH * self._start, torch.finfo(z0.dtype).tiny)
 
@@ -97,15 +97,15 @@ class Watch:
 
     def _spread(self, reach: np.ndarray, like: Tensor) -> Tensor:
         """Return a number for each step and order in a shape that broadcasts to that of states."""
-        if like.shape[1:] != self.packing.shape:  # a batch of vmap lies in some place
+        if like.shape[1:] != self.layout.shape:  # a batch of vmap lies in some place
             return torch.from_numpy(reach.min(1)).to(like).view(-1, *[1] * (like.ndim - 1))
-        return torch.from_numpy(reach).to(like).view(-1, *self.packing.varying)
+        return torch.from_numpy(reach).to(like).view(-1, *self.layout.varying)
 
     def _order(self, entry: int, shape: torch.Size) -> int:
         """Return which of the orders an entry has; the first where a batch of vmap is in the way."""
-        if shape != self.packing.shape:
+        if shape != self.layout.shape:
             return 0
-        each = torch.arange(self.packing.orders).view(self.packing.varying)
+        each = torch.arange(self.layout.orders).view(self.layout.varying)
         return int(each.expand(shape).reshape(-1)[entry])
 
 
@@ -344,7 +344,7 @@ class Problem:
     def __post_init__(self) -> None:
         self.n_steps = self.times.size - 1
         self.dt = float(self.times[-1] - self.times[0]) / self.n_steps
-        self.packing = self.field.packing
+        self.layout = self.field.layout
         self.like = self.field.times[0]
         self.kept = self._shelved(self._uniform, self.dt, self.history) if self.is_uniform else None
         self.matrix = None if self.is_uniform else self._shelved(self._any_mesh, self.times.tobytes())
@@ -352,10 +352,10 @@ class Problem:
 
     def pick(self, needs_gradient: bool) -> Plan:
         """Ask the manager for a plan of both passes."""
-        like, packing, states = self.like, self.packing, self._states()
+        like, layout, states = self.like, self.layout, self._states()
         key = (
-            packing.orders,
-            packing.width,
+            layout.orders,
+            layout.width,
             self.n_steps,
             like.dtype,
             like.device,
@@ -370,10 +370,10 @@ class Problem:
                 framework="torch",
                 device=str(like.device),
                 dtype=_NAMES[like.dtype],
-                rows=packing.orders,
+                rows=layout.orders,
                 n=self.n_steps,
-                width=packing.width,
-                channels=packing.orders,
+                width=layout.width,
+                channels=layout.orders,
                 exponentials=states,
                 needs_gradient=needs_gradient,
                 threads=torch.get_num_threads(),
@@ -381,7 +381,7 @@ class Problem:
 
         return self.site.pick((*key, torch.get_num_threads()), describe)
 
-    def past(self, plan: Plan) -> Past:
+    def past(self, plan: Plan) -> Memory:
         """Return the past of a forward pass."""
         starts = None
         operand: Operand
@@ -391,9 +391,9 @@ class Problem:
         else:
             operand = toeplitz(self.kept, self.like)
             starts = None if self.kept.starts is None else torch.as_tensor(self.kept.starts).to(self.like)
-        return Past(operand, self.site, plan, "forward", self.packing, self.like, starts)
+        return Memory(operand, self.site, plan, "forward", self.layout, self.like, starts)
 
-    def reversed_past(self, plan: Plan) -> Past:
+    def reversed_past(self, plan: Plan) -> Memory:
         """Return that of the adjoint, in which step k is step n_steps - k."""
         operand: Operand
         if self.kept is None:
@@ -401,7 +401,7 @@ class Problem:
             operand = Reversed(Forward(self.matrix, self.like))
         else:
             operand = toeplitz(self.kept, self.like, backward=True)
-        return Past(operand, self.site, plan, "backward", self.packing, self.like)
+        return Memory(operand, self.site, plan, "backward", self.layout, self.like)
 
     @cached_property
     def elapsed(self) -> Tensor:
@@ -422,7 +422,7 @@ class Problem:
         """
         with torch.no_grad():
             past, step, field = self.past(plan), step_of(self.scheme, self.field), self.field
-            states = self.like.new_empty(self.n_steps + 1, *self.packing.shape)
+            states = self.like.new_empty(self.n_steps + 1, *self.layout.shape)
             weights, last_step, before = self.own_weights, self.n_steps, z0
             watch = self.watch(z0)
             for first in range(0, last_step + 1, past.block):
@@ -451,14 +451,14 @@ class Problem:
             values: The right-hand sides, [n_steps + 1, *shape].
         """
         past, stop = self.past(plan), self.n_steps + 1
-        past.values[:, :, 0] = self.packing.matrix(values)
-        found = values.new_empty(stop, self.scheme.sets, *self.packing.shape)
+        past.values[:, :, 0] = self.layout.as_matrix(values)
+        found = values.new_empty(stop, self.scheme.sets, *self.layout.shape)
         for first in range(0, stop, past.block):
             end = past.begin(first, self.base(z0, dz0, first, min(first + past.block, stop)))
             found[first:end] = past.memories(first, end).transpose(0, 1)
         return found
 
-    def tell(self, plan: Plan, past: Past) -> None:
+    def tell(self, plan: Plan, past: Memory) -> None:
         """Give the manager the time that the kernel took, where it wants to know."""
         if past.plan is plan and plan.due(past.direction):
             self.site.manager.record(plan, past.seconds, past.direction)
@@ -469,9 +469,9 @@ class Problem:
         if decay is None:
             return None
         limits = Limits("fdeint", self.scheme.name, decay, self.orders, self.times, self.field.begin)
-        return Watch(limits, self.packing, z0)
+        return Watch(limits, self.layout, z0)
 
-    def _check(self, first: int, last: int, states: Tensor, past: Past, watch: Watch | None) -> None:
+    def _check(self, first: int, last: int, states: Tensor, past: Memory, watch: Watch | None) -> None:
         """Raise where a state or a right-hand side of the block is not finite, or the solution explodes: one look for
         all its steps.
         """
@@ -488,7 +488,7 @@ class Problem:
             if n < self.n_steps and not bool(torch.isfinite(past.views[n]).all()):
                 raise fault(self.field, n, states[n])
 
-    def _look(self, end: int, size: float, states: Tensor, past: Past, watch: Watch | None) -> None:
+    def _look(self, end: int, size: float, states: Tensor, past: Memory, watch: Watch | None) -> None:
         """Raise where the solution explodes up to the step before `end`, whose state has this size."""
         if watch is None or not watch.is_due(size):
             return
@@ -540,7 +540,7 @@ class Problem:
         if found.shape[0] == 1:
             return found[0].tolist()
         each = torch.from_numpy(found.T.copy()).to(self.like).unbind()
-        return [self.packing.spread(one) for one in each]
+        return [self.layout.broadcast(one) for one in each]
 
 
 _AT_ONCE = 1 << 20  # numbers that are transformed together

@@ -26,7 +26,7 @@ from hpfracc_nn.selection import Plan, Site, Work, Workload, carried_out
 from hpfracc_nn.selection.workload import Direction
 from hpfracc_nn.solvers.history import ANY_MESH, Automatic, Exponentials, FFTBlocks, Full, Kept, Window
 from hpfracc_nn.solvers.schemes import Scheme
-from hpfracc_nn.solvers.torch.state import Packing
+from hpfracc_nn.solvers.torch.state import Layout
 
 _AT_ONCE = 32  # steps whose own weights are computed together
 _KEPT = 1 << 26  # bytes of one matrix
@@ -277,7 +277,7 @@ def run(form: Form, values: Tensor, first: int, last: int, out: Tensor) -> None:
     form.far(values, first, last, out)
 
 
-class Past:
+class Memory:
     """The values so far, and the plan's kernel to add them up.
 
     Args:
@@ -285,7 +285,7 @@ class Past:
         site: That picked the plan.
         plan: Whose kernel is begun with.
         direction: Of the pass.
-        packing: How a value is laid out; it goes in and comes out as [*shape].
+        layout: How a value is laid out; it goes in and comes out as [*shape].
         like: A tensor of the values' dtype and device.
         starts: What the first values bring besides, [a, outs, steps + 1, k], where one goes in per step; or None.
         block: Steps of a block; None is what suits the solver of deterministic equations.
@@ -301,18 +301,18 @@ class Past:
         site: Site,
         plan: Plan,
         direction: Direction,
-        packing: Packing,
+        layout: Layout,
         like: Tensor,
         starts: Tensor | None = None,
         block: int | None = None,
     ):
-        self.operand, self.site, self.plan, self.direction, self.packing = operand, site, plan, direction, packing
-        self.block = block_length(packing.orders * packing.width) if block is None else block
-        self.values = like.new_zeros(packing.orders, operand.steps + 1, operand.ins, packing.width)
-        views = packing.viewed(self.values)
+        self.operand, self.site, self.plan, self.direction, self.layout = operand, site, plan, direction, layout
+        self.block = block_length(layout.orders * layout.width) if block is None else block
+        self.values = like.new_zeros(layout.orders, operand.steps + 1, operand.ins, layout.width)
+        views = layout.as_state(self.values)
         self.views = views[:, 0] if operand.ins == 1 else views
         self.seconds = 0.0
-        self._merged = self.values.view(packing.orders, -1, packing.width)
+        self._merged = self.values.view(layout.orders, -1, layout.width)
         self._starts = starts
         self._form: Form | None = None
         self._reached = 0  # steps before it are in the form's states
@@ -323,8 +323,8 @@ class Past:
         self._out = self._weights = like
         self._kept: tuple[Tensor, Sequence[Tensor]] | None = None
         self._own: tuple[Tensor, Tensor] | None = None
-        self._is_one = packing.orders == 1
-        self._shape = (operand.outs, *packing.shape) if operand.outs > 1 else tuple(packing.shape)
+        self._is_one = layout.orders == 1
+        self._shape = (operand.outs, *layout.shape) if operand.outs > 1 else tuple(layout.shape)
         self._work = _FORWARD if direction == "forward" else _BACKWARD
 
     def begin(self, first: int, base: Tensor | None = None) -> int:
@@ -348,7 +348,7 @@ class Past:
         self.seconds += time.perf_counter() - started
         assert self._form is not None, "a kernel has run"
         if base is not None:
-            views = self.packing.viewed(out)
+            views = self.layout.as_state(out)
             views += base
         near, before = self._form.near(first, last), min(first, self._form.overlap)
         if self._starts is not None:
@@ -361,7 +361,7 @@ class Past:
 
         Returns:
             What the block's memories have of all steps before it, [outs, rows, *shape], and the weights of its own
-            steps by lag from 0 on, [rows, outs * ins, *varying] with `varying` as the packing has it.
+            steps by lag from 0 on, [rows, outs * ins, *varying] with `varying` as the layout has it.
         """
         self._open(first, base)
         ins, begin = self.operand.ins, self._begin
@@ -372,13 +372,13 @@ class Past:
             out = out + torch.matmul(self._weights[..., :before], recent)
         if self._own is None or self._own[0] is not self._weights:
             self._own = self._weights, self._by_lag(before)
-        return self.packing.viewed(out), self._own[1]
+        return self.layout.as_state(out), self._own[1]
 
     def _by_lag(self, before: int) -> Tensor:
         """Return the weights of the block's own steps by lag; those of most blocks are the same."""
         a, outs, rows, _ = self._weights.shape
         own = self._weights[:, :, -1, before:].reshape(a, outs, rows, self.operand.ins).flip(2)
-        return own.permute(2, 1, 3, 0).reshape(rows, outs * self.operand.ins, *self.packing.varying)
+        return own.permute(2, 1, 3, 0).reshape(rows, outs * self.operand.ins, *self.layout.varying)
 
     def put(self, n: int, value: Tensor) -> None:
         """Put in the value of step n, which is in the present block."""
@@ -395,7 +395,7 @@ class Past:
             found = torch.addmm(self._far[i], self._near[i], self._merged[0].narrow(0, begin * ins, k))
             return found.view(self._shape)
         found = torch.baddbmm(self._far[i], self._near[i], self._merged.narrow(1, begin * ins, k))
-        return self.packing.viewed(found if self.operand.outs > 1 else found[:, 0])
+        return self.layout.as_state(found if self.operand.outs > 1 else found[:, 0])
 
     def memories(self, first: int, last: int) -> Tensor:
         """Return those of all steps of the present block at once: their past was put in before.
@@ -405,7 +405,7 @@ class Past:
         a, outs, rows, k = self._weights.shape
         ins = self.operand.ins
         recent = self._merged[:, self._begin * ins : last * ins]
-        return self.packing.viewed(
+        return self.layout.as_state(
             self._out + torch.bmm(self._weights.reshape(a, outs * rows, k), recent).view(a, outs, rows, -1)
         )
 
@@ -456,7 +456,7 @@ class Past:
         return near
 
 
-def _far(plan: Plan, past: Past, first: int, last: int) -> Tensor:
+def _far(plan: Plan, past: Memory, first: int, last: int) -> Tensor:
     return past.far(plan, first, last)
 
 

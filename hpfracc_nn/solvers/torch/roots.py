@@ -105,7 +105,7 @@ def equation_of(given: Roots, field: Field) -> Equation:
     tolerance = TOLERANCES[field.dtype] if given.tolerance is None else given.tolerance
     if isinstance(given, FixedPoint):
         return Iterated(field, tolerance, given.iterations)
-    if field.packing.shape.numel() <= given.dense:
+    if field.layout.shape.numel() <= given.dense:
         return Factorised(field, tolerance, given.iterations)
     return Krylov(field, tolerance, given.iterations)
 
@@ -244,7 +244,7 @@ class Factorised(_Iteration):
         self._jacobian: Tensor | None = None
         self._factors: tuple[Tensor, Tensor] | None = None
         self._factored: float | Tensor = 0.0  # the w of the factors
-        self._near = 0.0 if field.packing.shape.numel() <= _CHEAP else _NEAR
+        self._near = 0.0 if field.layout.shape.numel() <= _CHEAP else _NEAR
 
     def _correction(self, n: int, w: float | Tensor, y: Tensor, residual: Tensor) -> Tensor:
         if self._jacobian is None:
@@ -288,7 +288,7 @@ class Krylov(_Iteration):
 
     def __init__(self, field: Field, tolerance: float, iterations: int):
         super().__init__(field, tolerance, iterations)
-        count = field.packing.shape.numel()
+        count = field.layout.shape.numel()
         self._dense = Factorised(field, tolerance, iterations) if count <= LARGEST_DENSE else None
         self._is_dense = False
         self._products = count if self._dense else None
@@ -325,7 +325,7 @@ class Krylov(_Iteration):
         if self._dense is None:
             raise NotSolved(
                 f"fdeint: the linear equation of step {n}, t={float(self.field.times[n]):g}, was not solved by GMRES, "
-                f"and a state of {self.field.packing.shape.numel()} numbers is too large for a dense Jacobian of its "
+                f"and a state of {self.field.layout.shape.numel()} numbers is too large for a dense Jacobian of its "
                 "own accord; take more steps, or allow it by Newton(dense=...)."
             )
         self._is_dense = True

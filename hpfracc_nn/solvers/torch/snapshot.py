@@ -145,7 +145,7 @@ _DEPTH = 3  # of values within values that are looked at for a graph
 Undo = Callable[[], None]
 
 
-class Tenure:
+class Snapshot:
     """What functions hold now, for a time when they hold something else.
 
     Args:

@@ -27,7 +27,7 @@ S = TypeVar("S", Tensor, tuple[Tensor, ...])  # of what kind the user's state is
 
 
 @dataclass(frozen=True)
-class Packing:
+class Layout:
     """A layout.
 
     Attributes:
@@ -60,26 +60,26 @@ class Packing:
         object.__setattr__(self, "_order", None if order == list(axes) else order)
         object.__setattr__(self, "_back", back)
 
-    def joined(self, y: State) -> Tensor:
+    def ravel(self, y: State) -> Tensor:
         """Return the user's state as one tensor."""
         if isinstance(y, Tensor):
             return y
         return torch.cat([part.reshape(-1) for part in y])
 
-    def parted(self, z: Tensor) -> State:
+    def unravel(self, z: Tensor) -> State:
         """Return states [*time, *shape] as the user's."""
         if not self.is_tuple:
             return z
         parts = z.split([shape.numel() for shape in self.shapes], dim=-1)
         return tuple(part.reshape((*z.shape[:-1], *shape)) for part, shape in zip(parts, self.shapes, strict=True))
 
-    def matrix(self, z: Tensor) -> Tensor:
+    def as_matrix(self, z: Tensor) -> Tensor:
         """Return states [time, *shape] as [a, time, r]."""
         if self._order is not None:
             z = z.permute(0, *(axis + 1 for axis in self._order))
         return z.reshape(z.shape[0], self.orders, self.width).transpose(0, 1)
 
-    def viewed(self, x: Tensor) -> Tensor:
+    def as_state(self, x: Tensor) -> Tensor:
         """Return a view of x, [a, *time, r], as [*time, *shape]."""
         time = x.shape[1:-1]  # it and shape may both be empty, and view() takes no arguments but a tuple of none
         if self.orders == 1:
@@ -90,13 +90,13 @@ class Packing:
         split = moved.view((*time, *(self.shape[axis] for axis in self._order)))
         return split.permute(*range(len(time)), *(axis + len(time) for axis in self._back))
 
-    def spread(self, values: Tensor) -> Tensor:
+    def broadcast(self, values: Tensor) -> Tensor:
         """Return one number for each order, [a], in a shape that broadcasts to that of a state."""
         return values.view(self.varying)
 
 
-def packing_of(y0: State, alpha_shape: torch.Size, owner: str = "fdeint") -> Packing:
-    """Return the packing of states like `y0` under an alpha of that shape.
+def layout_of(y0: State, alpha_shape: torch.Size, owner: str = "fdeint") -> Layout:
+    """Return the layout of states like `y0` under an alpha of that shape.
 
     Raises:
         ValueError: alpha is not one number and y0 is a tuple, or alpha does not broadcast to y0.
@@ -107,8 +107,8 @@ def packing_of(y0: State, alpha_shape: torch.Size, owner: str = "fdeint") -> Pac
                 f"{owner}(alpha of shape {tuple(alpha_shape)}): needs one alpha for a tuple of tensors; join the "
                 "tensors into one and pass an alpha for each of its entries."
             )
-        return Packing(tuple(part.shape for part in y0), True, (1,))
-    return Packing((y0.shape,), False, fitting_orders(owner, tuple(alpha_shape), tuple(y0.shape)))
+        return Layout(tuple(part.shape for part in y0), True, (1,))
+    return Layout((y0.shape,), False, fitting_orders(owner, tuple(alpha_shape), tuple(y0.shape)))
 
 
 def bare(x: Tensor) -> Tensor:
@@ -330,7 +330,7 @@ class Field:
 
     Args:
         f: The user's function or module.
-        packing: How its states are laid out.
+        layout: How its states are laid out.
         times: The mesh, [n + 1].
         like: A tensor of the states' dtype and device.
         casts: The autocast that f runs under, or None.
@@ -347,7 +347,7 @@ class Field:
     def __init__(
         self,
         f: RightHandSide,
-        packing: Packing,
+        layout: Layout,
         times: np.ndarray,
         like: Tensor,
         casts: Casts | None = None,
@@ -355,11 +355,11 @@ class Field:
         argument: str = "f",
         shape: torch.Size | None = None,
     ):
-        self.f, self.packing, self.argument = f, packing, argument
+        self.f, self.layout, self.argument = f, layout, argument
         self.label = f"{owner}({argument})"
         self.dtype, self.begin = like.dtype, float(times[0])
         self.times = torch.as_tensor(times).to(device=like.device, dtype=like.dtype)
-        self._shape, self._is_tuple = packing.shape if shape is None else shape, packing.is_tuple
+        self._shape, self._is_tuple = layout.shape if shape is None else shape, layout.is_tuple
         self._whose = "the state's" if shape is None else "its first"
         self._part = -1  # which of the times are tensors of their own
         self._each: Sequence[Tensor] = ()
@@ -407,7 +407,7 @@ class Field:
 
     def at(self, t: Tensor, z: Tensor) -> Tensor:
         """Return the right-hand side at a time, unchecked: for tracers, which see one call in place of many."""
-        return self.packing.joined(self._run(t, self.packing.parted(z)))
+        return self.layout.ravel(self._run(t, self.layout.unravel(z)))
 
     def _autocast(self, t: Tensor, y: Any) -> Any:
         """Return f as it would run for the caller, with its results in the states' dtype."""
@@ -419,7 +419,7 @@ class Field:
         return found.to(self.dtype) if isinstance(found, Tensor) else found
 
     def _of_tuple(self, n: int, t: Tensor, z: Tensor) -> Tensor:
-        found, shapes = self._run(t, self.packing.parted(z)), self.packing.shapes
+        found, shapes = self._run(t, self.layout.unravel(z)), self.layout.shapes
         if not isinstance(found, tuple | list) or len(found) != len(shapes):
             kind = f"{len(found)} tensors" if isinstance(found, tuple | list) else type(found).__name__
             raise TypeError(
@@ -429,7 +429,7 @@ class Field:
         for k, (part, shape) in enumerate(zip(found, shapes, strict=True)):
             if not isinstance(part, Tensor) or part.shape != shape or part.dtype != self.dtype:
                 raise self._wrong(n, f" in place {k}", part, shape)
-        return self.packing.joined(tuple(found))
+        return self.layout.ravel(tuple(found))
 
     def _wrong(self, n: int, which: str, found: Any, shape: Sequence[int]) -> Exception:
         where = f"at step {n}, t={float(self.times[n]):g}, {self.argument} returned"

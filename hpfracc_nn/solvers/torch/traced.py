@@ -140,13 +140,13 @@ def solve(problem: Problem, z0: Tensor, dz0: Tensor | None, orders: Tensor, is_s
     """
     step = _step_of(problem, is_seen)
     field, rows = problem.field, Rows(problem, orders)
-    states, values, packing = [z0], [field(0, z0)], problem.packing
+    states, values, layout = [z0], [field(0, z0)], problem.layout
     for n in range(1, problem.n_steps + 1):
         row = rows[n]
-        past = torch.einsum("acn,anr->acr", row[..., :-1], packing.matrix(torch.stack(values)))
+        past = torch.einsum("acn,anr->acr", row[..., :-1], layout.as_matrix(torch.stack(values)))
         base = z0 if dz0 is None else problem.base(z0, dz0, n, n + 1)[0]
-        w = packing.spread(row[:, -1, -1])
-        y = step(n, base + packing.viewed(past), w, states[-1])
+        w = layout.broadcast(row[:, -1, -1])
+        y = step(n, base + layout.as_state(past), w, states[-1])
         states.append(y)
         if n < problem.n_steps:
             values.append(field(n, y))

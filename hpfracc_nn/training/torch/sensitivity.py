@@ -19,8 +19,8 @@ from torch import Tensor
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.solvers.torch.adjoint import Together
 from hpfracc_nn.solvers.torch.integrate import Line, Problem, step_of
-from hpfracc_nn.solvers.torch.memory import Past
-from hpfracc_nn.solvers.torch.state import Field, Packing, forward_product
+from hpfracc_nn.solvers.torch.memory import Memory
+from hpfracc_nn.solvers.torch.state import Field, Layout, forward_product
 
 _ROWS = 64  # of a matrix of weights
 _BYTES = 1 << 25  # of Jacobians that are computed together
@@ -113,11 +113,11 @@ class _Sweep:
             found.append(memories[:, 1] + w * self._values(found[-1]))
         return found
 
-    def _past(self) -> Past:
+    def _past(self) -> Memory:
         """Return a past of values [d, 1 + k]."""
         wide, field = copy.copy(self.problem), self.problem.field
-        wide.packing = Packing((torch.Size((self.size, self.count)),), False, (1, 1))
-        wide.field = Field(field.f, wide.packing, self.problem.times, self.problem.like)
+        wide.layout = Layout((torch.Size((self.size, self.count)),), False, (1, 1))
+        wide.field = Field(field.f, wide.layout, self.problem.times, self.problem.like)
         return wide.past(wide.pick(False))
 
 
