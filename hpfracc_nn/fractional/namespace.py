@@ -1,8 +1,9 @@
 """The array functions that formulas and operators are written over, and their NumPy instance.
 
 A text over a namespace `xp` stands once for NumPy, PyTorch and JAX. Names and arguments are those of the Python array
-API standard, those that it lacks are SciPy's (`gammaln`, `polygamma`, `expit`). `asarray` and `constant` make float64
-arrays, complex128 of complex values: weights are computed in double precision, and cast once.
+API standard, those that it lacks are SciPy's (`gammaln`, `polygamma`, `expit`) or torch's (`addcmul`, x + y z).
+`asarray` and `constant` make float64 arrays, complex128 of complex values: weights are computed in double precision,
+and cast once.
 
 Source: https://data-apis.org/array-api/2024.12.
 """
@@ -39,6 +40,7 @@ class Namespace(Protocol):
     def zeros(self, shape: Sequence[int], like: Array) -> Array: ...
     def empty_like(self, x: Array) -> Array: ...
     def subtract(self, a: Array, b: Array, *, out: Array | None = None) -> Array: ...
+    def addcmul(self, x: Array, y: Array, z: Array) -> Array: ...
     def result_type(self, x: Array, y: Array) -> Any: ...
     def exp(self, x: Array) -> Array: ...
     def log(self, x: Array) -> Array: ...
@@ -127,6 +129,9 @@ class NumpyNamespace:
     stack = staticmethod(np.stack)
     permute_dims = staticmethod(np.transpose)
     broadcast_to = staticmethod(np.broadcast_to)
+
+    def addcmul(self, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
+        return x + y * z
 
     def fftfreq(self, n: int, d: float, like: np.ndarray) -> np.ndarray:
         return np.fft.fftfreq(n, d)

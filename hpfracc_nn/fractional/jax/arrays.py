@@ -67,6 +67,9 @@ class JaxNamespace:
             raise TypeError("JAX's arrays cannot be written into; use what is returned.")
         return a - b
 
+    def addcmul(self, x: Array, y: Array, z: Array) -> Array:
+        return x + y * z
+
     def where(self, condition: Array, x: Any, y: Any) -> Array:
         return jnp.where(condition, x, y)
 

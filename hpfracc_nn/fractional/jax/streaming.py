@@ -1,10 +1,6 @@
-"""One sample at a time: the operator as a recurrence that `lax.scan` carries, whose state does not grow.
+"""Streams of JAX arrays: the state of `fractional/streaming.py`'s recurrence, which `lax.scan` carries.
 
-    y[t] = sum_(lag < first) w[lag] d[t-lag] + sum_q c_q S_q[t] + analytic[t] x(0) + start[t] d[1],
-    S_q[t] = exp(-s_q) S_q[t-1] + d[t-first].
-
-`torch/streaming.py` is the twin. There a step knows its number and takes the boundary columns' rows from their
-formulas; here the number is traced. The analytic column is a memory function as the weights are, and so it is the same
+The number of a step is traced. The analytic column is a memory function as the weights are, and so it is the same
 sum of exponentials, fitted at the same lags. The starting column is none: it is a table, exact in the first rows and
 then interpolated in log(t + 1), where t times the column hardly changes.
 """
@@ -21,47 +17,28 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
-from hpfracc_nn import errors
-from hpfracc_nn.fractional.definitions import Definition, family
+from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.jax.arrays import JAX, Array, computed_in, of_numpy, widest
 from hpfracc_nn.fractional.jax.checked import checked
-from hpfracc_nn.fractional.jax.definitions import alpha_shape, checked_alpha
+from hpfracc_nn.fractional.jax.definitions import checked_alpha
 from hpfracc_nn.fractional.jax.float64 import in_float64
 from hpfracc_nn.fractional.namespace import NUMPY, Namespace
 from hpfracc_nn.fractional.schemes.exponentials import Nodes
-from hpfracc_nn.fractional.stencil import Stencil
 from hpfracc_nn.fractional.streaming import (
     HORIZON,
+    Past,
+    Rules,
     Source,
+    advanced,
+    begun,
     check_horizon,
-    check_slice,
-    check_source,
-    slice_shape,
-    stream_nodes,
+    check_state,
+    check_step,
+    rows_first,
+    sums,
 )
 
 _EXACT_ROWS, _KNOTS = 128, 512  # of the starting column's table: every row, then geometrically further apart
-
-
-@dataclass(frozen=True)
-class Rules:
-    """What stays as it is from step to step and is static.
-
-    Attributes:
-        definition: The operator; of traced orders their family at its upper bound.
-        dt: Spacing of the samples.
-        horizon: How many steps are served.
-        shape: Of one time slice.
-        first: Lags below it are exact.
-        source: The layer that a state was made by.
-    """
-
-    definition: Definition
-    dt: float
-    horizon: int
-    shape: tuple[int, ...]
-    first: int
-    source: Source | None
 
 
 @jax.tree_util.register_dataclass
@@ -122,18 +99,9 @@ class StreamState:
         This is one stretch of truncated backpropagation after another: after an optimizer's step a new
         `initial_state` has the new alpha, and the past, which does not depend on alpha, goes on.
         """
-        if weights._kept_by() != self._kept_by():
-            raise ValueError(
-                f"StreamState.renew(weights: state of shape {weights.shape}, horizon {weights.horizon}): needs a state "
-                f"made as this one was, of shape {self.shape} and horizon {self.horizon}; "
-                "make it with the same layer and arguments."
-            )
+        self.rules.check_renewal(weights.rules)
         past = lax.stop_gradient(self)
         return replace(past, weights=weights.weights, rules=weights.rules)
-
-    def _kept_by(self) -> tuple[Any, ...]:
-        rules, definition = self.rules, self.rules.definition
-        return type(definition), definition.scheme, definition.differences, rules.shape, rules.horizon, rules.dt
 
 
 def initial_state(
@@ -161,15 +129,9 @@ def initial_state(
             an argument is out of range.
         TypeError: An argument has the wrong type.
     """
-    dt = errors.positive_step(owner, dt)
-    horizon = errors.count(owner, "horizon", horizon)
-    shape = slice_shape(owner, shape)
-    alpha = None if definition.is_fixed else checked_alpha(owner, definition)
-    nodes = stream_nodes(owner, definition, shape, alpha_shape(definition), dt, horizon)
-    kept = definition if alpha is None else family(definition)
-    weights = _weights(kept, alpha, nodes, dt, horizon, len(shape))
-    zeros = jnp.zeros((weights.taps.shape[0], *shape), widest())
-    rules = Rules(kept, dt, horizon, shape, nodes.first, source)
+    rules, nodes, alpha = begun(owner, definition, shape, dt, horizon, source, checked_alpha)
+    weights = _weights(rules, alpha, nodes)
+    zeros = jnp.zeros((weights.taps.shape[0], *rules.shape), widest())
     return StreamState(jnp.zeros((), jnp.int32), weights, zeros, zeros[:2], zeros[:2], rules)
 
 
@@ -189,60 +151,36 @@ def step(owner: str, x: Array, state: StreamState, source: Source | None = None)
     """
     x = _checked(owner, of_numpy(x), state, source)
     rules, t, weights = state.rules, state.step, state.weights
-    u = x.astype(state.memory.dtype)
-    origin = jnp.where(t == 0, u, state.held[0])
-    d, before = _difference(u, state.before, origin, t, rules.definition)
-    held = jnp.stack([origin, jnp.where(t == 1, d, state.held[1])])
-    first, memory = rules.first, state.memory
-    decay = jnp.exp(-weights.rates).reshape(-1, *(1,) * u.ndim)
-    slow = memory[first - 1 : first] + decay * memory[first:]
-    memory = jnp.concatenate([d[None], memory[: first - 1], slow])
-    y = (weights.taps * memory).sum(axis=0)
+    decay = jnp.exp(-weights.rates).reshape(-1, *(1,) * x.ndim)
+    past = Past(state.memory, state.before, state.held)
+    y, past = advanced(x.astype(past.memory.dtype), t, past, weights.taps, decay, rules, JAX)
     if weights.analytic is not None:
-        y = y + _analytic_row(weights, first, t) * held[0]
+        y = y + _analytic_row(weights, rules.first, t) * past.held[0]
     if weights.start is not None:
-        y = y + _start_row(weights.start, rules.horizon, t) * held[1]
-    return y.astype(x.dtype), StreamState(t + 1, weights, memory, before, held, rules)
+        y = y + _start_row(weights.start, rules.horizon, t) * past.held[1]
+    return y.astype(x.dtype), StreamState(t + 1, weights, *past, rules)
 
 
-def _weights(definition: Definition, alpha: Array | None, nodes: Nodes, dt: float, horizon: int, ndim: int) -> Memory:
-    """The weights of a stream whose time slices have `ndim` axes."""
+def _weights(rules: Rules, alpha: Array | None, nodes: Nodes) -> Memory:
+    """Return the weights of a stream, of its own order or of orders in an array."""
 
-    def made(stencil: Stencil, xp: Namespace) -> dict[str, Any]:
-        found = {"taps": _sums(stencil.column, nodes, xp)}
+    def made(orders: Array | None, xp: Namespace) -> dict[str, Any]:
+        stencil = rules.stencil(orders, xp)
+        found = {"taps": sums(stencil.column, nodes, xp)}
         analytic, start = stencil.analytic_columns, stencil.start_column
         if analytic is not None:
-            found["analytic"] = _sums(lambda rows: analytic(rows)[..., 0, :], nodes, xp)
+            found["analytic"] = sums(lambda rows: analytic(rows)[..., 0, :], nodes, xp)
         if start is not None:
-            found["start"] = start(_knots(horizon))
+            found["start"] = start(_knots(rules.horizon))
         return found
 
     if alpha is None:
-        columns = {
-            name: jnp.asarray(each, widest())
-            for name, each in made(definition.stencil(horizon, dt, NUMPY), NUMPY).items()
-        }
+        columns = {name: jnp.asarray(each, widest()) for name, each in made(None, NUMPY).items()}
     else:
-        flat = in_float64(
-            lambda orders: made(definition.stencil_at(orders, horizon, dt, JAX), JAX), alpha.reshape(-1), widest()
-        )
+        flat = in_float64(lambda orders: made(orders, JAX), alpha.reshape(-1), widest())
         columns = {name: each.reshape(*alpha.shape, -1) for name, each in flat.items()}
-    rows = {name: _rows_first(each, ndim) for name, each in columns.items()}
+    rows = {name: rows_first(each, len(rules.shape), JAX) for name, each in columns.items()}
     return Memory(rows["taps"], jnp.asarray(nodes.rates, widest()), rows.get("analytic"), rows.get("start"))
-
-
-def _sums(column: Any, nodes: Nodes, xp: Namespace) -> Any:
-    """A column's values at the exact lags, then its coefficients of the exponentials, [*c, first + Q]."""
-    near = np.arange(nodes.first)
-    values = column(np.concatenate([near, nodes.lags]))
-    far = xp.take(values, np.arange(nodes.first, nodes.first + nodes.lags.size), axis=-1)
-    return xp.concat([xp.take(values, near, axis=-1), nodes.fit(far, xp)], axis=-1)
-
-
-def _rows_first(values: Array, ndim: int) -> Array:
-    """Return [*c, k] as [k, *c], with ones before c so that it broadcasts to [k, *shape]."""
-    moved = jnp.moveaxis(values, -1, 0)
-    return moved.reshape(moved.shape[0], *(1,) * (ndim + 1 - moved.ndim), *moved.shape[1:])
 
 
 def _analytic_row(weights: Memory, first: int, t: Array) -> Array:
@@ -276,29 +214,11 @@ def _start_row(table: Array, horizon: int, t: Array) -> Array:
     return (share.reshape(-1, *(1,) * (values.ndim - 1)) * values).sum(axis=0)
 
 
-def _difference(x: Array, before: Array, origin: Array, t: Array, definition: Definition) -> tuple[Array, Array]:
-    """Return d and what the next difference needs."""
-    m = definition.differences
-    if m == 0:
-        return (x - origin if definition.subtracts else x), before
-    if m < 0:
-        total = before[0] + x
-        return total, jnp.stack([total, x])
-    e = x - before[0]
-    if definition.subtracts:
-        e = jnp.where(t == 0, 0, e)
-    return (e if m == 1 else e - before[1]), jnp.stack([x, e])
-
-
 def _checked(owner: str, x: Any, state: Any, source: Source | None) -> Array:
     """Return the samples, or raise where they or the state do not fit."""
-    if not isinstance(state, StreamState):
-        raise TypeError(
-            f"{owner}(state of type {type(state).__name__}): needs a state; pass what initial_state returned."
-        )
+    check_state(owner, state, StreamState)
     computed_in(owner, x)  # raises where it is no array, or of a dtype that is none of ours
-    check_slice(owner, tuple(x.shape), state.shape)
-    check_source(owner, state.rules.source, source)
+    check_step(owner, x.shape, state.rules, source)
     if isinstance(state.step, jax.core.Tracer):
         horizon = state.horizon
         message = f"{owner}: needs at most horizon={horizon} steps; make the state with a larger one."

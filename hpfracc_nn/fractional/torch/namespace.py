@@ -23,6 +23,7 @@ class TorchNamespace:
     float64 = torch.float64
     empty_like = staticmethod(torch.empty_like)
     subtract = staticmethod(torch.sub)
+    addcmul = staticmethod(torch.addcmul)
     exp = staticmethod(torch.exp)
     log = staticmethod(torch.log)
     log1p = staticmethod(torch.log1p)

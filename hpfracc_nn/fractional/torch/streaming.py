@@ -1,17 +1,11 @@
-"""One sample at a time: the operator as a recurrence whose state does not grow with the number of steps.
+"""Streams of PyTorch tensors: the state of `fractional/streaming.py`'s recurrence.
 
-    y[t] = sum_(lag < first) w[lag] d[t-lag] + sum_q c_q S_q[t] + analytic[t] x(0) + start[t] d[1],
-    S_q[t] = exp(-s_q) S_q[t-1] + d[t-first].
-
-More lags are exact than in the kernels, and the exponentials are fitted to rounding (`schemes/exponentials.py`): over
-10 000 steps the result is that of the whole series to 1e-12 of its largest sample. The boundary columns come from their
-closed formulas, a block of rows at a time.
+A step knows its number, so that the rows of the boundary columns come from their closed formulas, a block at a time.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,35 +14,27 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree
 
-from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.namespace import NUMPY
-from hpfracc_nn.fractional.schemes.exponentials import Nodes
 from hpfracc_nn.fractional.streaming import (
     HORIZON,
+    Past,
+    Rules,
     Source,
+    advanced,
+    begun,
     check_horizon,
-    check_slice,
-    check_source,
-    slice_shape,
-    stream_nodes,
+    check_state,
+    check_step,
+    rows_first,
+    sums,
+    weighted,
 )
-from hpfracc_nn.fractional.torch.eager import alpha_shape, check_alpha, check_dense, computed_in
+from hpfracc_nn.fractional.torch.eager import check_alpha, check_dense, computed_in
 from hpfracc_nn.fractional.torch.namespace import TORCH
 
 _BLOCK = 64  # rows of the boundary columns that are computed together
-
-
-@dataclass(frozen=True)
-class _Rules:
-    """What stays as it is from step to step and is no tensor; alpha's own tensor is in the state."""
-
-    definition: Definition
-    dt: float
-    horizon: int
-    shape: tuple[int, ...]
-    first: int
-    source: Source | None
+_Rules = Rules  # its name in states that an older version pickled
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +50,7 @@ class StreamState:
     """
 
     step: int
-    _rules: _Rules
+    _rules: Rules
     _alpha: Tensor | None  # where it is a tensor
     _taps: Tensor  # exact weights, then coefficients: [first + Q, *c]
     _decay: Tensor  # exp(-s): [Q, 1, ...]
@@ -121,42 +107,35 @@ class StreamState:
         This is one stretch of truncated backpropagation after another: after an optimizer's step a new
         `initial_state` has the new alpha, and the past, which does not depend on alpha, goes on.
         """
-        if weights._kept_by() != self._kept_by():
-            raise ValueError(
-                f"StreamState.renew(weights: state of shape {weights.shape}, horizon {weights.horizon}): needs a state "
-                f"made as this one was, of shape {self.shape} and horizon {self.horizon}; "
-                "make it with the same layer and arguments."
-            )
+        self._rules.check_renewal(weights._rules, is_here=weights.device == self.device)
         past = self.detach()
         fresh = replace(past, _rules=weights._rules, _alpha=weights._alpha, _taps=weights._taps)
         return replace(fresh, _boundary=fresh._rows(self.step - self.step % _BLOCK))
 
-    def _kept_by(self) -> tuple:
-        rules, definition = self._rules, self._rules.definition
-        kind = type(definition), definition.scheme, definition.differences
-        return kind, rules.shape, rules.horizon, rules.dt, self.device
-
     def _tensors(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in _TENSORS}
 
-    def _mapped(self, change: Any) -> StreamState:
+    def _mapped(self, change: Callable[[Tensor], Tensor]) -> StreamState:
         changed: Any = {name: None if t is None else change(t) for name, t in self._tensors().items()}
         return replace(self, **changed)
 
     def _rows(self, first_row: int) -> Tensor | None:
         """The block of the boundary columns that begins at `first_row`, or None where there are no columns."""
-        rules = self._rules
-        definition, xp = _traceable(rules.definition, self._alpha)
-        stencil, rows = definition.stencil(rules.horizon, rules.dt, xp), np.arange(first_row, first_row + _BLOCK)
+        stencil = self._rules.stencil(self._alpha, TORCH)
+        rows, analytic = np.arange(first_row, first_row + _BLOCK), stencil.analytic_columns
         columns = (
-            None if stencil.analytic_columns is None else stencil.analytic_columns(rows)[..., 0, :],
+            None if analytic is None else analytic(rows)[..., 0, :],
             None if stencil.start_column is None else stencil.start_column(rows),
         )
         present = [c for c in columns if c is not None]
         if not present:
             return None
-        block = [_time_first(0 * present[0] if c is None else c, rules.shape, self.device) for c in columns]
-        return torch.stack(block, dim=1)
+        return torch.stack([self._time_first(0 * present[0] if c is None else c) for c in columns], dim=1)
+
+    def _time_first(self, values: Any) -> Tensor:
+        """Return a column [*c, k] of NumPy or torch as one [k, *c] that broadcasts to [k, *shape]."""
+        tensor = torch.as_tensor(values, device=self.device)
+        return rows_first(tensor, len(self.shape), TORCH).contiguous()
 
 
 _TENSORS = ("_alpha", "_taps", "_decay", "_boundary", "_memory", "_before", "_held")
@@ -189,18 +168,19 @@ def initial_state(
             an argument is out of range.
         TypeError: An argument has the wrong type.
     """
-    dt = errors.positive_step(owner, dt)
-    horizon = errors.count(owner, "horizon", horizon)
-    shape = slice_shape(owner, shape)
-    if not definition.is_fixed:
-        check_alpha(owner, definition)
-    nodes = stream_nodes(owner, definition, shape, alpha_shape(definition), dt, horizon)
-    alpha = None if definition.is_fixed else definition.alpha.to(torch.float64)
-    definition = definition if alpha is None else definition.at(definition.interval[1])
+    rules, nodes, alpha = begun(owner, definition, shape, dt, horizon, source, _checked_alpha)
     if device is None:
         device = torch.empty(0).device if alpha is None else alpha.device
-    rules = _Rules(definition, dt, horizon, shape, nodes.first, source)
-    return _empty(rules, alpha, nodes, torch.device(device))
+    taps = sums(rules.stencil(alpha, TORCH).column, nodes, NUMPY if alpha is None else TORCH)
+    decay = torch.as_tensor(np.exp(-nodes.rates), device=device).reshape(-1, *(1,) * len(rules.shape))
+    zeros = torch.zeros(taps.shape[-1], *rules.shape, dtype=torch.float64, device=device)
+    state = StreamState(0, rules, alpha, zeros, decay, None, zeros, zeros[:2].clone(), zeros[:2].clone())
+    return replace(state, _taps=state._time_first(taps), _boundary=state._rows(0))
+
+
+def _checked_alpha(owner: str, definition: Definition) -> Tensor:
+    check_alpha(owner, definition)
+    return definition.alpha.to(torch.float64)  # type: ignore[union-attr]
 
 
 def step(owner: str, x: Tensor, state: StreamState, source: Source | None = None) -> tuple[Tensor, StreamState]:
@@ -217,98 +197,32 @@ def step(owner: str, x: Tensor, state: StreamState, source: Source | None = None
         ValueError: `x` has another shape or device than the state, the state has another source, or it has reached its
             horizon.
     """
-    _check(owner, x, state, source)
+    check_state(owner, state, StreamState)
+    check_dense(owner, "x", x)
+    computed_in(owner, x)  # raises where the dtype is none of ours
     rules, t = state._rules, state.step
-    u = x.to(torch.float64)
-    held = torch.stack([u, torch.zeros_like(u)]) if t == 0 else state._held
-    d, before = _difference(u, state._before, held, t, rules.definition)
-    if t == 1:
-        held = torch.stack([held[0], d])
-    memory, first = state._memory, rules.first
-    slow = torch.addcmul(memory[first - 1 : first], memory[first:], state._decay)
-    memory = torch.cat([d[None], memory[: first - 1], slow])
-    y = _weighted(state._taps, memory)
+    check_step(owner, x.shape, rules, source)
+    if x.device != state._memory.device:
+        raise ValueError(
+            f"{owner}(x on {x.device}): needs the state's device {state.device}; move it with state.to(x.device)."
+        )
+    check_horizon(owner, t, rules.horizon)
+    past = Past(state._memory, state._before, state._held)
+    y, past = advanced(x.to(torch.float64), t, past, state._taps, state._decay, rules, TORCH)
     boundary = state._boundary
     if boundary is not None:
         if t % _BLOCK == 0 and t:
             boundary = state._rows(t)
             assert boundary is not None
-        y = y + _weighted(boundary[t % _BLOCK], held)
-    return y.to(x.dtype), StreamState(
-        t + 1, rules, state._alpha, state._taps, state._decay, boundary, memory, before, held
-    )
+        y = y + weighted(boundary[t % _BLOCK], past.held, rules, TORCH)
+    return y.to(x.dtype), StreamState(t + 1, rules, state._alpha, state._taps, state._decay, boundary, *past)
 
 
-def _difference(x: Tensor, before: Tensor, held: Tensor, t: int, definition: Definition) -> tuple[Tensor, Tensor]:
-    """Return d and what the next difference needs."""
-    m = definition.differences
-    if m == 0:
-        return (x - held[0] if definition.subtracts else x), before
-    if m < 0:
-        total = before[0] + x
-        return total, torch.stack([total, x])
-    if definition.subtracts and t == 0:
-        return torch.zeros_like(x), torch.stack([x, torch.zeros_like(x)])
-    e = x - before[0]
-    return (e if m == 1 else e - before[1]), torch.stack([x, e])
-
-
-def _weighted(weights: Tensor, values: Tensor) -> Tensor:
-    """Return the sum of weights [k, *c] times values [k, *shape] over k."""
-    shape = values.shape[1:]
-    if weights.numel() == weights.shape[0]:
-        return (weights.reshape(1, -1) @ values.reshape(values.shape[0], math.prod(shape))).reshape(shape)
-    return (weights * values).sum(0)
-
-
-def _empty(rules: _Rules, alpha: Tensor | None, nodes: Nodes, device: torch.device) -> StreamState:
-    """The state at step 0: the weights at the exact lags, the coefficients of the others, no past."""
-    definition, xp = _traceable(rules.definition, alpha)
-    near = np.arange(rules.first)
-    column = definition.stencil(1, rules.dt, xp).column(np.concatenate([near, nodes.lags]))
-    far = xp.take(column, np.arange(rules.first, rules.first + nodes.lags.size), axis=-1)
-    taps = _time_first(xp.concat([xp.take(column, near, axis=-1), nodes.fit(far, xp)], axis=-1), rules.shape, device)
-    decay = torch.as_tensor(np.exp(-nodes.rates), device=device).reshape(-1, *(1,) * len(rules.shape))
-    zeros = torch.zeros(taps.shape[0], *rules.shape, dtype=torch.float64, device=device)
-    state = StreamState(0, rules, alpha, taps, decay, None, zeros, zeros[:2].clone(), zeros[:2].clone())
-    return replace(state, _boundary=state._rows(0))
-
-
-def _traceable(definition: Definition, alpha: Tensor | None) -> tuple[Definition, Any]:
-    """The definition with its own alpha, and the namespace that alpha belongs to."""
-    if alpha is None:
-        return definition, NUMPY
-    return replace(definition, alpha=alpha, bounds=definition.interval), TORCH
-
-
-def _time_first(values: Any, shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """Return [*c, k] as [k, *c], with ones before c so that it broadcasts to [k, *shape]."""
-    tensor = torch.as_tensor(values, device=device).movedim(-1, 0)
-    missing = len(shape) + 1 - tensor.ndim
-    return tensor.reshape(tensor.shape[0], *(1,) * missing, *tensor.shape[1:]).contiguous()
-
-
-def _check(owner: str, x: Any, state: Any, source: Source | None) -> None:
-    if not isinstance(state, StreamState):
-        raise TypeError(
-            f"{owner}(state of type {type(state).__name__}): needs a state; pass what initial_state returned."
-        )
-    check_dense(owner, "x", x)
-    computed_in(owner, x)  # raises where the dtype is none of ours
-    check_slice(owner, tuple(x.shape), state.shape)
-    if x.device != state.device:
-        raise ValueError(
-            f"{owner}(x on {x.device}): needs the state's device {state.device}; move it with state.to(x.device)."
-        )
-    check_source(owner, state._rules.source, source)
-    check_horizon(owner, state.step, state.horizon)
-
-
-def _flatten(state: StreamState) -> tuple[list[Any], tuple[int, _Rules]]:
+def _flatten(state: StreamState) -> tuple[list[Any], tuple[int, Rules]]:
     return list(state._tensors().values()), (state.step, state._rules)
 
 
-def _unflatten(tensors: Any, context: tuple[int, _Rules]) -> StreamState:
+def _unflatten(tensors: Any, context: tuple[int, Rules]) -> StreamState:
     return StreamState(*context, *tensors)
 
 
