@@ -14,7 +14,7 @@ from torch.utils import _pytree
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
-from hpfracc_nn.fractional.streaming import HORIZON, Source
+from hpfracc_nn.fractional.streaming import HORIZON, Source, slice_shape
 from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.fractional.torch.eager import check_dense, computed_in
 from hpfracc_nn.fractional.torch.operator import apply_at
@@ -141,7 +141,7 @@ class FractionalDifference(Stated):
             TypeError: An argument has the wrong type.
         """
         owner = "FractionalDifference.initial_state"
-        shape = streaming.slice_shape(owner, shape)
+        shape = slice_shape(owner, shape)
         if len(shape) != 2 or shape[1] != self.channels:
             raise ValueError(
                 f"{owner}(shape={shape}): needs [batch, {self.channels}], the shape of one time slice; "

@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
-from hpfracc_nn.fractional.streaming import HORIZON, Source
+from hpfracc_nn.fractional.streaming import HORIZON, Source, slice_shape
 from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.operator import apply_at
@@ -147,7 +147,7 @@ class FractionalLayer(nn.Module):
             torch.Size([8, 3])
         """
         owner = "FractionalLayer.initial_state"
-        shape = streaming.slice_shape(owner, shape)
+        shape = slice_shape(owner, shape)
         ndim = len(shape) + 1
         axis = errors.axis(owner, self.dim, ndim)
         if self.channels is not None:

@@ -13,8 +13,7 @@ from torch.utils import _pytree
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
-from hpfracc_nn.fractional.streaming import HORIZON
-from hpfracc_nn.fractional.torch import streaming
+from hpfracc_nn.fractional.streaming import HORIZON, slice_shape
 from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.operator import apply_at
 from hpfracc_nn.fractional.torch.parameters import Alpha, check_place
@@ -181,7 +180,7 @@ class FractionalLinear(nn.Linear):
             TypeError: An argument has the wrong type.
         """
         owner = "FractionalLinear.initial_state"
-        check_features(owner, "shape", streaming.slice_shape(owner, shape), 1, self.in_features)
+        check_features(owner, "shape", slice_shape(owner, shape), 1, self.in_features)
         return self.derivative.initial_state(shape, horizon=horizon, device=device)
 
     def step(self, x: Tensor, state: StreamState) -> tuple[Tensor, StreamState]:
@@ -369,7 +368,7 @@ class FractionalConv1d(nn.Conv1d):
                 f"{owner}: needs stride=1 one sample at a time, because with stride={self.stride[0]} not every sample "
                 "has a result; make the layer with stride=1 and leave results out."
             )
-        shape = streaming.slice_shape(owner, shape)
+        shape = slice_shape(owner, shape)
         if len(shape) not in (1, 2) or shape[-1] != self.in_channels:
             raise ValueError(
                 f"{owner}(shape={shape}): needs [batch, {self.in_channels}] or [{self.in_channels}], the shape of one "

@@ -16,6 +16,7 @@ from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
 from hpfracc_nn.fractional.jax import streaming
 from hpfracc_nn.fractional.jax.arrays import Array, computed_in, of_numpy, widest
 from hpfracc_nn.fractional.jax.streaming import HORIZON, Source, StreamState
+from hpfracc_nn.fractional.streaming import slice_shape
 from hpfracc_nn.layers.flax.functional.core import Alpha, Ordered, Params, check_fields, hashable, settle
 from hpfracc_nn.layers.flax.functional.fractional import beside_others
 from hpfracc_nn.layers.order import Part, first_orders, middle, roughness_orders, stretches
@@ -149,7 +150,7 @@ class FractionalDifference(Ordered):
             TypeError: An argument has the wrong type.
         """
         owner = "FractionalDifference.initial_state"
-        shape = streaming.slice_shape(owner, shape)
+        shape = slice_shape(owner, shape)
         check_channels(owner, self.channels, shape, len(shape) + 1, len(shape) - 1)
         alphas = self._alphas(params, None)
         return tuple(

@@ -14,6 +14,7 @@ from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.jax import streaming
 from hpfracc_nn.fractional.jax.arrays import of_numpy
 from hpfracc_nn.fractional.jax.streaming import HORIZON, Source, StreamState
+from hpfracc_nn.fractional.streaming import slice_shape
 from hpfracc_nn.layers.flax.functional.core import (
     Alpha,
     Array,
@@ -144,7 +145,7 @@ class FractionalLayer(Ordered):
             (8, 3)
         """
         owner = "FractionalLayer.initial_state"
-        shape = streaming.slice_shape(owner, shape)
+        shape = slice_shape(owner, shape)
         ndim = len(shape) + 1
         axis = errors.axis(owner, self.dim, ndim)
         if self.channels is not None:

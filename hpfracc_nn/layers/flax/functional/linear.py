@@ -15,7 +15,8 @@ from hpfracc_nn.fractional import dispatch
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.jax.arrays import of_numpy, widest
 from hpfracc_nn.fractional.jax.sharding import unplaced
-from hpfracc_nn.fractional.jax.streaming import HORIZON, StreamState, slice_shape
+from hpfracc_nn.fractional.jax.streaming import HORIZON, StreamState
+from hpfracc_nn.fractional.streaming import slice_shape
 from hpfracc_nn.layers.flax.functional.core import (
     BIAS_INIT,
     Alpha,
