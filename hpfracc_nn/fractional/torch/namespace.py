@@ -23,7 +23,6 @@ class TorchNamespace:
     float64 = torch.float64
     empty_like = staticmethod(torch.empty_like)
     subtract = staticmethod(torch.sub)
-    addcmul = staticmethod(torch.addcmul)
     exp = staticmethod(torch.exp)
     log = staticmethod(torch.log)
     log1p = staticmethod(torch.log1p)
@@ -49,6 +48,9 @@ class TorchNamespace:
     def constant(self, values: np.ndarray, like: Tensor) -> Tensor:
         found = torch.as_tensor(values, device=like.device)
         return found if found.is_complex() else found.to(torch.float64)
+
+    def addcmul(self, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        return torch.addcmul(x, y, z)
 
     def where(self, condition: Tensor, x: Any, y: Any) -> Tensor:
         return torch.where(condition, x, y)
