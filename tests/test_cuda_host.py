@@ -22,7 +22,7 @@ from hpfracc_nn.fractional.torch.operator import apply
 from hpfracc_nn.fractional.torch.rehearsal import rehearse
 from hpfracc_nn.fractional.torch.tiles import Shape
 from hpfracc_nn.fractional.torch.weights import Weights, weights_of
-from hpfracc_nn.fractional.weights import SHELF, forget
+from hpfracc_nn.fractional.weights import CACHE, forget
 from hpfracc_nn.selection import BackendManager, Settings, Workload, register, unregister
 from hpfracc_nn.selection.settings import from_environment
 from tests.cuda_cases import Emulated, emulated, needs_compiler  # noqa: F401  a fixture
@@ -96,14 +96,17 @@ def test_the_parts_are_the_operator(emulated: Emulated, shape: Shape, rows: int,
         torch.testing.assert_close(y, multiplied(dense.T if backward else dense, data, 2), rtol=1e-11, atol=1e-10)
 
 
-def test_weights_of_the_shelf_are_charged_with_what_lies_on_a_device() -> None:
+def test_the_size_of_cached_weights_includes_what_lies_on_a_device() -> None:
     forget()
-    form = weights_of(Caputo(0.5), 70, 0.5, torch.float64, HERE).chunks(16)
-    before = SHELF.size
+    weights = weights_of(Caputo(0.5), 70, 0.5, torch.float64, HERE)
+    form = weights.chunks(16)
+    before = weights.nbytes
     there = form.cached(cuda_host.There(HERE))
-    assert SHELF.size == before + sum(part.nbytes for part in there.parts)
+    assert weights.nbytes == before + sum(part.nbytes for part in there.parts)
     there.cached(Arrangement(backward=False, multiple=1))
-    assert SHELF.size > before + sum(part.nbytes for part in there.parts)
+    assert weights.nbytes > before + sum(part.nbytes for part in there.parts)
+    CACHE.get("another", lambda: None)
+    assert CACHE.size > weights.nbytes
     assert form.cached(cuda_host.There(HERE)) is there
 
 

@@ -181,7 +181,7 @@ def test_a_graph_waits_for_nothing_and_keeps_what_it_reads(cuda: Cuda, emulated:
         return apply("test", x, definition, 0.1, -1, manager)
 
     def operands() -> dict[Any, Any]:
-        return weights_of(definition, 70, 0.1, torch.float64, HERE).chunks(16)._operands
+        return weights_of(definition, 70, 0.1, torch.float64, HERE).chunks(16).made
 
     with cuda.on(A):
         call()

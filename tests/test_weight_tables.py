@@ -240,16 +240,16 @@ def test_a_series_that_does_not_converge_is_refused() -> None:
     assert smooth.shape[1] <= 20
 
 
-def test_tables_outgrow_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_stay_within_their_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     tables.forget()
-    monkeypatch.setattr(tables._SHELF, "_room", 1 << 20)
+    monkeypatch.setattr(tables._CACHE, "limit", 1 << 20)
     first = tables.column_table(family(Caputo(0.5, bounds=(0, 0.5))), 2000)
     assert first is not None
-    assert len(tables._SHELF) == 1
-    assert tables._SHELF.size > first.coefficients.nbytes > (1 << 20) // 10
+    assert len(tables._CACHE) == 1
+    assert tables._CACHE.size > first.coefficients.nbytes > (1 << 20) // 10
     for high in np.linspace(0.6, 0.9, 10):
         tables.column_table(family(Caputo(0.5, bounds=(0, high))), 2000)
-        assert tables._SHELF.size <= 1 << 20
+        assert tables._CACHE.size <= 1 << 20
     assert tables.column_table(family(Caputo(0.5, bounds=(0, 0.5))), 2000) is not first
 
 

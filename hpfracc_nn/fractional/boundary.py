@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from hpfracc_nn.fractional.cache import cached_property
+from hpfracc_nn.fractional.cache import cached_property, nbytes
 from hpfracc_nn.fractional.namespace import Array, Namespace, namespace
 from hpfracc_nn.fractional.stencil import Stencil, slope_row
 
@@ -48,6 +48,11 @@ class Boundary:
     ahead: int
     columns: Array | None = None
     dtype: Any = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the columns."""
+        return nbytes(self.columns)
 
     @cached_property
     def slope(self) -> np.ndarray:

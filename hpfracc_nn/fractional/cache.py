@@ -1,7 +1,4 @@
-"""A cache of what is made once and kept by value, within a number of bytes; and properties that are computed once.
-
-A value that makes things later, when they are first asked for, is handed an account when it is built and charges them:
-`charge(array)` returns the array. Whoever still uses what the cache drops keeps it alive; the next `get` builds anew.
+"""A cache of values by key within a number of bytes, and properties that are computed once.
 
 `cached_property` is that of functools without its lock, which it has up to Python 3.11. That lock is one for all
 instances: a child that is forked while a thread computes any of them finds it held, for ever.
@@ -14,135 +11,118 @@ import threading
 import weakref
 from collections.abc import Callable, Hashable
 from itertools import count
+from operator import attrgetter
 from typing import Any, Generic, TypeVar, overload
 
 T = TypeVar("T")
-Charge = Callable[[Any], Any]  # returns what it is given; see `Account`
 
 _OBJECTS = 1 << 15  # bytes that every value counts for besides its arrays: Python's objects take about 10 KB
+_MEASURED = 32  # values, or some more, that are measured in turn whenever one comes in
 
 
-def free(made: T) -> T:
-    """Charge nobody: for values that are on no shelf."""
-    return made
+def nbytes(value: Any) -> int:
+    """Return the bytes of a value: its `nbytes`, or the sum over a tuple, a list or a dict's values; 0 without any.
 
-
-class Account:
-    """What one value takes. It is called with each array, or tuple of arrays, that the value comes to hold.
-
-    A view counts as if it were a copy, so that the sum is a bound and no measurement.
+    A view counts as if it were a copy, so that the sum is a bound.
     """
-
-    __slots__ = ("_shelf", "is_held", "size", "used")
-
-    def __init__(self, shelf: Shelf) -> None:
-        self._shelf, self.is_held, self.size, self.used = shelf, False, _OBJECTS, 0
-
-    def __call__(self, made: T) -> T:
-        """Add the bytes of `made`, on whatever device they are, and return it."""
-        self._shelf._grow(self, _bytes(made))
-        return made
+    if isinstance(value, dict):
+        value = list(value.values())  # another thread may add to it
+    return sum(map(nbytes, value)) if isinstance(value, tuple | list) else getattr(value, "nbytes", 0)
 
 
-class Shelf:
-    """Values by key; once they outgrow the room, the least recently used go first. Threads may share it.
+class _Entry:
+    __slots__ = ("measured", "size", "used", "value")
 
-    The newest value stays even if it alone is larger than the room. A value counts as used when `get` returns it and
-    when it charges something, not when whoever got it goes on using it.
+    def __init__(self, value: Any, now: int):
+        self.value, self.size, self.used, self.measured = value, _OBJECTS + nbytes(value), now, now
+
+
+class ByteCache:
+    """Values by key; once their bytes exceed a limit, the least recently used are dropped. Threads may share it.
+
+    A value takes the bytes that `nbytes` finds in it. It may come to hold more while it is used: whenever another value
+    comes in, those that were used since they were last measured are measured again, and a few of the others in turn.
+    To have grown is a use, as to be returned by `get` is; what its user does with it besides is none.
+
+    The newest value stays even if it alone exceeds the limit. Whoever still uses what is dropped keeps it alive; the
+    next `get` builds anew.
 
     Args:
-        room: Bytes of everything that is kept.
+        limit: Bytes of all values.
     """
 
-    def __init__(self, room: int) -> None:
-        self._room, self._size = room, 0
-        self._kept: dict[Hashable, tuple[Any, Account]] = {}  # no account knows its value: no cycle
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._entries: dict[Hashable, _Entry] = {}
         self._clock = count(1)
-        # A finalizer may run, and ask for weights, wherever this one allocates.
+        # A finalizer may run, and ask for weights, wherever this one allocates: no sum is kept that it could spoil.
         self._lock = threading.RLock()
-        _shelves.add(self)
+        _caches.add(self)
 
-    def get(self, key: Hashable, build: Callable[[Account], T]) -> T:
-        """Return the value of a key, built by `build(charge)` if it is not there.
+    def get(self, key: Hashable, build: Callable[[], T]) -> T:
+        """Return the value of a key, `build()` if there is none.
 
         Nothing waits while it is built: two threads may both do it, and then both get the first.
         """
-        found = self._kept.get(key)
-        if found is None:
-            found = self._put(key, build)
-        value, account = found
-        account.used = next(self._clock)
-        return value
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = self._insert(key, build())
+        entry.used = next(self._clock)
+        return entry.value  # type: ignore[no-any-return]
 
     def clear(self) -> None:
         """Drop everything."""
         with self._lock:
-            dropped = list(self._kept.values())
-            self._kept.clear()
-            self._size = 0
-            for _, account in dropped:
-                account.is_held = False
+            dropped = list(self._entries.values())
+            self._entries.clear()
+        del dropped  # freed here, where no lock is held
 
     @property
     def size(self) -> int:
-        """Bytes of everything that is kept."""
-        return self._size
+        """Bytes of all values as they were last measured."""
+        return sum(map(attrgetter("size"), list(self._entries.values())))
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._entries)
 
-    def _put(self, key: Hashable, build: Callable[[Account], T]) -> tuple[T, Account]:
-        account = Account(self)
-        value = build(account)
+    def _insert(self, key: Hashable, value: Any) -> _Entry:
         with self._lock:
-            found = self._kept.get(key)
-            if found is None:
-                found = self._kept[key] = value, account
-                account.is_held, account.used = True, next(self._clock)
-                self._size += account.size
+            self._measure()
+            entry = self._entries.setdefault(key, _Entry(value, next(self._clock)))
             dropped = self._overflow()
         del dropped  # freed here, where no lock is held
-        return found
+        return entry
 
-    def _grow(self, account: Account, size: int) -> None:
-        dropped: list[Any] = []
-        with self._lock:
-            account.size += size
-            if account.is_held:
-                account.used = next(self._clock)
-                self._size += size
-                dropped = self._overflow()
-        del dropped
+    def _measure(self) -> None:
+        entries, now = list(self._entries.values()), next(self._clock)
+        step = 1 + len(entries) // _MEASURED
+        for entry in [*entries[now % step :: step], *(each for each in entries if each.used > each.measured)]:
+            if entry.measured < now:
+                size, entry.measured = _OBJECTS + nbytes(entry.value), now
+                if size > entry.size:
+                    entry.used = now
+                entry.size = size
 
-    def _overflow(self) -> list[Any]:
-        """Take values down until the others fit, and return them."""
-        dropped = []
-        while self._size > self._room and len(self._kept) > 1:
-            oldest = min(list(self._kept.items()), key=lambda item: item[1][1].used)[0]
-            value, account = self._kept.pop(oldest)
-            account.is_held = False
-            self._size -= account.size
-            dropped.append(value)
+    def _overflow(self) -> list[_Entry]:
+        """Remove entries until the others are within the limit, and return them."""
+        dropped, size = [], self.size
+        while size > self.limit and len(self._entries) > 1:
+            oldest = min(list(self._entries.items()), key=lambda item: item[1].used)[0]
+            dropped.append(self._entries.pop(oldest))
+            size -= dropped[-1].size
         return dropped
 
-    def renew(self) -> None:
-        """Make the lock anew, in a child process: a thread that the child does not have may hold it, half way."""
-        self._lock, self._size = threading.RLock(), 0
-        for _, account in self._kept.values():
-            account.is_held = True
-            self._size += account.size
+    def renew_lock(self) -> None:
+        """Replace the lock, in a child process: a thread that the child does not have may hold it."""
+        self._lock = threading.RLock()
 
 
-_shelves: weakref.WeakSet[Shelf] = weakref.WeakSet()
-
-
-def _bytes(made: Any) -> int:
-    return sum(map(_bytes, made)) if isinstance(made, tuple) else made.nbytes
+_caches: weakref.WeakSet[ByteCache] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    for shelf in _shelves:
-        shelf.renew()
+    for cache in _caches:
+        cache.renew_lock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -32,7 +32,7 @@ from hpfracc_nn.fractional.dispatch import Samples, backend, placed, shape_of
 from hpfracc_nn.fractional.layout import layout_of
 from hpfracc_nn.fractional.namespace import NAMESPACES, NUMPY, Array, Namespace
 from hpfracc_nn.fractional.stencil import Columns, Stencil, columns, reciprocal, solved, summed
-from hpfracc_nn.fractional.weights import SHELF, fixed_stencil
+from hpfracc_nn.fractional.weights import CACHE, fixed_stencil
 from hpfracc_nn.selection import BackendManager
 
 OWNER = "solve"
@@ -150,7 +150,7 @@ def _columns(
         of = family(definition)
         return Columns(fixed_stencil(of, n, dt), *operator.in_double(_traced_columns, (of, n, dt), alpha, data))
     key = "inverse", definition, n, dt
-    kept = SHELF.get(key, lambda charge: charge(columns(definition.stencil(n, dt, NUMPY), NUMPY)))
+    kept = CACHE.get(key, lambda: columns(definition.stencil(n, dt, NUMPY), NUMPY))
     start, head = (None if each is None else xp.constant(each, data) for each in (kept.start, kept.head))
     return Columns(kept.stencil, [xp.constant(each, data) for each in kept.known], start, head)
 

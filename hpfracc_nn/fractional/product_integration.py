@@ -38,7 +38,7 @@ from typing import Any
 
 import numpy as np
 
-from hpfracc_nn.fractional.cache import Charge, cached_property, free
+from hpfracc_nn.fractional.cache import cached_property, nbytes
 from hpfracc_nn.fractional.definitions import Caputo, Definition, RiemannLiouville, RiemannLiouvilleIntegral, family
 from hpfracc_nn.fractional.layout import Layout
 from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace, namespace
@@ -46,7 +46,7 @@ from hpfracc_nn.fractional.sample_times import Sampling, Times
 from hpfracc_nn.fractional.schemes import SCHEMES, Scheme
 from hpfracc_nn.fractional.schemes.cells import integrals, moments
 from hpfracc_nn.fractional.schemes.exponentials import PowerNodes, power_nodes
-from hpfracc_nn.fractional.weights import SHELF
+from hpfracc_nn.fractional.weights import CACHE
 from hpfracc_nn.selection import Cost, Kernel, Plan, Work, Workload, register
 
 Formula = Callable[[Array, Namespace], Array]  # of orders
@@ -258,8 +258,8 @@ class Dense:
 
     @property
     def nbytes(self) -> int:
-        """Of the weights."""
-        return self.weights.nbytes  # type: ignore[no-any-return]
+        """Bytes of the weights."""
+        return nbytes(self.weights)
 
     def matvec(self, z: Array) -> Array:
         """Return the integral at the cells' ends, [sets, rows, cells], of data [sets, rows, inputs, cells]."""
@@ -290,8 +290,8 @@ class ChunkedScan:
 
     @property
     def nbytes(self) -> int:
-        """Of all arrays."""
-        return sum(array.nbytes for array in (self.intra, self.B, self.C, *self.A) if array is not None)
+        """Bytes of all arrays."""
+        return nbytes((self.intra, self.B, self.C, self.A))
 
     def matvec(self, z: Array) -> Array:
         """Return the integral at the cells' ends, [sets, rows, cells], of data [sets, rows, inputs, cells]."""
@@ -340,9 +340,9 @@ class ChunkedScan:
 LinearOperator = Dense | ChunkedScan
 
 
-def _kept(charge: Charge, made: dict[str, Any], name: str, make: Callable[[], Any]) -> Any:
+def _kept(made: dict[str, Any], name: str, make: Callable[[], Any]) -> Any:
     operator = made.get(name)
-    return made.setdefault(name, charge(make())) if operator is None else operator
+    return made.setdefault(name, make()) if operator is None else operator
 
 
 @dataclass(frozen=True, eq=False)
@@ -356,8 +356,7 @@ class Weights:
         evaluate: Returns a formula's values at such orders, in the product's dtype.
         constants: Returns the grid's B and A as `evaluate` returns arrays, and C as its formulas take it.
         is_split: Whether a few rows or chunks are evaluated at a time, because autograd keeps much of each.
-        charge: Counts the bytes of the operators.
-        keep: Called as keep(charge, made, name, make), returns the operator of that name: `made` has it, or it is made.
+        keep: Called as keep(made, name, make), returns the operator of that name: `made` has it, or it is made.
         made: The operators, by name.
     """
 
@@ -367,9 +366,13 @@ class Weights:
     evaluate: Evaluate
     constants: Callable[[Grid], Constants]
     is_split: bool = True
-    charge: Charge = field(default=free, repr=False)
     keep: Callable[..., Any] = _kept
     made: dict[str, LinearOperator] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the operators that were made so far."""
+        return nbytes(self.made)
 
     @property
     def states(self) -> int:
@@ -379,16 +382,16 @@ class Weights:
     @property
     def dense(self) -> Dense:
         """All weights at once."""
-        return self.keep(self.charge, self.made, "dense", self._dense)  # type: ignore[no-any-return]
+        return self.keep(self.made, "dense", self._dense)  # type: ignore[no-any-return]
 
     @property
     def chunked_scan(self) -> ChunkedScan:
         """Weights inside chunks and states between them."""
-        return self.keep(self.charge, self.made, "chunked_scan", self._chunked_scan)  # type: ignore[no-any-return]
+        return self.keep(self.made, "chunked_scan", self._chunked_scan)  # type: ignore[no-any-return]
 
     def of(self, orders: Array, evaluate: Evaluate | None = None) -> Weights:
         """Return the weights of other orders at the same times, or what `evaluate` makes in their place."""
-        return replace(self, orders=orders, evaluate=evaluate or self.evaluate, charge=free)
+        return replace(self, orders=orders, evaluate=evaluate or self.evaluate, keep=_kept)
 
     def _dense(self) -> Dense:
         return Dense(self._joined(self.grid.rows, self.orders, self.grid.times.cells, ROWS))
@@ -427,16 +430,16 @@ def fixed_weights(power: np.ndarray, times: Times, inputs: int, dtype: np.dtype)
     def evaluate(formula: Formula, power: np.ndarray) -> np.ndarray:
         return formula(power, NUMPY).astype(dtype)  # type: ignore[no-any-return]
 
-    def build(charge: Charge) -> Weights:
+    def build() -> Weights:
         grid = grid_of(times, inputs, dtype)
-        return Weights(grid, power, float(power.max()), evaluate, lambda grid: grid.constants, charge=charge)
+        return Weights(grid, power, float(power.max()), evaluate, lambda grid: grid.constants)
 
-    return SHELF.get(("cells", power.shape, power.tobytes(), times, inputs, dtype), build)
+    return CACHE.get(("cells", power.shape, power.tobytes(), times, inputs, dtype), build)
 
 
 def grid_of(times: Times, inputs: int, dtype: np.dtype) -> Grid:
     """Return what weights take from given times: what is kept, or new."""
-    return SHELF.get(("cells", times, inputs, dtype), lambda charge: Grid(times, inputs, dtype, charge))
+    return CACHE.get(("cells", times, inputs, dtype), lambda: Grid(times, inputs, dtype))
 
 
 LENGTH = 32  # L
@@ -456,15 +459,18 @@ class Grid:
         times: More than one.
         inputs: 1 where all increases are 0, else 2.
         dtype: Of the product; the exponentials meet its tolerance.
-        charge: Counts the bytes of what is made.
         placed: Copies of `constants` by device.
     """
 
     times: Times
     inputs: int
     dtype: np.dtype
-    charge: Charge = field(default=free, repr=False)
     placed: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that was made so far."""
+        return nbytes(vars(self))
 
     @cached_property
     def count(self) -> int:
@@ -534,7 +540,7 @@ class Grid:
         steps = [1 << k for k in range((self.count - 1).bit_length())]
         A = tuple(_decay(rates, starts[:, step:] - starts[:, :-step])[:, :, None] for step in steps)
         B = self._inputs(half, _decay(rates, end[..., -1:] - end)).astype(self.dtype)
-        return self.charge((B, _decay(rates, end - starts[..., None]), A))  # type: ignore[no-any-return]
+        return B, _decay(rates, end - starts[..., None]), A
 
     def _inputs(self, half: np.ndarray, decay: np.ndarray) -> np.ndarray:
         """Return B, [grids, C, inputs * L, Q], from half the cells' lengths and the decay from their ends on."""

@@ -25,7 +25,7 @@ Squire & Trapp, SIAM Review 40 (1998) 110.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Any
@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from hpfracc_nn.fractional.cache import Charge, Shelf, cached_property
+from hpfracc_nn.fractional.cache import ByteCache, cached_property
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace, NumpyNamespace
 from hpfracc_nn.fractional.schemes.exponentials import Nodes
@@ -47,9 +47,7 @@ _LEFT = 1e-9  # a tail above this part of the largest of all values is no roundi
 _ROUNDED_TO = 4  # the degree is rounded up, so that tables share their basis
 _AT_ONCE = 1 << 18  # weights that are computed together, so that temporary arrays stay in the cache
 _LARGEST = 1 << 25  # bytes of a table
-_ROOM = 1 << 28  # bytes of all tables
-
-_SHELF = Shelf(_ROOM)
+_CACHE = ByteCache(1 << 28)
 
 Constant = Callable[[str, np.ndarray], Array]
 
@@ -193,30 +191,22 @@ def column_table(family: Definition, n: int) -> Table | None:
         family: The operator at its upper bound, with its bounds; see `definitions.family`.
         n: Samples.
     """
-    return _kept((family, n, "column"), lambda: _column(family, n))
+    return _CACHE.get((family, n, "column"), lambda: _column(family, n))
 
 
 def boundary_table(family: Definition, n: int) -> Table | None:
     """Return the starting column, then the analytic ones, [columns, n]; None also where there are none."""
-    return _kept((family, n, "boundary"), lambda: _boundary(family, n))
+    return _CACHE.get((family, n, "boundary"), lambda: _boundary(family, n))
 
 
 def chunk_table(family: Definition, n: int, nodes: Nodes | None, length: int) -> Table | None:
     """Return the tables of `near` [L, L] and, where there are nodes, `far` [K, L] of chunks; as `column_table`."""
-    return _kept((family, n, nodes, length), lambda: _chunks(family, n, nodes, length))
+    return _CACHE.get((family, n, nodes, length), lambda: _chunks(family, n, nodes, length))
 
 
 def forget() -> None:
     """Empty the cache of tables."""
-    _SHELF.clear()
-
-
-def _kept(key: Hashable, build: Callable[[], Table | None]) -> Table | None:
-    def charged(charge: Charge) -> Table | None:
-        found = build()
-        return None if found is None else charge(found)
-
-    return _SHELF.get(key, charged)
+    _CACHE.clear()
 
 
 @lru_cache(maxsize=1024)

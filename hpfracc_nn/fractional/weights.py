@@ -17,22 +17,20 @@ from functools import lru_cache
 
 import numpy as np
 
-from hpfracc_nn.fractional.cache import Shelf
+from hpfracc_nn.fractional.cache import ByteCache
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
 from hpfracc_nn.fractional.schemes.exponentials import Nodes
 from hpfracc_nn.fractional.stencil import Stencil
 
-ROOM = 1 << 28  # bytes of all weights that are kept, in whatever form and framework
-
-SHELF = Shelf(ROOM)
+CACHE = ByteCache(1 << 28)  # all weights, of every framework
 
 _NEGLIGIBLE = 1e-20  # parts of a row's largest entry that are zero: subnormal numbers slow a float32 product tenfold
 
 
 def forget() -> None:
     """Drop all weights that are kept; who still uses some goes on, and the next call makes its own anew."""
-    SHELF.clear()
+    CACHE.clear()
     fixed_stencil.cache_clear()
 
 

@@ -13,6 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from hpfracc_nn import errors
+from hpfracc_nn.fractional.cache import nbytes
 from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
 from hpfracc_nn.fractional.schemes.exponentials import FITS, LANES, TOLERANCES, Nodes, nodes
 from hpfracc_nn.fractional.special.functions import mittag_leffler
@@ -39,6 +40,11 @@ class Kept:
     starts: Array | None
     nodes: Nodes | None = None
     coefficients: Array | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights."""
+        return nbytes((self.columns, self.starts, self.coefficients))
 
 
 @dataclass(frozen=True)

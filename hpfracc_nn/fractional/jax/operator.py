@@ -30,7 +30,7 @@ from hpfracc_nn.fractional.jax.products import in_parts
 from hpfracc_nn.fractional.jax.sharding import placed_like
 from hpfracc_nn.fractional.jax.weights import Weights, nodes_of
 from hpfracc_nn.fractional.layout import Layout, layout_of
-from hpfracc_nn.fractional.weights import SHELF
+from hpfracc_nn.fractional.weights import CACHE
 from hpfracc_nn.selection import BackendManager, Kernel, Plan, Site, Work, Workload, carried_out, given_manager
 
 # The class of arrays is private, and an array that is made to ask it would start the devices on import.
@@ -120,7 +120,7 @@ def may_keep(x: Array) -> bool:
 
 def kept(key: tuple[Hashable, ...], build: Callable[[], tuple[np.ndarray, ...]], like: Array) -> tuple[Array, ...]:
     """Return build(), or what it returned for an equal key, as arrays."""
-    return tuple(map(jnp.asarray, SHELF.get(key, lambda charge: charge(build()))))
+    return tuple(map(jnp.asarray, CACHE.get(key, build)))
 
 
 @partial(jax.jit, static_argnames=("function", "arguments"))

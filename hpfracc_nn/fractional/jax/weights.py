@@ -22,7 +22,7 @@ from hpfracc_nn.fractional.namespace import NUMPY, Namespace
 from hpfracc_nn.fractional.numpy.weights import padded_length
 from hpfracc_nn.fractional.schemes.exponentials import SHORTEST, Nodes, exponentials, exponentials_over
 from hpfracc_nn.fractional.stencil import Stencil
-from hpfracc_nn.fractional.weights import SHELF, fixed_stencil, transitions, without_negligible
+from hpfracc_nn.fractional.weights import CACHE, fixed_stencil, transitions, without_negligible
 
 Columns = Callable[[Stencil, Namespace], tuple[Any, ...]]
 
@@ -148,13 +148,13 @@ class Weights:
             )
             return found  # type: ignore[no-any-return]
 
-        def computed(charge: Any) -> tuple[np.ndarray, ...]:
+        def computed() -> tuple[np.ndarray, ...]:
             found = make(fixed_stencil(definition, n, dt), NUMPY)
             own = np.ndim(np.asarray(definition.alpha))
             # The orders' own axes become one, [channels].
-            return tuple(charge(self._rounded(each.reshape(-1, *each.shape[own:]))) for each in found)
+            return tuple(self._rounded(each.reshape(-1, *each.shape[own:])) for each in found)
 
-        kept = SHELF.get(("jax", name, definition, n, dt, self.dtype), computed)
+        kept = CACHE.get(("jax", name, definition, n, dt, self.dtype), computed)
         return tuple(jnp.asarray(each) for each in kept)
 
     def _rounded(self, values: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ from hpfracc_nn.fractional.gaps import held, is_clear
 from hpfracc_nn.fractional.layout import Layout, layout_of
 from hpfracc_nn.fractional.numpy import kernels, probe  # noqa: F401  registered on import
 from hpfracc_nn.fractional.numpy.weights import Weights, weights_of
-from hpfracc_nn.fractional.weights import SHELF
+from hpfracc_nn.fractional.weights import CACHE
 from hpfracc_nn.selection import BackendManager, Doubt, Kernel, Plan, Site, Work, Workload, carried_out, given_manager
 
 _COMPUTED_IN: dict[np.dtype, np.dtype] = {
@@ -72,7 +72,7 @@ def may_keep(x: np.ndarray) -> bool:
 
 def kept(key: tuple[Hashable, ...], build: Callable[[], tuple[np.ndarray, ...]], like: np.ndarray) -> Any:
     """Return build(), or what it returned for an equal key."""
-    return SHELF.get(key, lambda charge: charge(build()))
+    return CACHE.get(key, build)
 
 
 def compiled_once(function: Callable[..., np.ndarray], arguments: tuple[Any, ...], x: np.ndarray, alpha: None) -> Any:

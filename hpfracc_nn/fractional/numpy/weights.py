@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,13 +10,13 @@ from numpy.lib.stride_tricks import sliding_window_view
 from scipy.fft import next_fast_len, rfft
 
 from hpfracc_nn.fractional.boundary import Boundary, boundary_of
-from hpfracc_nn.fractional.cache import Charge, cached_property, free
+from hpfracc_nn.fractional.cache import cached_property, nbytes
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.numba import kernel
 from hpfracc_nn.fractional.schemes.exponentials import SHORTEST, Nodes, exponentials
 from hpfracc_nn.fractional.weights import (
-    SHELF,
+    CACHE,
     chunk_matrices,
     fixed_stencil,
     toeplitz,
@@ -33,16 +33,20 @@ class Weights:
         n: Samples, at least 1.
         dt: Their spacing.
         dtype: What the product is computed in.
-        charge: What is told of every array that they make.
     """
 
-    def __init__(self, definition: Definition, n: int, dt: float, dtype: np.dtype, charge: Charge = free):
-        self.n, self.dtype, self._charge = n, dtype, charge
+    def __init__(self, definition: Definition, n: int, dt: float, dtype: np.dtype):
+        self.n, self.dtype = n, dtype
         self.stencil = fixed_stencil(definition, n, dt)
         short = n <= SHORTEST
         self.nodes: Nodes | None = None if short else exponentials(definition.in_steps(dt), n, dtype.name)
         self.kept: dict[Any, Any] = {}  # what callers make of them, with the same life
         self._chunks: dict[int, ChunkForm] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that was made so far."""
+        return nbytes(vars(self))
 
     @property
     def states(self) -> int:
@@ -52,7 +56,7 @@ class Weights:
     @cached_property
     def column(self) -> ColumnForm:
         """The whole column, [channels, n]."""
-        return ColumnForm(self._cast(self._at(np.arange(self.n))), self._charge)
+        return ColumnForm(self._cast(self._at(np.arange(self.n))))
 
     def chunks(self, length: int) -> ChunkForm:
         """The chunk matrices for chunks of `length`; with more than one chunk `nodes` may not be None."""
@@ -78,23 +82,22 @@ class Weights:
             column = np.pad(self._at(np.arange(self.n)), ((0, 0), (0, length - self.n)))
             near = toeplitz(column)
             zeros = np.zeros((near.shape[0], 1, length), self.dtype), np.zeros((length, 1), self.dtype)
-            return ChunkForm(self._cast(near), *zeros, np.zeros(1), self._charge)
+            return ChunkForm(self._cast(near), *zeros, np.zeros(1))
         form = transitions(nodes, length)
         near, far = chunk_matrices(self._at(form.lags), form)
-        into = self._charge(form.into.astype(self.dtype))
-        return ChunkForm(self._cast(near), self._cast(far), into, form.decay, self._charge)
+        return ChunkForm(self._cast(near), self._cast(far), form.into.astype(self.dtype), form.decay)
 
     def _at(self, lags: np.ndarray) -> np.ndarray:
         return np.reshape(self.stencil.column(lags), (-1, lags.size))
 
     def _cast(self, values: np.ndarray) -> np.ndarray:
-        return self._charge(np.ascontiguousarray(without_negligible(values, NUMPY), self.dtype))
+        return np.ascontiguousarray(without_negligible(values, NUMPY), self.dtype)
 
 
 def weights_of(definition: Definition, n: int, dt: float, dtype: np.dtype) -> Weights:
     """Return the weights of a fixed definition: those that are kept, or new ones."""
     key = "numpy", definition, n, dt, dtype
-    return SHELF.get(key, lambda charge: Weights(definition, n, dt, dtype, charge))
+    return CACHE.get(key, lambda: Weights(definition, n, dt, dtype))
 
 
 MATRIX_KEPT = 1 << 21  # bytes: a larger matrix is built at every product, or the kept ones would fill the memory
@@ -102,10 +105,14 @@ MATRIX_KEPT = 1 << 21  # bytes: a larger matrix is built at every product, or th
 
 @dataclass(frozen=True, eq=False)
 class ColumnForm:
-    """The weights as they are, [channels, n]; `charge` is told what is made of them."""
+    """The weights as they are, [channels, n]."""
 
     column: np.ndarray
-    charge: Charge = field(default=free, repr=False)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the column and of what was made of it."""
+        return nbytes(vars(self))
 
     @property
     def matrix(self) -> np.ndarray:
@@ -116,12 +123,12 @@ class ColumnForm:
 
     @cached_property
     def _kept_matrix(self) -> np.ndarray:
-        return self.charge(toeplitz_matrices(self.column))
+        return toeplitz_matrices(self.column)
 
     @cached_property
     def spectrum(self) -> np.ndarray:
         """The column's transform in double precision, [channels, padded // 2 + 1, 1]."""
-        return self.charge(transform(self.column[:, :, None], padded_length(self.column.shape[1])))
+        return transform(self.column[:, :, None], padded_length(self.column.shape[1]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,24 +140,27 @@ class ChunkForm:
         far: From the states to the samples, [channels, K, L].
         into: From the samples to the states, [L, K].
         decay: Factor of each state from chunk to chunk, [K], float64.
-        charge: What is told of everything that is made of the form.
     """
 
     near: np.ndarray
     far: np.ndarray
     into: np.ndarray
     decay: np.ndarray
-    charge: Charge = field(default=free, repr=False)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the four and of what was made of them."""
+        return nbytes(vars(self))
 
     @cached_property
     def forward(self) -> kernel.Operands:
         """What the compiled product takes."""
-        return self.charge(kernel.forward(self.near, self.far, self._entries[0], self._decays))
+        return kernel.forward(self.near, self.far, self._entries[0], self._decays)
 
     @cached_property
     def backward(self) -> kernel.Operands:
         """What its compiled transpose takes."""
-        return self.charge(kernel.backward(self.near, self.far, self._entries[1], self._decays))
+        return kernel.backward(self.near, self.far, self._entries[1], self._decays)
 
     @cached_property
     def _entries(self) -> tuple[np.ndarray, np.ndarray]:

@@ -19,9 +19,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from hpfracc_nn.fractional.cache import Charge
 from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
-from hpfracc_nn.fractional.weights import SHELF
+from hpfracc_nn.fractional.weights import CACHE
 
 
 def check_shapes(owner: str, shape: tuple[int, ...], axis: int, order_shape: tuple[int, ...]) -> None:
@@ -79,11 +78,11 @@ def _rotated(x: Array, chirps: Iterable[Array], xp: Namespace) -> Array:
 def fixed_chirps(order: float, n: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
     """Return the chirps of one fixed order, from the cache."""
 
-    def made(charge: Charge) -> tuple[np.ndarray, np.ndarray]:
+    def build() -> tuple[np.ndarray, np.ndarray]:
         multiplier, convolver = chirps_of(np.float64(order), n, NUMPY)
-        return charge((multiplier.astype(dtype), convolver.astype(dtype)))
+        return multiplier.astype(dtype), convolver.astype(dtype)
 
-    return SHELF.get(("fractional_fourier", order, n, dtype), made)
+    return CACHE.get(("fractional_fourier", order, n, dtype), build)
 
 
 def chirps_of(order: Array, n: int, xp: Namespace) -> tuple[Array, Array]:

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hpfracc_nn.fractional.cache import Charge, cached_property, free
-from hpfracc_nn.fractional.torch.streams import kept
+from hpfracc_nn.fractional.cache import cached_property, nbytes
+from hpfracc_nn.fractional.torch.streams import Streams, kept
 from hpfracc_nn.fractional.torch.tracing import is_traced
 
 _DENSE_UP_TO = 256  # above it the aten formula of a column goes through the FFT
@@ -25,23 +25,28 @@ _DENSE_UP_TO = 256  # above it the aten formula of a column goes through the FFT
 
 @dataclass(frozen=True, eq=False)
 class ColumnForm:
-    """The weights as they are, [channels, n]; `charge` is told what is made of them."""
+    """The weights as they are, [channels, n]; `made` holds what was made of them, on a device for `streams` to read."""
 
     column: Tensor
-    charge: Charge = field(default=free, repr=False)
+    streams: Streams | None = field(default=None, repr=False)
     multiple: int = field(default=1, init=False)
-    _made: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
+    made: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the column and of what was made of it."""
+        return nbytes((self.column, self.made))
 
     @property
     def matrix(self) -> Tensor:
         """M [channels, n, n] with y = x M on the last axis: M[j, l] = w[l - j]."""
-        found: Tensor = kept(self.charge, self._made, "matrix", self._matrix)
+        found: Tensor = kept(self.streams, self.made, "matrix", self._matrix)
         return found
 
     @property
     def spectrum(self) -> Tensor:
         """The column's transform [channels, padded // 2 + 1], padded so that nothing wraps round; rounded once."""
-        found: Tensor = kept(self.charge, self._made, "spectrum", self._spectrum)
+        found: Tensor = kept(self.streams, self.made, "spectrum", self._spectrum)
         return found
 
     def _matrix(self) -> Tensor:
@@ -86,7 +91,8 @@ class ChunkForm:
         into: From the samples to the states, [L, K].
         decay: Factor of each state from chunk to chunk, [K], float64.
         shared: What kernels made of `into` and `decay` alone; forms of the same two may share it.
-        charge: What is told of everything that is made of the form.
+        streams: Of a CUDA device, which may read the tensors.
+        made: What kernels made of the four.
     """
 
     near: Tensor
@@ -94,8 +100,8 @@ class ChunkForm:
     into: Tensor
     decay: Tensor
     shared: dict[Any, Any] = field(default_factory=dict, repr=False)
-    charge: Charge = field(default=free, repr=False)
-    _operands: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
+    streams: Streams | None = field(default=None, repr=False)
+    made: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -104,8 +110,8 @@ class ChunkForm:
 
     @property
     def nbytes(self) -> int:
-        """Of the four."""
-        return sum(part.nbytes for part in self.parts)
+        """Bytes of the four and of what was made of them."""
+        return nbytes((self.parts, self.made, self.shared))
 
     @cached_property
     def multiple(self) -> int:
@@ -119,11 +125,11 @@ class ChunkForm:
 
     def cached(self, arrangement: Any) -> Any:
         """Return arrangement.operands(self), made once per form."""
-        return kept(self.charge, self._operands, arrangement, partial(arrangement.operands, self))
+        return kept(self.streams, self.made, arrangement, partial(arrangement.operands, self))
 
     def cached_shared(self, arrangement: Any) -> Any:
         """Return the same for operands made of `into` and `decay` alone."""
-        return kept(self.charge, self.shared, arrangement, partial(arrangement.operands, self))
+        return kept(self.streams, self.shared, arrangement, partial(arrangement.operands, self))
 
     def product(self, x: Tensor) -> Tensor:
         rows = _rows(x, self.multiple)

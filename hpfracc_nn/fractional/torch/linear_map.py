@@ -21,7 +21,7 @@ from hpfracc_nn.fractional.boundary import Boundary, difference, finish, transpo
 from hpfracc_nn.fractional.gaps import held
 from hpfracc_nn.fractional.torch.forms import Form
 from hpfracc_nn.fractional.torch.gaps import is_clear
-from hpfracc_nn.fractional.torch.streams import Streams, follow
+from hpfracc_nn.fractional.torch.streams import follow
 from hpfracc_nn.fractional.torch.tiles import multiplied, parts, run_in_parts, step_of
 from hpfracc_nn.fractional.torch.tracing import is_followed
 from hpfracc_nn.fractional.torch.weights import Columns, Weights
@@ -249,8 +249,8 @@ class Toeplitz:
     def _write(self, step: Callable[..., None], plan: Plan, x: Tensor, y: Tensor) -> None:
         """Write what one direction of the plan's kernel makes of x into y, in parts where memory is short."""
         form, boundary, is_stored = self.form, self.boundary, plan.kernel.as_stored
-        if type(form.charge) is Streams:
-            form.charge.follow()
+        if form.streams is not None:
+            form.streams.follow()
         if plan.chunk is None and (is_stored or x.dtype == boundary.dtype):
             step(form, boundary, self.canonical, x, y)
         else:
@@ -258,7 +258,7 @@ class Toeplitz:
 
     def derivative(self, plan: Plan, x: Tensor, g: Tensor, alpha: Tensor) -> Tensor:
         """Return <dy/dalpha, g>: the kernel runs with the derivative of the weights."""
-        follow(self.form.charge)
+        follow(self.form.streams)
         kernel, slopes, total = plan.kernel, self.weights().slopes(alpha), None
         form = kernel.prepare(slopes, kernel.given(plan.workload))
         inner = kernel.inner or partial(multiplied, step_of(plan, "run"))
@@ -305,7 +305,7 @@ class Toeplitz:
     def formula_backward(self, plan: Plan, x: Tensor | None, g: Tensor, alpha: Tensor | None) -> Gradients:
         """See `Product`."""
         weights, form, b = None, self.form, self.boundary
-        follow(form.charge)
+        follow(form.streams)
         if alpha is not None:
             weights = self.weights().at(alpha)
             form, b = self._form_of(plan, weights), weights.boundary

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional import inverse
-from hpfracc_nn.fractional.cache import Charge
 from hpfracc_nn.fractional.definitions import Definition, FourierMultiplier
 from hpfracc_nn.fractional.torch.custom_op import compiled
 from hpfracc_nn.fractional.torch.eager import (
@@ -23,9 +22,9 @@ from hpfracc_nn.fractional.torch.eager import (
     may_be_read,
 )
 from hpfracc_nn.fractional.torch.namespace import TORCH
-from hpfracc_nn.fractional.torch.streams import follow, on
+from hpfracc_nn.fractional.torch.streams import Streams, follow, recorded, streams_on
 from hpfracc_nn.fractional.torch.tracing import is_traced, uncompiled
-from hpfracc_nn.fractional.weights import SHELF
+from hpfracc_nn.fractional.weights import CACHE
 from hpfracc_nn.selection import BackendManager, Site, given_manager
 
 ARRAYS = (Tensor, torch.nn.Parameter)  # the classes that need no further look
@@ -81,13 +80,13 @@ def may_keep(x: Tensor) -> bool:
 def kept(key: tuple[Hashable, ...], build: Callable[[], tuple[np.ndarray, ...]], like: Tensor) -> tuple[Tensor, ...]:
     """Return build() as tensors on the device of `like`, or those of an earlier call with an equal key."""
 
-    def made(charge: Charge) -> tuple[Charge, tuple[Tensor, ...]]:
-        charge = on(like.device, charge)
+    def made() -> tuple[Streams | None, tuple[Tensor, ...]]:
+        streams = streams_on(like.device)
         with torch.inference_mode(False), torch.no_grad():  # autograd refuses tensors that inference mode made
-            return charge, charge(tuple(torch.as_tensor(each, device=like.device) for each in build()))
+            return streams, recorded(streams, tuple(torch.as_tensor(each, device=like.device) for each in build()))
 
-    charge, found = SHELF.get((*key, like.device), made)
-    follow(charge)
+    streams, found = CACHE.get((*key, like.device), made)
+    follow(streams)
     return found
 
 

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional import product_integration as cells
-from hpfracc_nn.fractional.cache import Charge, free
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.gaps import are_finite, held
 from hpfracc_nn.fractional.namespace import NUMPY
@@ -27,10 +26,10 @@ from hpfracc_nn.fractional.tables import slope
 from hpfracc_nn.fractional.torch.eager import check_alpha, check_dense, computed_in
 from hpfracc_nn.fractional.torch.linear_map import Gradients, LinearMap
 from hpfracc_nn.fractional.torch.namespace import TORCH
-from hpfracc_nn.fractional.torch.streams import kept, of, on
+from hpfracc_nn.fractional.torch.streams import kept, streams_of, streams_on
 from hpfracc_nn.fractional.torch.tracing import is_traced, uncompiled
 from hpfracc_nn.fractional.torch.weights import slopes
-from hpfracc_nn.fractional.weights import SHELF
+from hpfracc_nn.fractional.weights import CACHE
 from hpfracc_nn.selection import BackendManager, Plan, Site, carried_out, given_manager
 
 cells.register_kernels("torch", "torch", saves=cells.saves)
@@ -103,14 +102,13 @@ def weights_of(
     evaluate = partial(_evaluated, device, dtype)
     constants = partial(_constants, device=device, by_numpy=isinstance(power, np.ndarray), is_kept=not is_seen)
 
-    def build(charge: Charge) -> cells.Weights:
-        return cells.Weights(
-            grid, power, formulas.largest_power(alpha), evaluate, constants, charge=on(device, charge), keep=kept
-        )
+    def build() -> cells.Weights:
+        keep = partial(kept, None if isinstance(power, Tensor) or is_seen else streams_on(device))
+        return cells.Weights(grid, power, formulas.largest_power(alpha), evaluate, constants, keep=keep)
 
     if isinstance(power, Tensor) or is_seen:
-        return build(free)
-    return SHELF.get(("cells", power.shape, power.tobytes(), times, formulas.inputs, dtype, device), build)
+        return build()
+    return CACHE.get(("cells", power.shape, power.tobytes(), times, formulas.inputs, dtype, device), build)
 
 
 def _evaluated(device: torch.device, dtype: torch.dtype, formula: cells.Formula, orders: np.ndarray | Tensor) -> Tensor:
@@ -148,9 +146,9 @@ def _constants(grid: cells.Grid, device: torch.device, by_numpy: bool, is_kept: 
         return place(B), C, tuple(map(place, A))
 
     def make() -> cells.Constants:
-        return grid.charge((place(B), C if by_numpy else place(C), tuple(map(place, A))))  # type: ignore[no-any-return]
+        return place(B), C if by_numpy else place(C), tuple(map(place, A))
 
-    return kept(of(grid.placed, device), grid.placed, (device, by_numpy), make) if is_kept else make()  # type: ignore[no-any-return]
+    return kept(streams_of(grid.placed, device), grid.placed, (device, by_numpy), make) if is_kept else make()  # type: ignore[no-any-return]
 
 
 # The product

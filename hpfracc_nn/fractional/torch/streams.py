@@ -19,8 +19,6 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from hpfracc_nn.fractional.cache import Charge, free
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -32,27 +30,19 @@ class _Made(NamedTuple):
 
 
 class Streams:
-    """The tensors that one owner keeps on a CUDA device, and the streams that may read them; a `Charge`.
+    """The tensors that one owner keeps on a CUDA device, and the streams that may read them.
 
     Args:
-        charge: What is told of their bytes.
         device: Where they lie.
     """
 
-    def __init__(self, charge: Charge, device: torch.device):
-        self._charge, self._device = charge, device
+    def __init__(self, device: torch.device):
+        self._device = device
         self._made: list[_Made] = []
         self._seen: dict[int, int] = {}  # how many of them each stream may read
 
-    def __call__(self, made: T) -> T:
-        """Take note of what the current stream has just made, and return it."""
-        if is_captured():
-            return made
-        self.tell(made)
-        return self._charge(made)  # type: ignore[no-any-return]
-
-    def tell(self, made: Any) -> None:
-        """Take note without a charge."""
+    def record(self, made: Any) -> None:
+        """Record an event after the tensors that the current stream has just made."""
         stream, event = torch.cuda.current_stream(self._device), torch.cuda.Event()
         event.record(stream)
         self._made.append(_Made(stream.cuda_stream, event, _tensors(made)))
@@ -88,31 +78,39 @@ def is_ordered(device: torch.device) -> bool:
     return device.type in _ORDERED
 
 
-def on(device: torch.device, charge: Charge) -> Charge:
-    """Return the charge for what is kept on a device."""
-    return Streams(charge, device) if device.type in _ORDERED else charge
+def streams_on(device: torch.device) -> Streams | None:
+    """Return the streams of a new owner of tensors on a device; None where work has no order for each stream."""
+    return Streams(device) if device.type in _ORDERED else None
 
 
-def of(store: MutableMapping[Any, Any], device: torch.device) -> Charge:
-    """Return the charge for what a store keeps on a device: one for all of it, under a key of its own."""
-    return store.setdefault(("streams", device), Streams(free, device)) if device.type in _ORDERED else free
+def streams_of(store: MutableMapping[Any, Any], device: torch.device) -> Streams | None:
+    """Return the streams of the tensors that a dictionary holds on a device, which are an entry of it, or None."""
+    return store.setdefault(("streams", device), Streams(device)) if device.type in _ORDERED else None
 
 
-def follow(charge: Charge) -> None:
-    """Let the current stream read what a charge was told of; only on a CUDA device is there anything to do."""
-    if type(charge) is Streams:
-        charge.follow()
+def recorded(streams: Streams | None, made: T) -> T:
+    """Return tensors that the current stream has just made, recorded unless it is captured."""
+    if streams is not None and not is_captured():
+        streams.record(made)
+    return made
 
 
-def kept(charge: Charge, store: MutableMapping[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
-    """Return what `store` has under a key, made and charged if it is not there, for the current stream to read."""
+def follow(streams: Streams | None) -> None:
+    """Let the current stream read what an owner made so far."""
+    if streams is not None:
+        streams.follow()
+
+
+def kept(streams: Streams | None, store: MutableMapping[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
+    """Return store[key], or make() in its place if it is not there, for the current stream to read."""
     found = store.get(key)
     if found is None:
-        found = charge(make())
-        if type(charge) is Streams and is_captured():
+        found = recorded(streams, make())
+        if streams is not None and is_captured():
             return found
         found = store.setdefault(key, found)
-    follow(charge)
+    if streams is not None:
+        streams.follow()
     return found
 
 
@@ -120,14 +118,14 @@ def placed(make: Callable[P, T]) -> Callable[P, T]:
     """Keep the last 64 results of a function that makes tensors on the device which is its last argument."""
 
     @lru_cache(maxsize=64)
-    def made(*given: Any) -> tuple[Charge, T]:
-        charge = on(given[-1], free)
-        return charge, charge(make(*given))  # type: ignore[call-arg]
+    def made(*given: Any) -> tuple[Streams | None, T]:
+        streams = streams_on(given[-1])
+        return streams, recorded(streams, make(*given))  # type: ignore[call-arg]
 
     @wraps(make)
     def found(*given: P.args, **_: P.kwargs) -> T:
-        charge, tensors = made(*given)
-        follow(charge)
+        streams, tensors = made(*given)
+        follow(streams)
         return tensors
 
     found.forget = made.cache_clear  # type: ignore[attr-defined]
@@ -135,7 +133,7 @@ def placed(make: Callable[P, T]) -> Callable[P, T]:
 
 
 def _tensors(made: Any) -> list[Tensor]:
-    """Return the tensors of a tensor, a tuple or a form."""
+    """Return the tensors of a tensor, a tuple or a dataclass."""
     if isinstance(made, Tensor):
         return [made]
     if is_dataclass(made):

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from hpfracc_nn.fractional import tables
 from hpfracc_nn.fractional.boundary import Boundary, boundary_of
-from hpfracc_nn.fractional.cache import Charge, cached_property, free
+from hpfracc_nn.fractional.cache import cached_property, nbytes
 from hpfracc_nn.fractional.definitions import Definition, family
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.schemes.exponentials import SHORTEST, Nodes, exponentials, exponentials_over
@@ -27,9 +27,9 @@ from hpfracc_nn.fractional.stencil import Stencil
 from hpfracc_nn.fractional.tables import Domain, Points, Table
 from hpfracc_nn.fractional.torch.forms import ChunkForm, ColumnForm, toeplitz
 from hpfracc_nn.fractional.torch.namespace import TORCH
-from hpfracc_nn.fractional.torch.streams import follow, is_ordered, kept, of, on
+from hpfracc_nn.fractional.torch.streams import Streams, follow, is_ordered, kept, recorded, streams_of, streams_on
 from hpfracc_nn.fractional.torch.tracing import is_traced
-from hpfracc_nn.fractional.weights import SHELF, fixed_stencil, transitions, without_negligible
+from hpfracc_nn.fractional.weights import CACHE, fixed_stencil, transitions, without_negligible
 
 
 class Source:
@@ -99,17 +99,22 @@ class Columns:
         source: Of the weights.
         alpha: A learned order; None where it is the definition's own.
         tabulated: Whether a learned order may use tables; without them the formulas are traced, which is slower.
-        charge: What is told of every tensor that is made.
+        streams: Of a CUDA device, where the weights are kept.
     """
 
-    def __init__(self, source: Source, alpha: Tensor | None, tabulated: bool, charge: Charge):
+    def __init__(self, source: Source, alpha: Tensor | None, tabulated: bool, streams: Streams | None):
         self.source, self.definition, self.n, self.dtype = source, source.definition, source.n, source.dtype
-        self.device, self.nodes, self.charge = source.device, source.nodes, charge
+        self.device, self.nodes, self.streams = source.device, source.nodes, streams
         self._alpha, self._dt, self._tabulated = alpha, source.dt, tabulated and source.family is not None
         self._orders: Orders | NumpyOrders | None = None
         self._forms: dict[int, ColumnForm | ChunkForm] = {}
         self._columns: Tensor | None = None
         self._boundary: Boundary | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that was made so far."""
+        return nbytes((self._forms, self._columns))
 
     @property
     def is_fixed(self) -> bool:
@@ -142,7 +147,7 @@ class Columns:
         if 0 not in self._forms:
             table = self.source.table(0) if self._tabulated else None
             if table is None:
-                self._forms[0] = ColumnForm(self._cast(self._at(np.arange(self.n))), self.charge)
+                self._forms[0] = ColumnForm(self._cast(self._at(np.arange(self.n))), self.streams)
             else:
                 (column,) = self._evaluated(table)
                 self._forms[0] = ColumnForm(column)
@@ -217,9 +222,9 @@ class Columns:
         return ChunkForm(
             self._cast(toeplitz(values[..., :length], length)),
             self._cast(far),
-            self.charge(self._tensor(form.into).to(self.dtype)),
-            self.charge(self._tensor(form.decay)),
-            charge=self.charge,
+            recorded(self.streams, self._tensor(form.into).to(self.dtype)),
+            recorded(self.streams, self._tensor(form.decay)),
+            streams=self.streams,
         )
 
     def _single(self, near: Tensor) -> ChunkForm:
@@ -227,8 +232,8 @@ class Columns:
         channels, length, _ = near.shape
         zeros = near.new_zeros(channels, 1, length), near.new_zeros(length, 1)
         no_decay = torch.zeros(1, dtype=torch.float64, device=self.device)
-        far, into, decay = self.charge((*zeros, no_decay))
-        return ChunkForm(near, far, into, decay, charge=self.charge)
+        far, into, decay = recorded(self.streams, (*zeros, no_decay))
+        return ChunkForm(near, far, into, decay, streams=self.streams)
 
     def _at(self, lags: np.ndarray) -> Tensor:
         values = self._tensor(self.stencil.column(lags))
@@ -240,7 +245,7 @@ class Columns:
     def _cast(self, values: Tensor) -> Tensor:
         if self._alpha is None:
             values = without_negligible(values, TORCH)
-        return self.charge(values.to(self.dtype).contiguous())
+        return recorded(self.streams, values.to(self.dtype).contiguous())
 
 
 class Weights(Columns):
@@ -254,7 +259,7 @@ class Weights(Columns):
         device: Where.
         alpha: A tensor that stands for the definition's order, which then is any in its bounds.
         tabulated: Whether a tensor alpha may use tables; without them the formulas are traced, which is slower.
-        charge: What is told of every tensor that they make.
+        streams: Of a CUDA device, where the weights are kept.
 
     Attributes:
         kept: What callers make of them, with the same life.
@@ -271,20 +276,22 @@ class Weights(Columns):
         *,
         alpha: Tensor | None = None,
         tabulated: bool = True,
-        charge: Charge = free,
+        streams: Streams | None = None,
     ):
         if alpha is None and not definition.is_fixed:
             alpha = definition.alpha
         source = source_of(definition, n, dt, dtype, device, alpha is None)
-        Columns.__init__(self, source, alpha, tabulated, charge)
+        Columns.__init__(self, source, alpha, tabulated, streams)
         self.kept: dict[Any, Any] = {}
         self.again: Callable[[], Weights] | None = None
 
     @classmethod
-    def of(cls, source: Source, alpha: Tensor | None, tabulated: bool = True, charge: Charge = free) -> Weights:
+    def of(
+        cls, source: Source, alpha: Tensor | None, tabulated: bool = True, streams: Streams | None = None
+    ) -> Weights:
         """Return the weights of a source, of its own order or of a learned one."""
         found = cls.__new__(cls)
-        Columns.__init__(found, source, alpha, tabulated, charge)
+        Columns.__init__(found, source, alpha, tabulated, streams)
         found.kept, found.again = {}, None
         return found
 
@@ -308,7 +315,7 @@ class Slopes(Columns):
     """
 
     def __init__(self, of: Weights, alpha: Tensor):
-        super().__init__(of.source, alpha, of._tabulated, free)
+        super().__init__(of.source, alpha, of._tabulated, None)
         self._orders = of._orders
 
     @cached_property
@@ -356,13 +363,13 @@ def weights_of(
     if alpha is not None or not definition.is_fixed:
         return Weights(definition, n, dt, dtype, device, alpha=alpha)
 
-    def build(charge: Charge) -> Weights:
-        made = Weights(definition, n, dt, dtype, device, charge=on(device, charge))
+    def build() -> Weights:
+        made = Weights(definition, n, dt, dtype, device, streams=streams_on(device))
         made.again = partial(weights_of, definition, n, dt, dtype, device)
         return made
 
-    found = SHELF.get(("torch", definition, n, dt, dtype, device), build)
-    follow(found.charge)
+    found = CACHE.get(("torch", definition, n, dt, dtype, device), build)
+    follow(found.streams)
     return found
 
 
@@ -383,15 +390,15 @@ def weights_at(source: Source, alpha: Tensor) -> Weights:
             return Weights.of(source, alpha)
         copy = alpha.detach().clone()  # the values must stay, whatever is written into alpha
 
-        def build(charge: Charge) -> Weights:
-            made = Weights.of(source, copy, charge=on(source.device, charge))
+        def build() -> Weights:
+            made = Weights.of(source, copy, streams=streams_on(source.device))
             made.again = partial(weights_at, source, copy)
             return made
 
         of = source.definition, source.n, source.dt, source.dtype, source.device
-        found = SHELF.get(("torch", "values", *of, *key), build)
+        found = CACHE.get(("torch", "values", *of, *key), build)
         lately[key] = weakref.ref(found)
-    follow(found.charge)
+    follow(found.streams)
     return found
 
 
@@ -506,7 +513,7 @@ class Orders:
 
     def _kept(self, store: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
         """Return what a store has; what a tracer sees is made for it."""
-        return make() if self._traced else kept(of(store, self._device), store, key, make)
+        return make() if self._traced else kept(streams_of(store, self._device), store, key, make)
 
 
 _SMALL: dict[Any, Any] = {}  # a few short ranges and matrices for each device

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-from hpfracc_nn.fractional.cache import Charge, Shelf
+from hpfracc_nn.fractional.cache import ByteCache
 from hpfracc_nn.fractional.jax.arrays import JAX, Array
 from hpfracc_nn.fractional.jax.float64 import in_float64, mapped
 from hpfracc_nn.fractional.namespace import NUMPY, Namespace
@@ -26,7 +26,7 @@ from hpfracc_nn.solvers.history import History
 from hpfracc_nn.solvers.jax.arguments import Orders
 from hpfracc_nn.solvers.schemes import Scheme
 
-_SHELF = Shelf(1 << 28)  # bytes of all weights that are kept
+_CACHE = ByteCache(1 << 28)
 _GRID = (1e-3, 0.02, 0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9, 0.98, 1 - 1e-3, 1)  # of the interval of traced orders
 
 
@@ -127,11 +127,11 @@ def _nodes(given: Sum, orders: tuple[float, ...]) -> Nodes | None:
 
 
 def _fixed(given: Sum, orders: tuple[float, ...], dt: float, nodes: Nodes | None) -> Weights:
-    def computed(charge: Charge) -> Weights:
+    def computed() -> Weights:
         found = given._joined(given._parts(np.array(orders), dt, nodes, NUMPY), np)
-        return jax.tree.map(lambda each: charge(np.ascontiguousarray(each, dtype=given.dtype)), found)  # type: ignore[no-any-return]
+        return jax.tree.map(lambda each: np.ascontiguousarray(each, dtype=given.dtype), found)  # type: ignore[no-any-return]
 
-    return _SHELF.get((given, orders, dt, nodes), computed)
+    return _CACHE.get((given, orders, dt, nodes), computed)
 
 
 def _of_columns(columns: Any, starts: Any, coefficients: Any, xp: ModuleType) -> Weights:

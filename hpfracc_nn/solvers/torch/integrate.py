@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpfracc_nn.fractional.cache import Charge, Shelf, cached_property, free
+from hpfracc_nn.fractional.cache import ByteCache, cached_property
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.fractional.torch.tracing import is_watched
@@ -309,7 +309,7 @@ step_of.register(BDF2, ImplicitStep)
 
 
 T = TypeVar("T")
-_SHELF = Shelf(1 << 28)  # bytes of all weights that are kept
+_CACHE = ByteCache(1 << 28)
 _NAMES = {torch.float32: "float32", torch.float64: "float64"}
 
 Progress = Callable[[int, int], None]
@@ -346,8 +346,8 @@ class Problem:
         self.dt = float(self.times[-1] - self.times[0]) / self.n_steps
         self.layout = self.field.layout
         self.like = self.field.times[0]
-        self.kept = self._shelved(self._uniform, self.dt, self.history) if self.is_uniform else None
-        self.matrix = None if self.is_uniform else self._shelved(self._any_mesh, self.times.tobytes())
+        self.kept = self._cached(self._uniform, self.dt, self.history) if self.is_uniform else None
+        self.matrix = None if self.is_uniform else self._cached(self._any_mesh, self.times.tobytes())
         self.own_weights = self._diagonal()  # of f_n in the last memory of step n
 
     def pick(self, needs_gradient: bool) -> Plan:
@@ -501,23 +501,19 @@ class Problem:
             lambda: torch.maximum(known.amax(0), -known.amin(0)),
         )
 
-    def _shelved(self, build: Callable[[Charge], T], *key: Hashable) -> T:
+    def _cached(self, build: Callable[[], T], *key: Hashable) -> T:
         """Return weights that are kept for later solves, where the orders stay."""
         if not self.is_fixed:
-            return build(free)
+            return build()
         name = _NAMES[self.like.dtype]
-        return _SHELF.get((self.scheme, tuple(self.orders.tolist()), self.n_steps, name, *key), build)
+        return _CACHE.get((self.scheme, tuple(self.orders.tolist()), self.n_steps, name, *key), build)
 
-    def _uniform(self, charge: Charge) -> Kept:
+    def _uniform(self) -> Kept:
         weights = self.scheme.weights(self.orders, self.n_steps, self.dt, NUMPY)
-        kept = self.history.keep(weights, _NAMES[self.like.dtype], NUMPY)
-        for each in (kept.columns, kept.starts, kept.coefficients):
-            if each is not None:
-                charge(each)
-        return kept
+        return self.history.keep(weights, _NAMES[self.like.dtype], NUMPY)
 
-    def _any_mesh(self, charge: Charge) -> Matrix:
-        return Matrix(self.scheme, self.orders, self.times, charge)
+    def _any_mesh(self) -> Matrix:
+        return Matrix(self.scheme, self.orders, self.times)
 
     def _states(self) -> int:
         """Return the states that can stand for the weights: exponentials and exact lags; 0 where none can."""

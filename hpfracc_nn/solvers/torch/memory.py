@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpfracc_nn.fractional.cache import Charge, cached_property
+from hpfracc_nn.fractional.cache import cached_property, nbytes
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.schemes.exponentials import Nodes
 from hpfracc_nn.selection import Plan, Site, Work, Workload, carried_out
@@ -100,13 +100,17 @@ class Matrix:
         scheme: Whose.
         alpha: [a].
         times: The mesh.
-        charge: Told of what is kept.
     """
 
-    def __init__(self, scheme: Scheme, alpha: np.ndarray, times: np.ndarray, charge: Charge):
+    def __init__(self, scheme: Scheme, alpha: np.ndarray, times: np.ndarray):
         self.scheme, self.alpha, self.times = scheme, alpha, times
-        self._charge, self._room = charge, _KEPT
+        self._room = _KEPT
         self._blocks: dict[tuple[int, int, int, int], np.ndarray] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that is kept."""
+        return nbytes(vars(self))
 
     def block(self, first: int, last: int, begin: int, end: int) -> np.ndarray:
         """Return the weights of steps first to last - 1 for values begin to end - 1, [a, sets, rows, columns].
@@ -121,15 +125,12 @@ class Matrix:
                 found = found * (np.arange(first, last)[:, None] > np.arange(begin, end))
             if found.nbytes <= self._room:
                 self._room -= found.nbytes
-                self._blocks[key] = self._charge(found)
+                self._blocks[key] = found
         return found
 
     @cached_property
     def diagonal(self) -> np.ndarray:
         """What f_n gets at step n, [a, sets, steps + 1]."""
-        return self._charge(self._diagonal())  # type: ignore[no-any-return]
-
-    def _diagonal(self) -> np.ndarray:
         n = self.times.size
         found = np.zeros((self.alpha.size, self.scheme.sets, n))
         for first in range(1, n, _AT_ONCE):

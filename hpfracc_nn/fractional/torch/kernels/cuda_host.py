@@ -21,7 +21,7 @@ from hpfracc_nn.fractional.torch.forms import ChunkForm
 from hpfracc_nn.fractional.torch.kernels import cuda_launch, cuda_product
 from hpfracc_nn.fractional.torch.kernels.cuda_launch import Source
 from hpfracc_nn.fractional.torch.kernels.cuda_product import Arrangement, Scan
-from hpfracc_nn.fractional.torch.streams import Streams, on
+from hpfracc_nn.fractional.torch.streams import recorded, streams_on
 from hpfracc_nn.fractional.torch.tiles import Shape, Step, parts
 from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, register
 
@@ -96,12 +96,10 @@ class There:
     device: torch.device
 
     def operands(self, form: ChunkForm) -> ChunkForm:
-        """Return the form there; the account of the one here is told of what is made of it."""
-        near, far, into, decay = (part.to(self.device) for part in form.parts)
-        there = ChunkForm(near, far, into, decay, charge=on(self.device, form.charge))
-        if isinstance(there.charge, Streams):
-            there.charge.tell(there.parts)
-        return there
+        """Return the form there."""
+        streams = streams_on(self.device)
+        near, far, into, decay = recorded(streams, tuple(part.to(self.device) for part in form.parts))
+        return ChunkForm(near, far, into, decay, streams=streams)
 
 
 def through(lanes: Sequence[Lane], shape: Shape, rows: int, x: Tensor, y: Tensor) -> None:

@@ -21,7 +21,6 @@ import sys
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -44,7 +43,6 @@ _ALIGNED = 64  # bytes: XLA copies what lies elsewhere
 _ACCELERATORS = ("jax_plugins", "libtpu")  # the packages through which JAX finds other platforms
 _CUDA = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 _FORKED = "this process was forked after JAX was loaded; start DataLoader workers with multiprocessing_context='spawn'"
-_operands: WeakKeyDictionary[Form, tuple[Array, ...]] = WeakKeyDictionary()
 _forked = False
 
 
@@ -79,7 +77,7 @@ def compute(step: Step, data: tuple[Tensor, ...], shape: tuple[int, ...], operan
 
 def kept(form: Form, make: Callable[[], tuple[Tensor, ...]], step: Step | None = None) -> tuple[Array, ...]:
     """Return the tensors that `make` makes of a form, through `step` if there is one, as XLA's arrays, made once."""
-    found = _operands.get(form)
+    found: tuple[Array, ...] | None = form.made.get("xla")
     if found is None:
         jax = _jax()
         with jax.enable_x64(True):
@@ -87,7 +85,7 @@ def kept(form: Form, make: Callable[[], tuple[Tensor, ...]], step: Step | None =
             found = tuple(jax.dlpack.from_dlpack(each.detach().clone().contiguous()) for each in make())
             if step is not None:
                 found = _compiled(step)(*found)
-        _operands[form] = form.charge(found)
+        form.made["xla"] = found
     return found
 
 
