@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 import hpfracc_nn as fnn
+from hpfracc_nn.fractional.torch import custom_op
 from hpfracc_nn.selection import default_manager
 
 # What the compiler tells about its own parts.
@@ -141,6 +143,57 @@ def test_one_graph_serves_all_later_calls() -> None:
         call(rand(2, N))
         fnn.derivative(np.ones(5), fnn.Caputo(0.4))  # other frameworks in between
     assert counter.frame_count == 1
+
+
+@dataclass(frozen=True, eq=False)
+class Scaled(fnn.Caputo):
+    """Weights times a number that every option has a part in."""
+
+    count: int = field(default=1, kw_only=True)
+    shifts: tuple[Any, ...] = field(default=(), kw_only=True)
+    label: str | None = field(default=None, kw_only=True)
+    is_twice: bool = field(default=False, kw_only=True)
+
+    def _left(self, alpha: Any, m: int, lags: np.ndarray, xp: Any) -> Any:
+        (shift, name), *_ = self.shifts or ((0.0, ""),)
+        assert type(self.count) is int
+        assert type(name) is str
+        factor = self.count + shift + len(name) + (0.5 if self.label is None else len(self.label))
+        return super()._left(alpha, m, lags, xp) * (factor * (1 + self.is_twice))
+
+
+@pytest.mark.parametrize("learns", [False, True], ids=["fixed", "learned"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"count": 3, "shifts": ((1e-17 + 0.1, 'a "b" \\'), None), "label": "two", "is_twice": True}],
+    ids=["default", "own"],
+)
+def test_options_of_every_plain_type_are_part_of_the_graph(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], learns: bool
+) -> None:
+    monkeypatch.setitem(fnn.fractional.definitions.DEFINITIONS, "scaled", Scaled)
+    monkeypatch.setitem(custom_op._NAMES, Scaled, "scaled")
+    x, alpha = rand(2, 40), order().requires_grad_()
+
+    def call(x: Tensor, alpha: Tensor) -> Tensor:
+        return fnn.derivative(x, Scaled(alpha if learns else 0.4, **options))
+
+    found, wanted = compiled(call)(x, alpha), call(x, alpha)
+    assert close(found, wanted)
+    if learns:
+        slope, other = (torch.autograd.grad(y.square().sum(), alpha)[0] for y in (found, wanted))
+        assert close(slope, other)
+    program = torch.export.export(Called(call), (x, alpha), strict=False)
+    assert close(program.module()(x, alpha), wanted)
+
+
+class Called(nn.Module):
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.function(*inputs)
 
 
 @pytest.mark.slow
@@ -279,7 +332,7 @@ def test_a_second_backward_through_a_compiled_graph_is_refused() -> None:
 def test_a_batch_of_gradients_through_a_compiled_graph_is_refused() -> None:
     x = rand(2, 40).requires_grad_()
     y = compiled(derivative)(x, order())
-    with pytest.raises(RuntimeError, match="Batching rule not implemented for hpfracc_nn::backward"):
+    with pytest.raises(RuntimeError, match="Batching rule not implemented for hpfracc_nn::operator_backward"):
         torch.autograd.grad(y, x, torch.stack([y.detach(), x.detach()]), is_grads_batched=True)
 
 

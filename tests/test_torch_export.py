@@ -56,7 +56,7 @@ def strict(request: pytest.FixtureRequest) -> bool:
 def test_a_program_serves_every_size_and_holds_one_operation_a_call(strict: bool) -> None:
     net = Net()
     program = exported(net, rand(4, 3, 60), strict)
-    found = [node for node in program.graph.nodes if node.target is torch.ops.hpfracc_nn.apply.default]
+    found = [node for node in program.graph.nodes if node.target is torch.ops.hpfracc_nn.operator.default]
     assert len(found) == 3
     held = [argument for node in found for argument in node.args if not isinstance(argument, torch.fx.Node)]
     kinds = {

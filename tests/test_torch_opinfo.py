@@ -17,7 +17,7 @@ from torch.testing._internal.common_utils import TestGradients as TorchJudge
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
 from hpfracc_nn.fractional.definitions import Caputo, Definition, GrunwaldLetnikov, RiemannLiouville
-from hpfracc_nn.fractional.torch.custom_op import APPLY, BACKWARD
+from hpfracc_nn.fractional.torch.custom_op import APPLY, BACKWARD, as_json
 from hpfracc_nn.selection import default_manager
 from tests.torch_cases import DT, KERNELS, Forced, Refused, every_kernel
 
@@ -222,7 +222,8 @@ def test_vmap_over_any_axis_of_any_input_is_a_loop(forced: Forced, size: int) ->
 def opaque_arguments(learned: bool, requires_grad: bool) -> tuple[Any, ...]:
     x = torch.rand(2, 3, 40, dtype=torch.float64, requires_grad=requires_grad)
     alpha = torch.tensor([0.2, 0.5, 0.7], dtype=torch.float64, requires_grad=requires_grad) if learned else None
-    return x, alpha, [] if learned else [0.5], [], "riemann_liouville", "bdf2", [], [], [], DT, -1, "test"
+    definition = as_json(RiemannLiouville(0.5, "bdf2", (0, 1)), learned)
+    return x, alpha, definition, DT, -1, "test"
 
 
 @pytest.fixture(params=KERNELS, ids=lambda kernel: kernel.name)

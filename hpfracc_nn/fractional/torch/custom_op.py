@@ -1,19 +1,19 @@
 """The operators inside torch.compile and torch.export: one opaque operation that asks the manager when it runs.
 
-`hpfracc_nn::apply` takes tensors, numbers and names only, so that an exported graph holds the whole definition and no
-address. A compiler sees its shape (the fake kernel) and its backward, `hpfracc_nn::backward`; forward mode, torch.func
-and a gradient that is differentiated again get the aten formula instead, and vmap makes one call with one more axis.
+`hpfracc_nn::operator` takes tensors, numbers and strings only, one of which is the definition as JSON, so that an
+exported graph holds the whole definition and no address. A compiler sees its shape (the fake kernel) and its backward,
+`hpfracc_nn::operator_backward`; forward mode, torch.func and a gradient that is differentiated again get the aten
+formula instead, and vmap makes one call with one more axis.
 The weights are never traced: that takes a second a layer.
 """
 
 from __future__ import annotations
 
-import functools
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,13 +21,13 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import DEFINITIONS, Definition
 from hpfracc_nn.fractional.layout import Layout, layout_of
 from hpfracc_nn.fractional.torch.eager import (
-    alpha_shape,
     arranged,
     check_alpha,
     check_dense,
     computed,
     computed_in,
     floating_alpha,
+    orders_shape,
     planned,
     restored,
     taken_as,
@@ -39,48 +39,28 @@ from hpfracc_nn.selection import BackendManager, Site, default_manager, is_proce
 
 _NAMES = {kind: name for name, kind in DEFINITIONS.items()}
 
-_OPERATOR = (
-    "float[] orders, int[] shape, str definition, str scheme, float[] bounds, float[] numbers, str[] words, float dt, "
-    "int dim, str owner"
-)
+_OPERATOR = "str definition, float dt, int dim, str owner"
 _NEEDS = "bool needs_x=False, bool needs_alpha=False"
 _TAGS = (torch.Tag.pt2_compliant_tag,)
 _LIBRARY = torch.library.Library("hpfracc_nn", "DEF")
-_LIBRARY.define(f"apply(Tensor x, Tensor? alpha, {_OPERATOR}, {_NEEDS}, bool traced=False) -> Tensor", tags=_TAGS)
-_LIBRARY.define(f"backward(Tensor g, Tensor? x, Tensor? alpha, {_OPERATOR}, {_NEEDS}) -> Tensor[]", tags=_TAGS)
-APPLY, BACKWARD = torch.ops.hpfracc_nn.apply.default, torch.ops.hpfracc_nn.backward.default
+_LIBRARY.define(f"operator(Tensor x, Tensor? alpha, {_OPERATOR}, {_NEEDS}, bool traced=False) -> Tensor", tags=_TAGS)
+_LIBRARY.define(f"operator_backward(Tensor g, Tensor? x, Tensor? alpha, {_OPERATOR}, {_NEEDS}) -> Tensor[]", tags=_TAGS)
+APPLY, BACKWARD = torch.ops.hpfracc_nn.operator.default, torch.ops.hpfracc_nn.operator_backward.default
 
 
 class Operator(NamedTuple):
-    """What an operation is told besides its tensors: alpha is a tensor argument, else `orders` in `shape`.
+    """The arguments of an operation besides its tensors; `definition` is what `as_json` returns."""
 
-    `numbers` and `words` are the definition's own options, in the order of its fields.
-    """
-
-    orders: Sequence[float]
-    shape: Sequence[int]
     definition: str
-    scheme: str
-    bounds: Sequence[float]
-    numbers: Sequence[float]
-    words: Sequence[str]
     dt: float
     dim: int
     owner: str
-
-    def at(self, alpha: Tensor | None) -> Definition:
-        """Return the definition with its alpha."""
-        options: tuple[float | str, ...] = (*self.numbers, *self.words)
-        given = self.scheme, tuple(self.bounds), options
-        if alpha is None:
-            return _fixed(self.definition, *given, tuple(self.orders), tuple(self.shape))
-        return _defined(self.definition, alpha, *given)
 
     def eagerly(self, x: Tensor, alpha: Tensor | None) -> Tensor:
         """Return what a plain call returns: autograd and every transform of torch.func follow it."""
         if not all(isinstance(size, int) for size in x.shape):
             x = x.reshape([int(size) for size in x.shape])  # the formula is written for one size
-        return computed(self.owner, x, self.at(alpha), self.dt, self.dim, _site(), alpha)
+        return computed(self.owner, x, from_json(self.definition), self.dt, self.dim, _site(), alpha)
 
 
 def compiled(
@@ -95,26 +75,21 @@ def compiled(
     """Return the operator applied to `x`, in a way that a compiler can follow.
 
     Raises:
-        ValueError: In torch.export, where the manager or the class of the definition is the caller's own.
+        ValueError: In torch.export, where the manager or the class of the definition is the caller's own, or an option
+            is no number, string, tuple or None.
     """
     check_dense(owner, "x", x)
-    name = _NAMES.get(type(definition))
+    text = as_json(definition, alpha is not None)
     manager = where.manager if isinstance(where, Site) else where
-    if name is None or not (manager is None or is_process_wide(manager)):
+    if text is None or not (manager is None or is_process_wide(manager)):
         if torch.compiler.is_exporting():
             raise ValueError(
                 f"{owner}: torch.export needs the process-wide BackendManager and a definition among "
-                f"{', '.join(DEFINITIONS)}; leave manager=None and configure() that manager."
+                f"{', '.join(DEFINITIONS)}, with numbers, strings and tuples of them as options; leave manager=None "
+                "and configure() that manager."
             )
         return _outside(owner, x, definition, dt, dim, where, alpha)
-    dt = errors.positive_step(owner, dt)
-    bounds = [] if definition.bounds is None else list(definition.bounds)
-    numbers = [option for option in definition.options if isinstance(option, float)]
-    words = [option for option in definition.options if isinstance(option, str)]
-    rest = name, definition.scheme, bounds, numbers, words, dt, dim, owner
-    if alpha is not None:
-        return APPLY(x, alpha, [], [], *rest)
-    return APPLY(x, None, list(definition.orders), list(alpha_shape(definition)), *rest)
+    return APPLY(x, alpha, text, errors.positive_step(owner, dt), dim, owner)
 
 
 def _outside(
@@ -138,27 +113,52 @@ def _site() -> Site:
     return default_manager().shared_site("toeplitz", "torch", "compiled")
 
 
-@functools.lru_cache(maxsize=256)
-def _fixed(
-    definition: str,
-    scheme: str,
-    bounds: tuple[float, ...],
-    options: tuple[float | str, ...],
-    orders: tuple[float, ...],
-    shape: tuple[int, ...],
-) -> Definition:
-    return _defined(definition, np.reshape(orders, shape).tolist(), scheme, bounds, options)
+def as_json(definition: Definition, is_learned: bool) -> str | None:
+    """Return a definition as JSON, of a learned order its family at the upper bound; None where that is impossible.
+
+    Such as '{"definition":"caputo","alpha":0.5,"scheme":"l1_2","bounds":null,"side":"left"}'. Compilers follow this
+    function, but not Python's own.
+    """
+    name = _NAMES.get(type(definition))
+    if name is None:
+        return None
+    bounds = definition.interval if is_learned else definition.bounds
+    alpha = definition.interval[1] if is_learned else definition.alpha
+    names = ("definition", "alpha", "scheme", "bounds", "side", *definition.own_fields)
+    fields = (name, alpha, definition.scheme, bounds, definition.side, *definition.options)
+    values = [_encoded(value) for value in fields]
+    if None in values:
+        return None
+    return "{" + ",".join([f'"{key}":{value}' for key, value in zip(names, values, strict=True)]) + "}"
 
 
-def _defined(
-    definition: str, alpha: Any, scheme: str, bounds: tuple[float, ...], options: tuple[float | str, ...]
-) -> Definition:
-    """Return a definition from what `compiled` told of it; options of one type keep their order."""
-    kind = DEFINITIONS[definition]
-    found = kind(alpha, scheme, bounds or None)  # type: ignore[arg-type]
-    names = sorted(kind.own_fields, key=lambda name: isinstance(getattr(found, name), str))
-    chosen: dict[str, Any] = dict(zip(names, options, strict=True))
-    return replace(found, **chosen) if chosen else found
+def _encoded(value: Any) -> str | None:
+    """Return a number, a string, a tuple of them or None as JSON; None for other objects."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return repr(float.fromhex(value.hex()))  # `hex`, because a compiler makes a constant of it
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if isinstance(value, tuple):
+        parts = [_encoded(each) for each in value]
+        return None if None in parts else "[" + ",".join([str(each) for each in parts]) + "]"
+    return None
+
+
+@lru_cache(maxsize=1024)
+def from_json(text: str) -> Definition:
+    """Return the definition that `as_json` returned."""
+    fields = {name: _as_tuples(value) for name, value in json.loads(text).items()}
+    return DEFINITIONS[fields.pop("definition")](**fields)
+
+
+def _as_tuples(value: Any) -> Any:
+    return tuple(_as_tuples(each) for each in value) if isinstance(value, list) else value
 
 
 # Forward
@@ -167,14 +167,14 @@ def _defined(
 def _run(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
     """Run the plan's kernel: `x` is a plain tensor here, and whatever stood around the call is gone."""
     operator, needs_x, needs_alpha, _ = _read(given)
-    definition = operator.at(alpha)
+    definition = from_json(operator.definition)
     if alpha is not None and not needs_alpha:
-        check_alpha(operator.owner, definition)
-    layout, dtype = _layout(operator, x, definition), computed_in(operator.owner, x, definition)
+        check_alpha(operator.owner, definition, alpha)
+    layout, dtype = _layout(operator, x, alpha), computed_in(operator.owner, x, definition)
     if 0 in layout.canonical:
         return torch.empty_like(x, memory_format=torch.contiguous_format)
     with plainly():
-        weights = weights_of(definition, layout.n, operator.dt, dtype, x.device)
+        weights = weights_of(definition, layout.n, operator.dt, dtype, x.device, alpha)
         data = arranged(x, layout, taken_as(x.dtype, dtype, definition))
         site = _site()
         linear = LinearMap(site, *planned(site.pick, data, weights, layout, site, needs_x, needs_alpha))
@@ -187,8 +187,7 @@ def _fake(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
     computed_in(operator.owner, x)
     if alpha is not None:
         floating_alpha(operator.owner, alpha)
-    axis = errors.axis(operator.owner, operator.dim, x.ndim)
-    shape = tuple(operator.shape if alpha is None else alpha.shape)
+    axis, shape = errors.axis(operator.owner, operator.dim, x.ndim), _orders_shape(operator, alpha)
     layout_of.__wrapped__(operator.owner, tuple(x.shape), axis, shape)  # sizes may be symbols, which no cache holds
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
@@ -246,12 +245,12 @@ class _Opaque(torch.autograd.Function):
 def _run_backward(g: Tensor, x: Tensor | None, alpha: Tensor | None, *given: Any) -> list[Tensor]:
     """Run the kernel's adjoint, and where alpha's gradient is wanted once more the kernel, with derived weights."""
     operator, needs_x, needs_alpha, _ = _read(given)
-    definition = operator.at(alpha)
-    layout, dtype = _layout(operator, g, definition), computed_in(operator.owner, g, definition)
+    definition = from_json(operator.definition)
+    layout, dtype = _layout(operator, g, alpha), computed_in(operator.owner, g, definition)
     if 0 in layout.canonical:
         return _like(g, alpha, needs_x, needs_alpha, torch.zeros_like)
     with plainly():
-        weights = weights_of(definition, layout.n, operator.dt, dtype, g.device)
+        weights = weights_of(definition, layout.n, operator.dt, dtype, g.device, alpha)
         grads = arranged(g.detach(), layout, taken_as(g.dtype, dtype, definition))
         site = _site()
         linear = LinearMap(site, *planned(site.pick_backward, grads, weights, layout, site, needs_x, needs_alpha))
@@ -341,19 +340,19 @@ def _orders_with_batch(info: Any, alpha: Tensor, where: int | None, ndim: int) -
 
 
 def _read(given: tuple) -> tuple[Operator, bool, bool, bool]:
-    """Return what stands behind the tensors; the dispatcher leaves out what has its default value.
-
-    A program of AOTInductor hands over None where a list is empty.
-    """
+    """Return the arguments after the tensors; the dispatcher leaves out those that have their default value."""
     count = len(Operator._fields)
     needs_x, needs_alpha, traced = (*given[count:], False, False, False)[:3]
-    known: list[Any] = [() if each is None else each for each in given[:count]]
-    return Operator(*known), needs_x, needs_alpha, traced
+    return Operator(*given[:count]), needs_x, needs_alpha, traced
 
 
-def _layout(operator: Operator, x: Tensor, definition: Definition) -> Layout:
+def _layout(operator: Operator, x: Tensor, alpha: Tensor | None) -> Layout:
     axis = errors.axis(operator.owner, operator.dim, x.ndim)
-    return layout_of(operator.owner, x.shape, axis, alpha_shape(definition))
+    return layout_of(operator.owner, x.shape, axis, _orders_shape(operator, alpha))
+
+
+def _orders_shape(operator: Operator, alpha: Tensor | None) -> tuple[int, ...]:
+    return orders_shape(from_json(operator.definition), alpha)
 
 
 def _refuse_tangents(owner: str, tensors: Sequence[Tensor]) -> None:
@@ -375,13 +374,13 @@ def _like(
 
 
 for _name, _key, _kernel in (
-    ("apply", "CompositeExplicitAutograd", _run),
-    ("backward", "CompositeExplicitAutograd", _run_backward),
-    ("apply", "Autograd", _autograd),
-    ("backward", "Autograd", _autograd_backward),
+    ("operator", "CompositeExplicitAutograd", _run),
+    ("operator_backward", "CompositeExplicitAutograd", _run_backward),
+    ("operator", "Autograd", _autograd),
+    ("operator_backward", "Autograd", _autograd_backward),
 ):
     _LIBRARY.impl(_name, uncompiled(_kernel), _key)
-torch.library.register_fake("hpfracc_nn::apply", _fake, lib=_LIBRARY)
-torch.library.register_fake("hpfracc_nn::backward", _fake_backward, lib=_LIBRARY)
-torch.library.register_vmap("hpfracc_nn::apply", _vmap, lib=_LIBRARY)
-torch.library.register_vmap("hpfracc_nn::backward", _vmap_backward, lib=_LIBRARY)
+torch.library.register_fake("hpfracc_nn::operator", _fake, lib=_LIBRARY)
+torch.library.register_fake("hpfracc_nn::operator_backward", _fake_backward, lib=_LIBRARY)
+torch.library.register_vmap("hpfracc_nn::operator", _vmap, lib=_LIBRARY)
+torch.library.register_vmap("hpfracc_nn::operator_backward", _vmap_backward, lib=_LIBRARY)

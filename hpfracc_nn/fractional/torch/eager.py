@@ -356,9 +356,12 @@ def may_be_read(alpha: Tensor) -> bool:
     return not (alpha.requires_grad or alpha.device.type != "cpu" or is_traced(alpha, ()))
 
 
-def check_alpha(owner: str, definition: Definition) -> None:
-    """Raise unless a tensor alpha is a real floating tensor within its bounds, as far as it may be read."""
-    alpha = definition.alpha
+def check_alpha(owner: str, definition: Definition, alpha: Tensor | None = None) -> None:
+    """Raise unless a tensor in place of the definition's alpha, or that alpha, is floating and within the bounds.
+
+    Its values are compared as far as they may be read.
+    """
+    alpha = definition.alpha if alpha is None else alpha
     floating_alpha(owner, alpha)
     if not may_be_read(alpha):
         return
