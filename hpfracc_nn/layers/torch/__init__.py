@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from hpfracc_nn import lazy
+from hpfracc_nn.fractional.torch import custom_op  # noqa: F401  registers the operation of programs that are loaded
 
 if TYPE_CHECKING:
     from hpfracc_nn.fractional.torch.parameters import Alpha as Alpha
