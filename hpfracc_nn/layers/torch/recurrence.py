@@ -27,30 +27,46 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hpfracc_nn.fractional.cache import cached_property
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
 from hpfracc_nn.fractional.schemes.exponentials import Nodes
 from hpfracc_nn.fractional.torch.namespace import TORCH
-from hpfracc_nn.fractional.torch.tracing import has_tangent, is_batched, is_plain, is_watched, plainly, uncompiled
+from hpfracc_nn.fractional.torch.tracing import (
+    PLAIN,
+    has_tangent,
+    is_batched,
+    is_plain,
+    is_watched,
+    plainly,
+    uncompiled,
+)
 from hpfracc_nn.fractional.torch.weights import apart, slopes
 from hpfracc_nn.layers.recurrence import memory_nodes
 from hpfracc_nn.selection import Plan, Site, Workload, default_manager, is_process_wide
 from hpfracc_nn.selection.workload import Direction
 from hpfracc_nn.solvers.history import Automatic, Window
 from hpfracc_nn.solvers.torch import kernels  # noqa: F401  registered on import
-from hpfracc_nn.solvers.torch import memory as solver
-from hpfracc_nn.solvers.torch.memory import Toeplitz, TrackedSums
+from hpfracc_nn.solvers.torch.memory import Memory, Toeplitz, TrackedSums
 from hpfracc_nn.solvers.torch.state import Layout
 
 _BLOCK = 32  # steps of the plain formula that share one product with what is older
+_KEPT_LAGS = 1 << 15  # weights of fixed orders are kept for another series up to so many of all units
 
 
 @dataclass(frozen=True, eq=False)
 class Recurrence:
-    """A cell with a memory."""
+    """A cell with a memory.
+
+    Attributes:
+        cell: One step.
+        site: Picks the kernel that adds up the past.
+        window: The largest lag that counts, or None.
+        definition: The difference whose weights the memory has; where alpha is learned, of any order within its bounds.
+    """
 
     cell: Cell
-    memory: Memory
+    site: Site
+    window: int | None
+    definition: GrunwaldLetnikov
 
     def __call__(self, given: Given) -> tuple[Tensor, Tensor]:
         """Return the outputs [n, batch, outputs] and what is remembered of steps 1 to n, [n, batch, units]."""
@@ -59,22 +75,18 @@ class Recurrence:
             # The kernels keep working memory, and autograd refuses tensors that inference mode made.
             with torch.inference_mode(False), torch.no_grad():
                 return self(given)
-        if not all(map(is_plain, present)) or given.projected.is_meta or not given.projected.numel():
+        is_usual = is_plain(given.projected) and {type(each) for each in present}.issubset(PLAIN)
+        if not is_usual or given.projected.is_meta or not given.projected.numel():
             return self.formula(given)
-        if torch.is_grad_enabled() and any(each.requires_grad for each in present):
+        if torch.is_grad_enabled() and True in [each.requires_grad for each in present]:
             return _Recorded.apply(self, *given)
-        sums = self.sums(given, needs_gradient=False)
+        sums = Sums(self, given, needs_gradient=False)
         made = self.cell.run(given, sums, keeps=False)
         return made.out.contiguous(), _remembered(sums, made)
 
-    def sums(self, given: Given, *, needs_gradient: bool, direction: Direction = "forward") -> Sums:
-        """Return what adds up the past; asks the manager."""
-        n = given.projected.shape[0]
-        return self.memory.sums(given.alpha, given.value, n, needs_gradient=needs_gradient, direction=direction)
-
     def formula(self, given: Given) -> tuple[Tensor, Tensor]:
         """Return the same in plain torch."""
-        n, window = given.projected.shape[0], self.memory.window
+        n, window = given.projected.shape[0], self.window
         weights = lag_weights(given.alpha, n + 1, window).to(given.value.dtype)
         by_lag = weights.reshape(-1, n + 1).t()[:, None, None]  # [n + 1, one set, 1, orders], like [batch, units]
         h, values, out = given.h, [given.value], []
@@ -114,7 +126,7 @@ class _Recorded(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, recurrence: Recurrence, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
         given = Given(*tensors)  # type: ignore[arg-type]
-        sums = recurrence.sums(given, needs_gradient=True)
+        sums = Sums(recurrence, given, needs_gradient=True)
         made = recurrence.cell.run(given, sums, keeps=True)
         ctx.recurrence, ctx.sums = recurrence, sums
         ctx.save_for_backward(*given, made.out, made.values, *made.kept)
@@ -135,7 +147,7 @@ class _Recorded(torch.autograd.Function):
         if torch.is_grad_enabled() or any(is_batched(each) or has_tangent(each) for each in present):
             return None, *_by_formula(ctx.recurrence, given, grads, needs)
         sums: Sums = ctx.sums
-        sums.memory.site.again(sums.plan)
+        ctx.recurrence.site.again(sums.plan)
         made, learns = Made(kept[0], kept[1], kept[2:]), needs[Given._fields.index("alpha")]
         with torch.autocast(given.value.device.type, enabled=False):
             return None, *gradients_by_loop(ctx.recurrence, given, made, sums, out, values, learns=learns)
@@ -288,26 +300,27 @@ class LSTMCell:
         gates = _rows(x, n if keeps else 1, 4 * units)
         memories = _rows(x, n if keeps else 0, units)
         both, others = gates[..., : 2 * units].unbind(), gates.chunk(4, dim=-1)
-        i, f, g, o = (each.unbind() for each in others)
+        i, f, g, o = [each.unbind() for each in others]
         all_gates, held, results = gates.unbind(), memories.unbind(), out.unbind()
         shown = x.new_empty(x.shape[1], units)
         weight, h = given.weight.t().contiguous(), given.h
-        for k in _steps(past, n):
-            j = k if keeps else 0
-            torch.addmm(x[k], h, weight, out=all_gates[j])
-            both[j].sigmoid_()
-            g[j].tanh_()
-            o[j].sigmoid_()
-            m = past.memory(k + 1)
-            c = torch.mul(f[j], m, out=cells[k]).addcmul_(i[j], g[j])
-            if keeps:
-                held[k].copy_(m)
-            torch.tanh(c, out=shown)
-            h = results[k]
-            if given.projection is None:
-                torch.mul(o[j], shown, out=h)
-            else:
-                torch.mm(shown.mul_(o[j]), given.projection.t(), out=h)
+        for rows in _blocks(past, n):
+            for k in rows:
+                j = k if keeps else 0
+                torch.addmm(x[k], h, weight, out=all_gates[j])
+                both[j].sigmoid_()
+                g[j].tanh_()
+                o[j].sigmoid_()
+                m = past.memory(k + 1)
+                c = torch.mul(f[j], m, out=cells[k]).addcmul_(i[j], g[j])
+                if keeps:
+                    held[k].copy_(m)
+                torch.tanh(c, out=shown)
+                h = results[k]
+                if given.projection is None:
+                    torch.mul(o[j], shown, out=h)
+                else:
+                    torch.mm(shown.mul_(o[j]), given.projection.t(), out=h)
         sums.tell(past)
         return Made(out, past.values, (gates, memories) if keeps else ())
 
@@ -379,22 +392,23 @@ class GRUCell:
         past.views[0] = given.value
         results = past.views[1:].unbind()
         gates = _rows(x, steps if keeps else 1, 3 * units)  # r, z, and what r multiplies
-        news, memories = (_rows(x, steps if keeps else 1, units) for _ in range(2))
-        both, (_, z, q) = gates[..., : 2 * units].unbind(), (each.unbind() for each in gates.chunk(3, dim=-1))
+        news, memories = [_rows(x, steps if keeps else 1, units) for _ in range(2)]
+        both, (_, z, q) = gates[..., : 2 * units].unbind(), [each.unbind() for each in gates.chunk(3, dim=-1)]
         r = gates[..., :units].unbind()
         x_both, x_new = x[..., : 2 * units].unbind(), x[..., 2 * units :].unbind()
         all_gates, new, held = gates.unbind(), news.unbind(), memories.unbind()
         weight, h = given.weight.t().contiguous(), given.h
-        for k in _steps(past, steps):
-            j = k if keeps else 0
-            if given.bias is None:
-                torch.mm(h, weight, out=all_gates[j])
-            else:
-                torch.addmm(given.bias, h, weight, out=all_gates[j])
-            both[j].add_(x_both[k]).sigmoid_()
-            n = torch.addcmul(x_new[k], r[j], q[j], out=new[j]).tanh_()
-            m = held[j].copy_(past.memory(k + 1))
-            h = torch.lerp(n, m, z[j], out=results[k])
+        for rows in _blocks(past, steps):
+            for k in rows:
+                j = k if keeps else 0
+                if given.bias is None:
+                    torch.mm(h, weight, out=all_gates[j])
+                else:
+                    torch.addmm(given.bias, h, weight, out=all_gates[j])
+                both[j].add_(x_both[k]).sigmoid_()
+                n = torch.addcmul(x_new[k], r[j], q[j], out=new[j]).tanh_()
+                m = held[j].copy_(past.memory(k + 1))
+                h = torch.lerp(n, m, z[j], out=results[k])
         sums.tell(past)
         return Made(past.views[1:], past.values, (gates, news, memories) if keeps else ())
 
@@ -442,14 +456,14 @@ def _rows(like: Tensor, count: int, width: int) -> Tensor:
     return like.new_empty(count, like.shape[1], width)
 
 
-def _steps(past: solver.Memory, n: int) -> Iterator[int]:
-    """Yield the rows 0 to n - 1 of steps 1 to n, and begin the past's blocks on the way."""
+def _blocks(past: Memory, n: int) -> Iterator[range]:
+    """Yield the rows 0 to n - 1 of steps 1 to n, block by block of the past."""
     for first in range(0, n + 1, past.block):
         end = past.begin(first)
-        yield from range(max(first, 1) - 1, end - 1)
+        yield range(max(first, 1) - 1, end - 1)
 
 
-def _back(past: solver.Memory, n: int) -> Iterator[tuple[int, int]]:
+def _back(past: Memory, n: int) -> Iterator[tuple[int, int]]:
     """Yield (first, last), blocks of rows from the last one down, whose steps are blocks of a backward past."""
     for first in range(0, n + 1, past.block):
         end = past.begin(first)
@@ -485,63 +499,79 @@ def lag_weights(alpha: Tensor, count: int, window: int | None = None) -> Tensor:
     return F.pad(weights, (1, 0))
 
 
-@dataclass(frozen=True, eq=False)
-class Memory:
-    """How a layer remembers.
+class Weights(NamedTuple):
+    """The weights of a memory over n steps.
 
     Attributes:
-        site: That picks who adds up the past.
-        window: The largest lag that counts, or None.
-        definition: The difference whose weights they are; where alpha is learned, of any order within its bounds.
+        layout: How a value is laid out.
+        nodes: The exponentials that stand for the weights, or None.
+        toeplitz: The weights by lag, and the coefficients of the exponentials.
     """
 
-    site: Site
-    window: int | None
-    definition: GrunwaldLetnikov
+    layout: Layout
+    nodes: Nodes | None
+    toeplitz: Toeplitz
 
-    def sums(
-        self, alpha: Tensor, values: Tensor, n: int, *, needs_gradient: bool, direction: Direction = "forward"
-    ) -> Sums:
-        """Ask the manager for a plan, and return what adds up the past of one series.
 
-        Args:
-            alpha: [] or [units], float64.
-            values: A tensor like those to be remembered, [batch, units].
-            n: Steps.
-            needs_gradient: Whether there will be a backward pass.
-            direction: Of the pass that asks; a backward pass that was told of no forward pass asks itself.
-        """
-        return Sums(self, alpha.detach(), values, n, needs_gradient, direction)
+def weights_of(
+    definition: GrunwaldLetnikov, alpha: Tensor, shape: torch.Size, like: Tensor, n: int, window: int | None
+) -> Weights:
+    """Return the weights of orders alpha, [orders] in float64, for values [batch, units] of the dtype of `like`."""
+    orders = alpha.numel()
+    if definition.bounds is not None:  # certified once between them, not for each alpha
+        definition = replace(definition, alpha=alpha)
+    nodes = memory_nodes(definition, n, _NAMES[like.dtype], window)
+    column = lag_weights(alpha, _count(n, nodes), window)
+    layout = Layout((shape,), False, (1, orders) if orders > 1 else (1, 1))
+    return Weights(layout, nodes, _toeplitz(column, nodes, like, n, window))
 
-    def nodes(self, alpha: Tensor, n: int, dtype: str) -> Nodes | None:
-        """Return the exponentials that stand for the weights on n steps, or None."""
-        definition = self.definition
-        if definition.bounds is not None:  # certified once between them, not for each alpha
-            definition = replace(definition, alpha=alpha)
-        return memory_nodes(definition, n, dtype, self.window)
+
+@lru_cache(maxsize=32)
+def _fixed(
+    alpha: float | tuple[float, ...],
+    shape: torch.Size,
+    dtype: torch.dtype,
+    device: torch.device,
+    n: int,
+    window: int | None,
+) -> Weights:
+    """Return the weights of a fixed order, which are those of every series of that shape."""
+    like = torch.empty(0, dtype=dtype, device=device)
+    orders = torch.tensor(alpha, dtype=torch.float64, device=device).reshape(-1)
+    return weights_of(GrunwaldLetnikov(alpha), orders, shape, like, n, window)
 
 
 class Sums:
-    """The weights of one series, the plan, and the pasts that are made with them; steps go from 0, the start, to n."""
+    """The past of one series added up: its weights, the plan, and what both passes put in.
 
-    def __init__(
-        self, memory: Memory, alpha: Tensor, values: Tensor, n: int, needs_gradient: bool, direction: Direction
-    ):
-        self.memory, self.n, self._like = memory, n, values
-        self._alpha = alpha.reshape(-1)
-        units = self._alpha.numel()
-        self.layout = Layout((values.shape,), False, (1, units) if units > 1 else (1, 1))
-        self._nodes = memory.nodes(alpha, n, _NAMES[values.dtype])
+    Steps go from 0, the start, to n.
+
+    Args:
+        recurrence: Whose memory it is.
+        given: What the recurrence is computed from.
+        needs_gradient: Whether there will be a backward pass.
+        direction: Of the pass that asks for a plan; a backward pass without a forward pass before asks itself.
+    """
+
+    def __init__(self, recurrence: Recurrence, given: Given, *, needs_gradient: bool, direction: Direction = "forward"):
+        self.recurrence, self.n, self._like = recurrence, given.projected.shape[0], given.value
+        self._alpha = given.alpha.detach().reshape(-1)
+        definition, like, n, window = recurrence.definition, self._like, self.n, recurrence.window
+        if definition.bounds is None and n * self._alpha.numel() <= _KEPT_LAGS:
+            weights = _fixed(definition.alpha, like.shape, like.dtype, like.device, n, window)
+        else:
+            weights = weights_of(definition, self._alpha, like.shape, like, n, window)
+        self.layout, self._nodes, self._weights = weights
         self.plan = self._pick(needs_gradient, direction)
 
-    def past(self, direction: Direction) -> solver.Memory:
+    def past(self, direction: Direction) -> Memory:
         """Return an empty past; in the backward one step k is step n - k of the series, which is the transpose."""
-        return self._past(self._operand, direction)
+        return Memory(self._weights, self.recurrence.site, self.plan, direction, self.layout, self._like)
 
-    def tell(self, past: solver.Memory) -> None:
+    def tell(self, past: Memory) -> None:
         """Give the manager the time that the kernel took, where it wants to know."""
         if past.plan is self.plan and self.plan.due(past.direction):
-            self.memory.site.manager.record(self.plan, past.seconds, past.direction)
+            self.recurrence.site.manager.record(self.plan, past.seconds, past.direction)
 
     def order_gradient(self, values: Tensor, cotangents: Tensor) -> Tensor:
         """Return the gradient in alpha, [orders] in float64: the weights' derivatives add up the same past.
@@ -550,7 +580,7 @@ class Sums:
             values: What was remembered, as a past has them.
             cotangents: Of the memories of all steps, in the order of a backward past.
         """
-        past = self._past(self._slopes(), "backward")
+        past = Memory(self._slopes(), self.recurrence.site, self.plan, "backward", self.layout, self._like)
         past.values.copy_(values)
         pulled = cotangents.flip(1)
         found = torch.zeros(self.layout.orders, dtype=torch.float64, device=values.device)
@@ -560,37 +590,15 @@ class Sums:
             found += (moved * pulled[:, first:end, 0]).sum((1, 2), dtype=torch.float64)
         return found
 
-    def _past(self, operand: Toeplitz, direction: Direction) -> solver.Memory:
-        return solver.Memory(operand, self.memory.site, self.plan, direction, self.layout, self._like)
-
-    @cached_property
-    def _operand(self) -> Toeplitz:
-        return self._toeplitz(lag_weights(self._alpha, self._count, self.memory.window))
-
     def _slopes(self) -> Toeplitz:
-        """The same with the derivatives of the weights in alpha, which the exponentials have too: they are linear."""
-        window = self.memory.window
-        (found,) = slopes(lambda alpha: [lag_weights(alpha, self._count, window)], self._alpha)
-        return self._toeplitz(found)
-
-    @property
-    def _count(self) -> int:
-        return self.n + 1 if self._nodes is None else max(self.n, int(self._nodes.lags[-1])) + 1
-
-    def _toeplitz(self, weights: Tensor) -> Toeplitz:
-        def placed(each: Tensor) -> Tensor:
-            return each.to(self._like)[:, None, None]
-
-        nodes = self._nodes
-        columns = placed(weights[:, : self.n + 1])
-        if nodes is None:
-            return Toeplitz(columns, reach=self.memory.window)
-        fitted = nodes.fit(TORCH.take(weights, nodes.lags, axis=-1), TORCH)
-        return Toeplitz(columns, nodes, placed(fitted))
+        """The derivatives of the weights in alpha, which the exponentials have too: they are linear."""
+        count, window = _count(self.n, self._nodes), self.recurrence.window
+        (found,) = slopes(lambda alpha: [lag_weights(alpha, count, window)], self._alpha)
+        return _toeplitz(found, self._nodes, self._like, self.n, window)
 
     def _pick(self, needs_gradient: bool, direction: Direction) -> Plan:
-        site, like, layout = self.memory.site, self._like, self.layout
-        states, threads = 0 if self._nodes is None else self._nodes.states, torch.get_num_threads()
+        site, like, layout = self.recurrence.site, self._like, self.layout
+        states, threads = 0 if self._nodes is None else self._nodes.rates.size, torch.get_num_threads()
 
         def describe() -> Workload:
             return Workload(
@@ -609,6 +617,19 @@ class Sums:
 
         key = (layout.orders, layout.width, self.n, like.dtype, like.device, states, needs_gradient, threads)
         return (site.pick if direction == "forward" else site.pick_backward)(key, describe)
+
+
+def _count(n: int, nodes: Nodes | None) -> int:
+    """Return how many lags have a weight that is computed, lag 0 included."""
+    return n + 1 if nodes is None else max(n, int(nodes.lags[-1])) + 1
+
+
+def _toeplitz(weights: Tensor, nodes: Nodes | None, like: Tensor, n: int, window: int | None) -> Toeplitz:
+    columns = weights[:, : n + 1].to(like)[:, None, None]
+    if nodes is None:
+        return Toeplitz(columns, reach=window)
+    fitted = nodes.fit(TORCH.take(weights, nodes.lags, axis=-1), TORCH)
+    return Toeplitz(columns, nodes, fitted.to(like)[:, None, None])
 
 
 _GIVEN = (
@@ -651,17 +672,17 @@ def compiled(recurrence: Recurrence, given: Given) -> tuple[Tensor, Tensor]:
     Raises:
         ValueError: In torch.export, where the manager is the caller's own.
     """
-    memory = recurrence.memory
-    if not is_process_wide(memory.site.manager):
+    definition = recurrence.definition
+    if not is_process_wide(recurrence.site.manager):
         if torch.compiler.is_exporting():
             raise ValueError(
                 "a recurrent layer: torch.export needs the process-wide BackendManager; leave manager=None and "
                 "configure() that manager."
             )
         return _outside(recurrence, given)
-    bounds = [] if memory.definition.bounds is None else list(memory.definition.bounds)
-    orders = [] if bounds else list(memory.definition.orders)
-    window = _WHOLE if memory.window is None else memory.window
+    bounds = [] if definition.bounds is None else list(definition.bounds)
+    orders = [] if bounds else list(definition.orders)
+    window = _WHOLE if recurrence.window is None else recurrence.window
     return FORWARD(*given, recurrence.cell.name, window, orders, bounds)  # type: ignore[no-any-return]
 
 
@@ -692,7 +713,7 @@ def _made(arguments: Sequence[Any], *, keeps: bool) -> Found:
         return _fake_kept(*arguments)
     recurrence = _recurrence(names)
     with plainly():
-        sums = recurrence.sums(given, needs_gradient=keeps)
+        sums = Sums(recurrence, given, needs_gradient=keeps)
         made = recurrence.cell.run(given, sums, keeps=keeps)
         values = sums.layout.as_state(made.values)[1:, 0]
         nothing = [given.projected.new_empty(0) for _ in range(_KEPT - len(made.kept))]
@@ -762,7 +783,7 @@ def _run_backward(*arguments: Any) -> list[Tensor]:
         return [torch.zeros_like(each, memory_format=_ROWS) for each in given if each is not None]
     recurrence = _recurrence(names)
     with plainly():
-        sums = recurrence.sums(given, needs_gradient=True, direction="backward")
+        sums = Sums(recurrence, given, needs_gradient=True, direction="backward")
         remembered = sums.layout.as_matrix(torch.cat([given.value[None], made[1]]))[:, :, None]
         kept = Made(made[0], remembered, tuple(made[2 : 2 + len(recurrence.cell.keeps)]))
         found = gradients_by_loop(recurrence, given, kept, sums, out, values, learns=learns)
@@ -855,7 +876,7 @@ def _recurrence(names: Names) -> Recurrence:
     """Return the recurrence of an operation's names."""
     within = None if names.window == _WHOLE else names.window
     site = default_manager().shared_site(operation(within), "torch", "compiled")
-    return Recurrence(CELLS[names.cell], Memory(site, within, _definition(tuple(names.orders), tuple(names.bounds))))
+    return Recurrence(CELLS[names.cell], site, within, _definition(tuple(names.orders), tuple(names.bounds)))
 
 
 @lru_cache(maxsize=64)

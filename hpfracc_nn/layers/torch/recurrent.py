@@ -23,7 +23,7 @@ from hpfracc_nn.fractional.torch.parameters import Alpha, check_place
 from hpfracc_nn.fractional.torch.streaming import StreamState
 from hpfracc_nn.layers.recurrence import averaging
 from hpfracc_nn.layers.torch.fractional import place_of, started, with_weights_of
-from hpfracc_nn.layers.torch.recurrence import CELLS, Cell, Given, Memory, Recurrence, compiled, lag_weights, operation
+from hpfracc_nn.layers.torch.recurrence import CELLS, Cell, Given, Recurrence, compiled, lag_weights, operation
 from hpfracc_nn.selection import BackendManager, given_manager
 
 Hidden = tuple[Tensor, Tensor]  # h and c, or h twice
@@ -137,47 +137,40 @@ class Recurrent(nn.RNNBase):
             )
         series = opened(type(self).__name__, x, self.batch_first, self.input_size)
         self._check_dtype("input", series.x)
-        start = self._start(series, hx)
+        start = None if hx is None else self._start(series, hx)
         alpha = self._order_on(series.x.device)
-        out, finals = series.x, []
+        out, finals, directions = series.x, [], 2 if self.bidirectional else 1
         for layer in range(self.num_layers):
             if layer and self.dropout:
                 out = F.dropout(out, self.dropout, self.training)
-            found = [self._directed(series, out, direction, layer, start, alpha) for direction in self._directions]
+            numbers = range(layer * directions, (layer + 1) * directions)
+            found = [self._directed(series, out, number, start, alpha) for number in numbers]
             out = found[0][0] if len(found) == 1 else torch.cat([each for each, _ in found], dim=-1)
             finals += [final for _, final in found]
-        h, c = (torch.stack(each) for each in zip(*finals, strict=True))
+        h, c = [torch.stack(each) for each in zip(*finals, strict=True)]
         return series.closed(out, self.batch_first), (series.restored(h), series.restored(c))
 
-    @property
-    def _directions(self) -> range:
-        return range(2 if self.bidirectional else 1)
-
     def _directed(
-        self, series: Series, x: Tensor, direction: int, layer: int, start: Hidden | None, alpha: Tensor
+        self, series: Series, x: Tensor, number: int, start: Hidden | None, alpha: Tensor
     ) -> tuple[Tensor, Hidden]:
-        """Return what one layer makes of [n, batch, inputs] in one direction, and its last h and c."""
-        if direction:
+        """Return the outputs of one layer in one direction for [n, batch, inputs], and its last h and c."""
+        is_reversed = self.bidirectional and number % 2 == 1
+        if is_reversed:
             x = series.reversed(x)
-        weights = self._weights(layer, direction)
+        weights = self._weights(number)
         projected = F.linear(x, weights["weight_ih"], self._input_bias(weights))
-        number = layer * len(self._directions) + direction
         with _exactly(x.device):
             begin = None if start is None else (start[0][number], start[1][number])
             given = self._given(projected, weights, alpha, begin)
-            recurrence = Recurrence(self.cell, self._memory())
+            recurrence = Recurrence(self.cell, self.site, self.memory, self.definition)
             out, values = compiled(recurrence, given) if torch.compiler.is_compiling() else recurrence(given)
         out, values = out.to(projected.dtype), values.to(projected.dtype)
         final = series.last(out), series.last(values)
-        return (series.reversed(out) if direction else out), final
+        return (series.reversed(out) if is_reversed else out), final
 
-    def _memory(self) -> Memory:
-        return Memory(self.site, self.memory, self.definition)
-
-    def _weights(self, layer: int, direction: int) -> dict[str, Tensor]:
-        suffix = f"_l{layer}" + ("_reverse" if direction else "")
-        names = self._all_weights[layer * len(self._directions) + direction]
-        return {name.removesuffix(suffix): getattr(self, name) for name in names}
+    def _weights(self, number: int) -> dict[str, Tensor]:
+        """Return the parameters of one layer in one direction by torch's names without the numbers."""
+        return {name.partition("_l")[0]: getattr(self, name) for name in self._all_weights[number]}
 
     def _input_bias(self, weights: dict[str, Tensor]) -> Tensor | None:
         """What is added to the input's part of the gates."""
@@ -211,11 +204,9 @@ class Recurrent(nn.RNNBase):
             return self.order()
         return torch.tensor(self.definition.alpha, dtype=torch.float64, device=device)
 
-    def _start(self, series: Series, hx: Hidden | None) -> Hidden | None:
-        """Return h and c at the start, [layers * directions, batch, ...], or None for 0."""
-        if hx is None:
-            return None
-        count, owner = self.num_layers * len(self._directions), type(self).__name__
+    def _start(self, series: Series, hx: Hidden) -> Hidden:
+        """Return h and c at the start, [layers * directions, batch, ...]."""
+        count, owner = len(self._all_weights), type(self).__name__
         if not isinstance(hx, tuple | list) or len(hx) != 2:
             raise TypeError(f"{owner}(hx of type {type(hx).__name__}): needs a pair of tensors; pass (h, c).")
         batch = (series.x.shape[1],) if series.is_batched else ()
@@ -261,9 +252,7 @@ class Recurrent(nn.RNNBase):
         batch, width = shape[:-1], self.proj_size or self.hidden_size
         if hx is not None:
             series = Series(like.new_empty(1, *(batch or (1,)), self.input_size), is_batched=bool(batch))
-            starts = self._start(series, hx)
-            assert starts is not None
-            start = tuple(each.to(dtype) if batch else each[:, 0].to(dtype) for each in starts)
+            start = tuple(each.to(dtype) if batch else each[:, 0].to(dtype) for each in self._start(series, hx))
         hs, memories, alpha = [], [], self._order_on(like.device)
         for layer in range(self.num_layers):
             memory = self._empty_memory(owner, alpha, (*batch, self.hidden_size), horizon, like.device)
@@ -301,7 +290,7 @@ class Recurrent(nn.RNNBase):
         for layer in range(self.num_layers):
             if layer and self.dropout:
                 out = F.dropout(out, self.dropout, self.training)
-            weights = self._weights(layer, 0)
+            weights = self._weights(layer)
             projected = F.linear(out, weights["weight_ih"], self._input_bias(weights))
             with _exactly(x.device):
                 memory = state.memory[layer]
