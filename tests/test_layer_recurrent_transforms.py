@@ -86,7 +86,8 @@ def operation(kind: Any, **options: Any) -> tuple[Any, Any, Tensor]:
         out, values = FORWARD(*given(x), *names)
         return torch.cat([out, values], -1)
 
-    return called, lambda x: torch.cat(Recurrence(layer.cell, layer.site, layer.memory, layer.definition)(given(x)), -1), projected
+    recurrence = Recurrence(layer.cell, layer.site, layer.memory, layer.definition)
+    return called, lambda x: torch.cat(recurrence(given(x)), -1), projected
 
 
 @pytest.mark.parametrize("memory", [None, 3])
