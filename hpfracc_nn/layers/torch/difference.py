@@ -22,7 +22,7 @@ from hpfracc_nn.fractional.torch.parameters import Alpha, Stated
 from hpfracc_nn.fractional.torch.streaming import StreamState
 from hpfracc_nn.layers.order import first_orders, middle, roughness_orders, stretches
 from hpfracc_nn.layers.shapes import channel_axis
-from hpfracc_nn.layers.torch.fractional import check_no_module
+from hpfracc_nn.layers.torch.fractional import LayerState, check_no_module
 from hpfracc_nn.selection import BackendManager, given_manager
 
 
@@ -440,7 +440,7 @@ def _wide(owner: str, x: Tensor) -> torch.dtype:
 
 
 @dataclass(frozen=True, eq=False)
-class RoughnessState:
+class RoughnessState(LayerState):
     """The states of the differences, and the sums of their squares so far.
 
     It is never written to, and is a pytree of float64 tensors, as `StreamState` is.
@@ -450,44 +450,12 @@ class RoughnessState:
         sums: [batch, channels * orders], without the samples that are skipped.
     """
 
-    differences: tuple[StreamState, ...]
+    differences: StateTuple
     sums: Tensor
 
     @property
-    def step(self) -> int:
-        """How many samples it has seen."""
-        return self.differences[0].step
-
-    @property
-    def horizon(self) -> int:
-        """How many steps it serves."""
-        return self.differences[0].horizon
-
-    @property
-    def device(self) -> torch.device:
-        """Where it is."""
-        return self.sums.device
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of all its tensors; the same at every step."""
-        return sum(each.nbytes for each in self.differences) + self.sums.numel() * self.sums.element_size()
-
-    def to(self, device: torch.device | str | int) -> RoughnessState:
-        """Return the state on another device, see `StreamState.to`."""
-        return RoughnessState(tuple(each.to(device) for each in self.differences), self.sums.to(device))
-
-    def detach(self) -> RoughnessState:
-        """Return the state without its history of gradients."""
-        return RoughnessState(tuple(each.detach() for each in self.differences), self.sums.detach())
-
-    def renew(self, weights: RoughnessState) -> RoughnessState:
-        """Return this past, detached, with the weights of another state's alpha, see `StreamState.renew`.
-
-        The sums stay as they were computed.
-        """
-        pairs = zip(self.differences, weights.differences, strict=True)
-        return RoughnessState(tuple(one.renew(other) for one, other in pairs), self.sums.detach())
+    def _parts(self) -> tuple[Any, ...]:
+        return self.differences, self.sums
 
 
 _pytree.register_pytree_node(
@@ -498,7 +466,7 @@ _pytree.register_pytree_node(
 )
 
 
-class StateTuple(tuple[Any, ...]):
+class StateTuple(LayerState, tuple[Any, ...]):
     """A tuple of states and tensors that is a state itself; the first piece is a state.
 
     It is never written to, and is a pytree of float64 tensors, as `StreamState` is.
@@ -506,48 +474,16 @@ class StateTuple(tuple[Any, ...]):
 
     __slots__ = ()
 
-    @property
-    def step(self) -> int:
-        """How many samples it has seen."""
-        found: int = self[0].step
-        return found
-
-    @property
-    def horizon(self) -> int:
-        """How many steps it serves."""
-        found: int = self[0].horizon
-        return found
-
-    @property
-    def device(self) -> torch.device:
-        """Where it is."""
-        found: torch.device = self[0].device
-        return found
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of all its tensors; the same at every step."""
-        return sum(each.numel() * each.element_size() if isinstance(each, Tensor) else each.nbytes for each in self)
-
-    def to(self, device: torch.device | str | int) -> StateTuple:
-        """Return the state on another device, see `StreamState.to`."""
-        return StateTuple(each.to(device) for each in self)
-
-    def detach(self) -> StateTuple:
-        """Return the state without its history of gradients."""
-        return StateTuple(each.detach() for each in self)
-
     def __deepcopy__(self, memo: dict[int, Any]) -> StateTuple:
         """Return the state in memory of its own; its graph is that of this one."""
         return StateTuple(each.clone() if isinstance(each, Tensor) else copy.deepcopy(each, memo) for each in self)
 
-    def renew(self, weights: StateTuple) -> StateTuple:
-        """Return this past, detached, with the weights of another state's alpha, see `StreamState.renew`.
+    @property
+    def _parts(self) -> tuple[Any, ...]:
+        return self
 
-        Tensors beside the states stay as they were computed.
-        """
-        pairs = zip(self, weights, strict=True)
-        return StateTuple(one.detach() if isinstance(one, Tensor) else one.renew(other) for one, other in pairs)
+    def _of(self, parts: Sequence[Any]) -> StateTuple:
+        return StateTuple(parts)
 
 
 _pytree.register_pytree_node(

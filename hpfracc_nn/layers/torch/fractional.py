@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -205,6 +205,64 @@ class FractionalLayer(nn.Module):
         if alpha.ndim == 0 or axis != ndim - 1 or ndim == 2:
             return alpha
         return alpha.reshape(-1, *(1,) * (ndim - 3))
+
+
+class LayerState:
+    """A state of several parts: states of derivatives, the first of which comes first, and tensors beside them.
+
+    It is never written to, and is a pytree of float64 tensors, as `StreamState` is.
+    """
+
+    __slots__ = ()
+
+    @property
+    def step(self) -> int:
+        """How many samples it has seen."""
+        found: int = self._parts[0].step
+        return found
+
+    @property
+    def horizon(self) -> int:
+        """How many steps it serves."""
+        found: int = self._parts[0].horizon
+        return found
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        found: torch.device = self._parts[0].device
+        return found
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of all its tensors; the same at every step."""
+        parts = self._parts
+        return sum(each.numel() * each.element_size() if isinstance(each, Tensor) else each.nbytes for each in parts)
+
+    def to(self, device: torch.device | str | int) -> Self:
+        """Return the state on another device, see `StreamState.to`."""
+        return self._of([each.to(device) for each in self._parts])
+
+    def detach(self) -> Self:
+        """Return the state without its history of gradients."""
+        return self._of([each.detach() for each in self._parts])
+
+    def renew(self, weights: Self) -> Self:
+        """Return this past, detached, with the weights of another state's alpha, see `StreamState.renew`.
+
+        Tensors beside the states stay as they were computed.
+        """
+        pairs = zip(self._parts, weights._parts, strict=True)
+        return self._of([one.detach() if isinstance(one, Tensor) else one.renew(other) for one, other in pairs])
+
+    @property
+    def _parts(self) -> tuple[Any, ...]:
+        """The states and tensors, as the constructor takes them."""
+        raise NotImplementedError
+
+    def _of(self, parts: Sequence[Any]) -> Self:
+        """Return a state of the same kind."""
+        return type(self)(*parts)
 
 
 def started(

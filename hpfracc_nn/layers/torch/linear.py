@@ -29,6 +29,7 @@ from hpfracc_nn.layers.shapes import (
 )
 from hpfracc_nn.layers.torch.fractional import (
     FractionalLayer,
+    LayerState,
     arguments_of,
     check_images,
     place_of,
@@ -38,7 +39,23 @@ from hpfracc_nn.layers.torch.fractional import (
 from hpfracc_nn.selection import BackendManager, given_manager
 
 
-class FractionalLinear(nn.Linear):
+class Derived(nn.Module):
+    """A layer of torch's on the fractional derivative of its input; the order is that of the part `derivative`."""
+
+    derivative: FractionalLayer
+
+    @property
+    def order(self) -> Alpha:
+        """The module of a learned order."""
+        return self.derivative.order
+
+    @property
+    def alpha(self) -> float | tuple[float, ...] | Tensor:
+        """The order in real units: a float64 tensor where it is learned, the mean where it is random."""
+        return self.derivative.alpha
+
+
+class FractionalLinear(Derived, nn.Linear):
     """`torch.nn.Linear` on the fractional derivative of each feature along time.
 
     y[..., t, o] = bias[o] + sum over i of weight[o, i] (D^alpha x)[..., t, i], and for Grunwald-Letnikov
@@ -144,16 +161,6 @@ class FractionalLinear(nn.Linear):
         arguments["bias"] = module.bias is not None
         return with_weights_of(module, cls(**{**arguments, **place, **options}), options.get("alpha"))
 
-    @property
-    def order(self) -> Alpha:
-        """The module of a learned order."""
-        return self.derivative.order
-
-    @property
-    def alpha(self) -> float | tuple[float, ...] | Tensor:
-        """The order in real units: a float64 tensor where it is learned, the mean where it is random."""
-        return self.derivative.alpha
-
     def forward(self, input: Tensor) -> Tensor:
         """Return the layer's value at `input`; same dtype and device."""
         check_dense("FractionalLinear", "input", input)
@@ -202,7 +209,7 @@ def _watch(layer: nn.Module, arguments: tuple[Any, ...]) -> None:
     """Do nothing. In evaluation torch's encoder layer multiplies by `linear1.weight` itself, unless it has a hook."""
 
 
-class FractionalConv1d(nn.Conv1d):
+class FractionalConv1d(Derived, nn.Conv1d):
     """`torch.nn.Conv1d` on the fractional derivative of each channel along time, the last axis.
 
     y = conv1d(D^alpha x, weight, bias), and for Grunwald-Letnikov
@@ -318,16 +325,6 @@ class FractionalConv1d(nn.Conv1d):
         """
         own = {**place_of(cls, module, nn.Conv1d), **arguments_of(module), **options}
         return with_weights_of(module, cls(**own), options.get("alpha"))
-
-    @property
-    def order(self) -> Alpha:
-        """The module of a learned order."""
-        return self.derivative.order
-
-    @property
-    def alpha(self) -> float | tuple[float, ...] | Tensor:
-        """The order in real units: a float64 tensor where it is learned, the mean where it is random."""
-        return self.derivative.alpha
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the convolution of the derivative of `input`; same dtype and device."""
@@ -562,7 +559,7 @@ class FractionalConv2d(nn.Conv2d):
 
 
 @dataclass(frozen=True, eq=False)
-class ConvolutionState:
+class ConvolutionState(LayerState):
     """What a causal `FractionalConv1d` remembers between two steps: that of its derivative, and its last samples.
 
     It is never written to, and is a pytree of float64 tensors, as `StreamState` is.
@@ -576,37 +573,13 @@ class ConvolutionState:
     past: Tensor
 
     @property
-    def step(self) -> int:
-        """How many samples it has seen."""
-        return self.derivative.step
+    def _parts(self) -> tuple[Any, ...]:
+        return self.derivative, self.past
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of one time slice."""
         return self.derivative.shape
-
-    @property
-    def horizon(self) -> int:
-        """How many steps it serves."""
-        return self.derivative.horizon
-
-    @property
-    def device(self) -> torch.device:
-        """Where it is."""
-        return self.derivative.device
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of all its tensors; the same at every step."""
-        return self.derivative.nbytes + self.past.numel() * self.past.element_size()
-
-    def to(self, device: torch.device | str | int) -> ConvolutionState:
-        """Return the state on another device, see `StreamState.to`."""
-        return ConvolutionState(self.derivative.to(device), self.past.to(device))
-
-    def detach(self) -> ConvolutionState:
-        """Return the state without its history of gradients."""
-        return ConvolutionState(self.derivative.detach(), self.past.detach())
 
     def renew(self, weights: ConvolutionState) -> ConvolutionState:
         """Return this past, detached, with the weights of another state's alpha, see `StreamState.renew`.
@@ -621,7 +594,7 @@ class ConvolutionState:
                 f"ConvolutionState.renew(weights: state with past of shape {tuple(weights.past.shape)}): needs "
                 f"{tuple(self.past.shape)}, that of this one; make it with the same layer and arguments."
             )
-        return ConvolutionState(self.derivative.renew(weights.derivative), self.past.detach())
+        return super().renew(weights)
 
 
 _pytree.register_pytree_node(
