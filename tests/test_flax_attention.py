@@ -12,7 +12,6 @@ flax = pytest.importorskip("flax")
 from flax import nnx  # noqa: E402
 from jax import numpy as jnp  # noqa: E402
 
-from hpfracc_nn.layers.attention import OP  # noqa: E402
 from hpfracc_nn.layers.flax import functional, linen  # noqa: E402
 from hpfracc_nn.layers.flax import nnx as modules  # noqa: E402
 from hpfracc_nn.layers.flax.functional import attention_ops  # noqa: E402
@@ -21,6 +20,7 @@ from hpfracc_nn.layers.flax.functional.attention_ops import (  # noqa: E402
     Given,
     workload,
 )
+from hpfracc_nn.layers.order import ATTENTION  # noqa: E402
 from hpfracc_nn.selection import BackendManager, Settings  # noqa: E402
 from hpfracc_nn.selection.registry import kernels  # noqa: E402
 
@@ -79,7 +79,7 @@ def test_every_kernel_is_the_formula_with_its_gradients(bias_shape: Any, causal:
             return attention.formula(given, jnp.arange(11), jnp.arange(3))
 
         wanted = jax.value_and_grad(total)(given, formula)
-        for kernel in kernels(OP, "jax"):
+        for kernel in kernels(ATTENTION, "jax"):
             found = jax.value_and_grad(total)(
                 given, lambda each, kernel=kernel: kernel.run(attention, each, jnp.arange(3))
             )
@@ -150,7 +150,7 @@ def test_blocks_bound_the_memory_of_both_passes() -> None:
     arrays = [jnp.ones((1, heads, n, 8), jnp.float32)] * 3
     attention, weights = Attention(4.0, 2.0), 4 * heads * n * n
     taken = {}
-    for kernel in kernels(OP, "jax"):
+    for kernel in kernels(ATTENTION, "jax"):
 
         def total(q: Any, k: Any, v: Any, kernel: Any = kernel) -> Any:
             return kernel.run(attention, Given(q, k, v, alpha=jnp.array([1.2])), jnp.arange(1))[0].sum()

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from hpfracc_nn import Alpha, BackendManager, FractionalAttention, ProbabilisticAlpha
-from hpfracc_nn.layers.attention import OP
+from hpfracc_nn.layers.order import ATTENTION
 from hpfracc_nn.layers.torch import attention_ops
 from hpfracc_nn.layers.torch.attention_ops import Attention, Given, _picked, attended, workload
 from hpfracc_nn.selection import Settings, kernels
 
-KERNELS = kernels(OP, "torch")
+KERNELS = kernels(ATTENTION, "torch")
 every_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=[kernel.name for kernel in KERNELS])
 F64 = torch.float64
 
@@ -210,7 +210,7 @@ def test_within_a_limit_of_memory_items_of_the_batch_are_computed_in_turn(
     for _ in range(2):
         given = given_of(case, False)
         settings = Settings(mode="prior", force_algorithm="dense", memory_limit=limit)
-        site = BackendManager(settings).site(OP, "torch")
+        site = BackendManager(settings).site(ATTENTION, "torch")
         plan = _picked(attention, given, site)
         assert (plan.chunk is None) == (limit is None)
         object.__setattr__(plan, "kernel", kernel)
@@ -310,7 +310,7 @@ def test_gradients_that_are_recorded_are_those_that_are_not() -> None:
     k, v, bias, g = (drawn(1, 2, 4, 4, seed=seed) for seed in range(4))
     leaves, site = (
         [each.requires_grad_() for each in (k, v, bias)],
-        BackendManager(Settings(mode="prior", calibration="shipped")).site(OP, "torch", "test"),
+        BackendManager(Settings(mode="prior", calibration="shipped")).site(ATTENTION, "torch", "test"),
     )
 
     def found(creates: bool) -> tuple[Tensor, ...]:

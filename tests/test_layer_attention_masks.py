@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from hpfracc_nn import FractionalAttention
-from hpfracc_nn.layers.attention import OP
+from hpfracc_nn.layers.order import ATTENTION
 from hpfracc_nn.layers.torch import attention_ops
 from hpfracc_nn.layers.torch.attention_ops import Attention, Given
 from hpfracc_nn.selection import kernels
 
-KERNELS = kernels(OP, "torch")
+KERNELS = kernels(ATTENTION, "torch")
 every_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=[kernel.name for kernel in KERNELS])
 every_order = pytest.mark.parametrize("alpha", [1.2, 2.0])
 F64 = torch.float64

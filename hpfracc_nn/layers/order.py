@@ -1,4 +1,9 @@
-"""How layers read orders, bounds and definitions, in every framework."""
+"""How layers read orders, bounds and definitions, in every framework.
+
+Recurrent layers remember m_t = sum over k >= 1 of a_k c_(t-k), with a_k = -w_k and (1 - z)**alpha = sum of w_k z**k
+(Grünwald's weights): for 0 < alpha <= 1 no a_k is negative, they go like alpha k**(-1-alpha) / Gamma(1 - alpha), and
+they add up to 1, so that m is an average by a power law.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +16,9 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.definitions import DEFINITIONS, Definition, DistributedOrder
+from hpfracc_nn.fractional.definitions import DEFINITIONS, Definition, DistributedOrder, GrunwaldLetnikov
 from hpfracc_nn.fractional.definitions.definition import read_fixed
+from hpfracc_nn.fractional.schemes.exponentials import FITS, Nodes, exponentials
 
 Shape = tuple[int, ...]
 Bounds = tuple[float, float]
@@ -314,3 +320,77 @@ def start_in(bounds: tuple[float, float] | None) -> float:
         return _USUAL
     low, high = errors.pair("ARFIMA", "bounds", bounds, "(-0.5, 0.5)")
     return _USUAL if low < _USUAL < high else (low + high) / 2
+
+
+ATTENTION = "attention"  # the operation that kernels of attention are registered for
+
+# Below the greatest mask of its row a key is hidden: exp(-1e4) is 0 in every dtype, and what people write for minus
+# infinity, such as -1e9 or the least number of any dtype, lies farther. Relative, because a number that is added to a
+# whole row changes no weight.
+NEGLIGIBLE = 1e4
+
+
+def attention_orders(owner: str, alpha: Any, heads: int) -> float | tuple[float, ...]:
+    """Return one order, or one for each head, or raise."""
+    each = alpha if isinstance(alpha, list | tuple) else (alpha,)
+    values = tuple(value for value in map(errors.as_float, each) if value is not None)
+    if len(values) < len(each):
+        raise TypeError(
+            f"{owner}(alpha of type {type(alpha).__name__}): needs a float or a list of floats; "
+            "pass learn_alpha=True to train it."
+        )
+    if isinstance(alpha, list | tuple) and len(values) != heads:
+        raise ValueError(f"{owner}(alpha of {len(values)} values): needs one order, or one for each of {heads} heads.")
+    if not all(0 < value <= 2 for value in values):
+        raise ValueError(f"{owner}(alpha={alpha}): needs 0 < alpha <= 2; pass 2 for ordinary attention.")
+    if 2.0 in values and set(values) != {2.0}:
+        raise ValueError(f"{owner}(alpha={alpha}): needs 2 for all heads or none; pass for example 1.99 in its place.")
+    return values if isinstance(alpha, list | tuple) else values[0]
+
+
+def attention_bounds(owner: str, bounds: Any) -> tuple[float, float]:
+    """Return where a learned order stays, or raise."""
+    low, high = errors.pair(owner, "bounds", bounds, "(0, 2)")
+    if not 0 <= low < high <= 2:
+        raise ValueError(f"{owner}(bounds={bounds!r}): needs 0 <= low < high <= 2; pass a pair such as (0, 2).")
+    return low, high
+
+
+_EXACT = 4  # times the lags that are exact anyway: up to so many, all are
+
+
+def averaging(owner: str, definition: Definition) -> GrunwaldLetnikov:
+    """Return the difference whose weights the memory has, or raise where they are no average's.
+
+    Args:
+        owner: The layer, for messages.
+        definition: With the layer's order, or with the bounds of one that is learned.
+
+    Raises:
+        ValueError: Some order is not in 0 < alpha <= 1, or some bound not in [0, 1].
+    """
+    assert isinstance(definition, GrunwaldLetnikov)
+    bounds, lowest = definition.bounds, 0.0
+    if bounds is None:
+        bounds, lowest = (min(definition.orders), max(definition.orders)), math.ulp(0.0)
+    if bounds[0] < lowest or bounds[1] > 1:
+        what = f"bounds={bounds}" if definition.bounds is not None else f"alpha={definition.alpha}"
+        raise ValueError(
+            f"{owner}({what}): needs 0 < alpha <= 1, where the weights of the past are an average; "
+            "alpha=1 is the ordinary cell."
+        )
+    return definition
+
+
+def memory_nodes(definition: Definition, n: int, dtype: str, window: int | None) -> Nodes | None:
+    """Return the exponentials that stand for the weights on n steps, or None where all of them are exact.
+
+    Args:
+        definition: The difference; with an array of a framework as its order, of all orders within its bounds.
+        n: Steps.
+        dtype: What it is computed in.
+        window: The largest lag that counts, or None.
+    """
+    if window is not None or n <= _EXACT * FITS[dtype].first:
+        return None
+    return exponentials(definition, n + 1, dtype)

@@ -16,7 +16,7 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional.streaming import slice_shape
 from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.parameters import Alpha, check_place
-from hpfracc_nn.layers.attention import OP, checked_bounds, checked_orders
+from hpfracc_nn.layers.order import ATTENTION, attention_bounds, attention_orders
 from hpfracc_nn.layers.torch.attention_ops import Attention, Given, attended
 from hpfracc_nn.layers.torch.fractional import place_of, with_weights_of
 from hpfracc_nn.selection import BackendManager, given_manager
@@ -243,7 +243,7 @@ class FractionalAttention(Projections):
         ordinary = 2 * math.sqrt(self.head_dim)
         self.bandwidth = errors.real(_OWNER, "bandwidth", ordinary if bandwidth is None else bandwidth, 0.0, above=True)
         self._make_order(alpha, bounds, learn_alpha, device, dtype)
-        self.site = given_manager(_OWNER, manager).site(OP, "torch")
+        self.site = given_manager(_OWNER, manager).site(ATTENTION, "torch")
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention, **options: Any) -> FractionalAttention:
@@ -404,13 +404,13 @@ class FractionalAttention(Projections):
         """Check the orders, and make or take the learned ones."""
         self.learn_alpha = errors.claim(_OWNER, "learn_alpha", learn_alpha) or isinstance(alpha, Alpha)
         if isinstance(alpha, Alpha):
-            checked_bounds(_OWNER, alpha.taken_by(_OWNER, bounds, (self.num_heads,) if alpha.shape else ()))
+            attention_bounds(_OWNER, alpha.taken_by(_OWNER, bounds, (self.num_heads,) if alpha.shape else ()))
             self.order = alpha
             return
-        self._fixed = checked_orders(_OWNER, alpha, self.num_heads)
+        self._fixed = attention_orders(_OWNER, alpha, self.num_heads)
         if self.learn_alpha:
             shape = () if isinstance(self._fixed, float) else (self.num_heads,)
-            within = checked_bounds(_OWNER, (0.0, 2.0) if bounds is None else bounds)
+            within = attention_bounds(_OWNER, (0.0, 2.0) if bounds is None else bounds)
             self.order = Alpha(self._fixed, within, shape, owner=_OWNER, device=device, dtype=dtype)
 
     def _averaged(

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from hpfracc_nn.fractional.torch.tracing import has_tangent, is_batched, is_traced
 from hpfracc_nn.fractional.torch.weights import apart
-from hpfracc_nn.layers.attention import NEGLIGIBLE, OP
+from hpfracc_nn.layers.order import ATTENTION, NEGLIGIBLE
 from hpfracc_nn.selection import Cost, Kernel, Plan, Site, Work, Workload, carried_out, register
 
 _HALF = (torch.float16, torch.bfloat16)
@@ -62,7 +62,7 @@ def workload(shape: tuple[int, ...], keys: int, dtype: str, device: str, needs: 
     """Return what a call asks for: `rows` heads of `n` queries with `width` features, `exponentials` keys."""
     batch, heads, queries, features = shape
     return Workload(
-        OP,
+        ATTENTION,
         "torch",
         device=device,
         dtype=dtype.removeprefix("torch."),
@@ -367,7 +367,7 @@ def _saved(workload: Workload) -> float:
     return float(workload.bytes + 2 * workload.rows * workload.exponentials * workload.width * workload.itemsize)
 
 
-register(Kernel(OP, "torch", "torch", "dense", _run_dense, _adjoint_dense, cost=_cost_dense, saves=_saved))
+register(Kernel(ATTENTION, "torch", "torch", "dense", _run_dense, _adjoint_dense, cost=_cost_dense, saves=_saved))
 
 
 BLOCK = 1 << 18  # weights: 1 MiB in float32; the best of 2**15 to 2**20 on a core with 2 MiB of second-level cache
@@ -412,4 +412,4 @@ def _cost_blocks(workload: Workload) -> Cost:
     )
 
 
-register(Kernel(OP, "torch", "torch", "blocks", _run_blocks, _adjoint_blocks, cost=_cost_blocks, saves=_saved))
+register(Kernel(ATTENTION, "torch", "torch", "blocks", _run_blocks, _adjoint_blocks, cost=_cost_blocks, saves=_saved))

@@ -40,7 +40,7 @@ from hpfracc_nn.fractional.torch.tracing import (
     uncompiled,
 )
 from hpfracc_nn.fractional.torch.weights import apart, slopes
-from hpfracc_nn.layers.recurrence import memory_nodes
+from hpfracc_nn.layers.order import memory_nodes
 from hpfracc_nn.selection import Plan, Site, Workload, default_manager, is_process_wide
 from hpfracc_nn.selection.workload import Direction
 from hpfracc_nn.solvers.history import Automatic, Window

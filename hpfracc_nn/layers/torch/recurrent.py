@@ -21,7 +21,7 @@ from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.fractional.torch.eager import check_dense, computed_in
 from hpfracc_nn.fractional.torch.parameters import Alpha, check_place
 from hpfracc_nn.fractional.torch.streaming import StreamState
-from hpfracc_nn.layers.recurrence import averaging
+from hpfracc_nn.layers.order import averaging
 from hpfracc_nn.layers.torch.fractional import place_of, started, with_weights_of
 from hpfracc_nn.layers.torch.recurrence import CELLS, Cell, Given, Recurrence, compiled, lag_weights, operation
 from hpfracc_nn.selection import BackendManager, given_manager

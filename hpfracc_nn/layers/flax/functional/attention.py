@@ -15,7 +15,6 @@ from jax import numpy as jnp
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.jax.arrays import Array, computed_in, of_numpy
 from hpfracc_nn.fractional.jax.sharding import unplaced
-from hpfracc_nn.layers.attention import checked_bounds, checked_orders
 from hpfracc_nn.layers.flax.functional.attention_ops import Attention, Given, attended
 from hpfracc_nn.layers.flax.functional.core import (
     BIAS_INIT,
@@ -30,6 +29,7 @@ from hpfracc_nn.layers.flax.functional.core import (
     serializable,
     settle,
 )
+from hpfracc_nn.layers.order import attention_bounds, attention_orders
 from hpfracc_nn.selection import BackendManager
 
 _OWNER = "FractionalAttention"
@@ -281,13 +281,13 @@ class FractionalAttention(Ordered):
         """Check the orders, and return the learned one."""
         if isinstance(self.alpha, Alpha):
             taken = self.alpha.taken_by(_OWNER, self.bounds, (self.num_heads,) if self.alpha.shape else ())
-            checked_bounds(_OWNER, taken)
+            attention_bounds(_OWNER, taken)
             return self.alpha
-        fixed = checked_orders(_OWNER, self.alpha, self.num_heads)
+        fixed = attention_orders(_OWNER, self.alpha, self.num_heads)
         settle(self, alpha=fixed)
         if not self.learn_alpha:
             return None
-        within = checked_bounds(_OWNER, (0.0, 2.0) if self.bounds is None else self.bounds)
+        within = attention_bounds(_OWNER, (0.0, 2.0) if self.bounds is None else self.bounds)
         return Alpha(fixed, within, () if isinstance(fixed, float) else (self.num_heads,), owner=_OWNER)
 
     def _orders(self, params: Params, key: Array | None) -> Array | None:

@@ -19,7 +19,7 @@ from jax import numpy as jnp
 from hpfracc_nn.fractional.jax.arrays import Array, assumed, at_least_single, fits
 from hpfracc_nn.fractional.jax.probe import JaxProbe, device_name
 from hpfracc_nn.fractional.jax.sharding import unplaced
-from hpfracc_nn.layers.attention import NEGLIGIBLE, OP
+from hpfracc_nn.layers.order import ATTENTION, NEGLIGIBLE
 from hpfracc_nn.selection import (
     BackendManager,
     Cost,
@@ -48,7 +48,7 @@ def attended(attention: Attention, given: Given, manager: BackendManager | None)
         return y.astype(dtype), None if weights is None else weights.astype(dtype)
     if 0 in given.q.shape or 0 in given.k.shape:
         return attention.formula(given, jnp.arange(given.q.shape[2]), jnp.arange(given.q.shape[0]))
-    site = given_manager("FractionalAttention", manager).shared_site(OP, "jax", "FractionalAttention")
+    site = given_manager("FractionalAttention", manager).shared_site(ATTENTION, "jax", "FractionalAttention")
     facts = (given.q.shape, given.k.shape[2], str(dtype), attention.needs_weights)
     plan = site.pick_traced(facts, lambda: workload(*facts))
     found: Averages = carried_out(_TRACED, site, plan, attention, given)
@@ -59,7 +59,7 @@ def workload(shape: tuple[int, ...], keys: int, dtype: str, needs_weights: bool)
     """Return what a call asks for: `rows` heads of `n` queries with `width` features, `exponentials` keys."""
     batch, heads, queries, features = shape
     return Workload(
-        OP,
+        ATTENTION,
         "jax",
         device=device_name(),
         dtype=dtype,
@@ -254,7 +254,7 @@ def _cost_dense(workload: Workload) -> Cost:
     )
 
 
-register(Kernel(OP, "jax", "xla", "dense", _run_dense, cost=_cost_dense))
+register(Kernel(ATTENTION, "jax", "xla", "dense", _run_dense, cost=_cost_dense))
 
 
 BLOCK = 1 << 18  # weights: 1 MiB in float32
@@ -321,4 +321,4 @@ def _cost_blocks(workload: Workload) -> Cost:
     )
 
 
-register(Kernel(OP, "jax", "xla", "blocks", _run_blocks, cost=_cost_blocks))
+register(Kernel(ATTENTION, "jax", "xla", "blocks", _run_blocks, cost=_cost_blocks))

@@ -7,7 +7,7 @@ numbers per unit: the last K values, whose lags are exact, newest first, and sum
 
     S_q = sum over k > K of exp(-s_q (k - K - 1)) c_(t+1-k)
 
-for the exponentials that stand for the weights of older lags (`layers/recurrence.py`). None of them depends on alpha.
+for the exponentials that stand for the weights of older lags (`layers/order.py`). None of them depends on alpha.
 Their part of the memories of the next block is one product. Inside a block each value adds a_1 c, a_2 c, ... to the
 memories that follow: for a gradient in alpha nothing is kept of a step but its value.
 """
@@ -30,7 +30,7 @@ from hpfracc_nn.fractional.jax.sharding import unplaced
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.schemes.differences import binomial
 from hpfracc_nn.fractional.schemes.exponentials import Nodes
-from hpfracc_nn.layers.recurrence import memory_nodes
+from hpfracc_nn.layers.order import memory_nodes
 
 BLOCK = 16  # steps
 

@@ -45,7 +45,7 @@ from hpfracc_nn.layers.flax.functional.recurrence import (
     one_step,
     recurrence,
 )
-from hpfracc_nn.layers.recurrence import averaging
+from hpfracc_nn.layers.order import averaging
 
 
 def orthogonal_init(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
