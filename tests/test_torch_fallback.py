@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from hpfracc_nn import BackendManager, Caputo, FractionalDifference, derivative
+from hpfracc_nn.fractional import tables
 from hpfracc_nn.selection import (
     Kernel,
     Settings,
@@ -122,6 +123,26 @@ def test_the_backward_pass_begins_with_the_kernel_that_ran(manager: BackendManag
     assert_close(gradients(samples(), 0.6, fresh), expected)
     assert seen == []
     assert fresh.failures() == {kernel.name: {"RuntimeError": 1}}
+
+
+@pytest.mark.parametrize(("tabulated", "value"), [(True, 0.613), (False, 0.614)], ids=["tables", "formulas"])
+def test_the_gradient_is_that_of_the_alpha_of_the_call_where_another_kernel_stands_in(
+    manager: BackendManager, broken: Any, tabulated: bool, value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An alpha without a gradient may be written to after the call: autograd saves nothing of it that it could check."""
+    tables.forget()
+    if not tabulated:
+        monkeypatch.setattr(tables, "_LARGEST", 1 << 10)
+    expected = gradients(samples(), value, manager)[1]
+    x, alpha = samples().requires_grad_(), torch.tensor(value, dtype=torch.float64)  # weights of no earlier call
+    y = derivative(x, Caputo(alpha, bounds=(0, 1)), dt=DT, manager=manager)
+    kernel = max((plan for site in manager.sites() for plan in site.plans()), key=lambda plan: plan.forwards).kernel
+    broken(kernel, "adjoint")
+    alpha.fill_(0.2)
+    (found,) = torch.autograd.grad(y, x, torch.linspace(-1, 2, y.numel(), dtype=y.dtype).view(y.shape))
+    assert manager.failures() == {kernel.name: {"RuntimeError": 1}}
+    assert_close([found], [expected])
+    tables.forget()
 
 
 def test_the_slope_of_a_learned_order_falls_back_too(manager: BackendManager, broken: Any) -> None:

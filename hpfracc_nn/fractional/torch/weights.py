@@ -126,7 +126,8 @@ class Columns:
         """The operator: of fixed orders in NumPy's arrays, else in tensors, by its formulas."""
         if self._alpha is None:
             return fixed_stencil(self.definition, self.n, self._dt)
-        return self.definition.stencil_at(TORCH.asarray(self._alpha), self.n, self._dt, TORCH)
+        alpha = self._alpha.to(torch.float64, copy=True)  # the values must stay until a backward pass
+        return self.definition.stencil_at(alpha, self.n, self._dt, TORCH)
 
     @property
     def facts(self) -> Stencil:
@@ -383,12 +384,12 @@ def weights_at(source: Source, alpha: Tensor) -> Weights:
     reference = lately.get(key)
     found = None if reference is None else reference()
     if found is None:
+        copy = alpha.detach().clone()  # the values must stay, whatever is written into alpha
         if key not in lately:
             if len(lately) >= _MOST_SEEN:
                 lately.clear()
             lately[key] = None
-            return Weights.of(source, alpha)
-        copy = alpha.detach().clone()  # the values must stay, whatever is written into alpha
+            return Weights.of(source, copy)
 
         def build() -> Weights:
             made = Weights.of(source, copy, streams=streams_on(source.device))
