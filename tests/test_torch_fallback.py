@@ -129,7 +129,7 @@ def test_the_backward_pass_begins_with_the_kernel_that_ran(manager: BackendManag
 def test_the_gradient_is_that_of_the_alpha_of_the_call_where_another_kernel_stands_in(
     manager: BackendManager, broken: Any, tabulated: bool, value: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An alpha without a gradient may be written to after the call: autograd saves nothing of it that it could check."""
+    """An alpha without a gradient may be written to after the call: autograd saves nothing that it could check."""
     tables.forget()
     if not tabulated:
         monkeypatch.setattr(tables, "_LARGEST", 1 << 10)

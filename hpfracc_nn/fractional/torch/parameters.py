@@ -31,33 +31,33 @@ _PREFIX = "stated_"  # of the buffers' names
 _LETTERS = 16  # of a word, so that every word has one shape
 
 
-class Stated(nn.Module):
+class StateMetadata(nn.Module):
     """A module whose parameters mean nothing without numbers that it was made with, such as bounds.
 
-    A state dict of it holds these numbers in its metadata, where torch keeps the versions of modules and which
-    `torch.save` writes; and those that it was told to `keep` once more as small tensors, which every format writes. A
-    state without either loads as it is. The tensors are buffers of int64, which no cast rounds. What counts are the
-    attributes: buffers are made of them, whatever was averaged, broadcast or left empty.
+    A state dict holds these numbers in its metadata, where torch keeps the versions of modules and which `torch.save`
+    writes; those passed to `keep` also as buffers, which every format writes. A state without either loads unchecked.
+    Buffers are int64, which no cast rounds, and are written from the attributes each time: whatever was averaged,
+    broadcast or left empty, the attributes are right.
     """
 
-    def stated(self) -> dict[str, Any]:
-        """Return the numbers by their names: plain Python values, which a file of weights alone may hold."""
+    def state_metadata(self) -> dict[str, Any]:
+        """Return the numbers by name, as plain Python values, which `torch.load(weights_only=True)` accepts."""
         raise NotImplementedError(
-            f"{type(self).__name__}.stated: it has none; return a dict of what the parameters need."
+            f"{type(self).__name__}.state_metadata: it has none; return a dict of what the parameters need."
         )
 
     def keep(self, name: str, value: Any, device: torch.device) -> None:
-        """Register the buffer of one of the numbers: two of them, a word, or tuples of places."""
+        """Register a buffer for a value of `state_metadata`: a pair of floats, a word, or tuples of indices."""
         self.register_buffer(_PREFIX + name, _code(value).to(device))
 
     def reset_parameters(self) -> None:
-        """Write the numbers into their buffers, where `to_empty` has left none."""
+        """Write the values into their buffers, which `to_empty` has left uninitialised."""
         self._buffers.update({name: code.to(self.get_buffer(name).device) for name, code in self._codes().items()})
 
     def _codes(self) -> dict[str, Tensor]:
-        """Return what the buffers are to hold, on the CPU."""
-        stated = {_PREFIX + name: value for name, value in self.stated().items()}
-        return {name: _code(value) for name, value in stated.items() if self._buffers.get(name) is not None}
+        """Return the content of the buffers by their names, on the CPU."""
+        values = {_PREFIX + name: value for name, value in self.state_metadata().items()}
+        return {name: _code(value) for name, value in values.items() if self._buffers.get(name) is not None}
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
@@ -65,7 +65,7 @@ class Stated(nn.Module):
             destination[prefix + name] = code.to(self.get_buffer(name).device)
         metadata = getattr(destination, "_metadata", None)  # a plain dict that a caller has filled has none
         if metadata is not None:
-            metadata[prefix[:-1]] = {**metadata.get(prefix[:-1], {}), **self.stated()}
+            metadata[prefix[:-1]] = {**metadata.get(prefix[:-1], {}), **self.state_metadata()}
 
     def _load_from_state_dict(
         self,
@@ -77,10 +77,10 @@ class Stated(nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        """Load as torch does, unless the state says other numbers and has parameters of this module."""
+        """Load as torch does, unless the state has other metadata and parameters of this module."""
         present = {k: v for k, v in state_dict.items() if k.startswith(prefix) and isinstance(v, Tensor)}
         is_read = not all(_PREFIX in key[len(prefix) :] for key in present)  # else there is nothing to misread
-        for name, own in self.stated().items():
+        for name, own in self.state_metadata().items():
             theirs = local_metadata.get(name, own)
             if theirs == own:
                 theirs = _read(state_dict.get(prefix + _PREFIX + name), own)
@@ -97,7 +97,7 @@ class Stated(nn.Module):
 
 
 def with_axes(module: nn.Module, state_dict: Any, prefix: str) -> None:
-    """Give the numbers of an older state, which had no axis, the one that parameters have now."""
+    """Add the axis that parameters of one number have to those of an older state, which had none."""
     for name, parameter in module.named_parameters():
         value = state_dict.get(prefix + name)
         if isinstance(value, Tensor) and value.ndim == 0 and parameter.shape == (1,):
@@ -105,7 +105,7 @@ def with_axes(module: nn.Module, state_dict: Any, prefix: str) -> None:
 
 
 def _code(value: Any) -> Tensor:
-    """Return integers that stand for numbers, by their bits, for a word, or for the places in each of several parts."""
+    """Return int64 codes: the bits of floats, the letters of a word, or the part that each index belongs to."""
     if isinstance(value, str):
         return torch.tensor(list(value.encode().ljust(_LETTERS)), device="cpu")
     if value and isinstance(value[0], tuple):
@@ -115,7 +115,7 @@ def _code(value: Any) -> Tensor:
 
 
 def _read(code: Any, own: Any) -> Any:
-    """Return what a tensor stands for, `own` where there is none, and its integers where they stand for nothing."""
+    """Return the value that a tensor encodes, `own` where there is no tensor, its numbers where it encodes none."""
     if not isinstance(code, Tensor) or code.is_meta:
         return own
     expected, found = _code(own), code.detach().cpu()
@@ -131,7 +131,7 @@ def _read(code: Any, own: Any) -> Any:
     return tuple(found.view(torch.float64).tolist())
 
 
-class Alpha(Stated):
+class Alpha(StateMetadata):
     """Orders that stay strictly between two bounds: alpha = low + (high - low) sigmoid(raw).
 
     A layer with `learn_alpha=True` makes one and calls it `order`. One that is passed as a layer's alpha is that
@@ -182,7 +182,7 @@ class Alpha(Stated):
         self._begin()
 
     def reset_parameters(self) -> None:
-        """Begin anew with the first values, as after `to_empty`."""
+        """Set the parameters to their initial values, as after `to_empty`."""
         super().reset_parameters()
         self._begin()
 
@@ -190,7 +190,7 @@ class Alpha(Stated):
         """Return alpha in real units, float64."""
         low, high = self.bounds
         part = torch.sigmoid(self._free(self.raw))
-        if high - low != 1:  # what changes nothing is a step of autograd's all the same
+        if high - low != 1:  # a factor of 1 would be a step of autograd's all the same
             part = (high - low) * part
         return low + part if low else part
 
@@ -205,11 +205,11 @@ class Alpha(Stated):
         return self()
 
     def taken_by(self, owner: str, bounds: Any, shape: tuple[int, ...]) -> tuple[float, float]:
-        """Return its bounds for a layer that was given it as its order, or raise.
+        """Return the bounds, or raise where a layer cannot have this module as its order.
 
         Args:
             owner: The layer.
-            bounds: What the layer was given as bounds besides, which must be None.
+            bounds: The layer's own argument `bounds`, which must be None.
             shape: The shape that the layer needs.
         """
         check_taken(owner, type(self).__name__, self.bounds, self.shape, bounds, shape)
@@ -218,8 +218,8 @@ class Alpha(Stated):
     def extra_repr(self) -> str:
         return f"shape={self.shape}, bounds=({self.bounds[0]:g}, {self.bounds[1]:g})"
 
-    def stated(self) -> dict[str, Any]:
-        """Return what alpha cannot be read from the parameters without, see `Stated`."""
+    def state_metadata(self) -> dict[str, Any]:
+        """Return the bounds; see `StateMetadata`."""
         return {"bounds": self.bounds}
 
     @torch.no_grad()
@@ -230,7 +230,7 @@ class Alpha(Stated):
             parameter.copy_(placed_as(first, parameter))
 
     def _free(self, parameter: Tensor) -> Tensor:
-        """Return free numbers in float64 and alpha's shape, of processes that share them all of them."""
+        """Return a parameter in float64 and alpha's shape, gathered from all processes that share it."""
         if not self._shape and parameter.shape == (1,) and type(parameter) in (nn.Parameter, Tensor):
             return parameter.sum(dtype=torch.float64)  # one number without its axis, in one step
         found = gathered(parameter).to(torch.float64)
@@ -244,7 +244,7 @@ class Alpha(Stated):
         return found.reshape(self._shape)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *given: Any) -> None:
-        """Load as `Stated` does, and nothing where a number is NaN."""
+        """Load as `StateMetadata` does; a state with NaN is refused."""
         with_axes(self, state_dict, prefix)
         broken = [name for name, _ in self.named_parameters() if _has_nan(state_dict.get(prefix + name))]
         for name in broken:
@@ -255,7 +255,7 @@ class Alpha(Stated):
             super()._load_from_state_dict(state_dict, prefix, *given)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take also what an older version pickled: an order without an axis, and no first values."""
+        """Accept pickles of older versions: an order without an axis, and no initial values."""
         super().__setstate__(state)
         if "_shape" in self.__dict__:
             return
@@ -268,12 +268,12 @@ class Alpha(Stated):
             for name, parameter in self._parameters.items()
             if parameter is not None
         }
-        for name, value in self.stated().items():
+        for name, value in self.state_metadata().items():
             self.keep(name, value, self.raw.device)
 
 
 def _has_nan(value: Any) -> bool:
-    """Whether a value of a state is known to have NaN."""
+    """Whether a value of a state has NaN, as far as it may be read."""
     if not isinstance(value, Tensor) or not value.is_floating_point() or value.is_meta:
         return False
     found = gathered(value.detach())
@@ -388,9 +388,9 @@ class ProbabilisticAlpha(Alpha):
     def prior(self, prior: tuple[float, float]) -> None:
         self._prior_moments, self._prior = prior_of(type(self).__name__, self.distribution, prior, self.bounds)
 
-    def stated(self) -> dict[str, Any]:
-        """Return the bounds and the law, see `Stated`."""
-        return {**super().stated(), "distribution": self.distribution}
+    def state_metadata(self) -> dict[str, Any]:
+        """Return the bounds and the kind of distribution; see `StateMetadata`."""
+        return {**super().state_metadata(), "distribution": self.distribution}
 
     def extra_repr(self) -> str:
         mean, std = self.prior
@@ -409,7 +409,7 @@ class ProbabilisticAlpha(Alpha):
 
 
 class _Noise(NamedTuple):
-    """Torch's randomness, see `distributions.Noise`."""
+    """Random numbers of torch; see `distributions.Noise`."""
 
     shape: tuple[int, ...]  # how many draws of each number
     generator: torch.Generator | None
@@ -447,12 +447,12 @@ def check_place(owner: str, device: Any, dtype: Any) -> None:
 
 
 def read(given: Any) -> Any:
-    """Return a tensor's numbers as NumPy can read them, all else, and one that has no numbers, as it is."""
+    """Return a tensor detached on the CPU, so that NumPy can read it; other objects and meta tensors unchanged."""
     return given.detach().cpu() if isinstance(given, Tensor) and not given.is_meta else given
 
 
 def gathered(tensor: Tensor) -> Tensor:
-    """Return the whole of a tensor that is spread over processes (a DTensor), with its gradient; others as they are."""
+    """Return the whole of a DTensor, with its gradient; other tensors unchanged."""
     if type(tensor) in (Tensor, nn.Parameter) or not is_spread(tensor):
         return tensor
     whole: Tensor = tensor.full_tensor()  # type: ignore[attr-defined]
@@ -465,7 +465,7 @@ def is_spread(tensor: Any) -> bool:
 
 
 def placed_as(value: Tensor, like: Tensor) -> Tensor:
-    """Return a value that every process has, spread as `like` is."""
+    """Return a value that every process has, distributed as the DTensor `like` is; unchanged if `like` is none."""
     if not is_spread(like) or is_spread(value):
         return value
     from torch.distributed.tensor import distribute_tensor  # loaded, since there is such a tensor

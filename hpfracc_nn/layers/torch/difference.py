@@ -18,7 +18,7 @@ from hpfracc_nn.fractional.streaming import HORIZON, Source, slice_shape
 from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.fractional.torch.eager import check_dense, computed_in
 from hpfracc_nn.fractional.torch.operator import apply_at
-from hpfracc_nn.fractional.torch.parameters import Alpha, Stated
+from hpfracc_nn.fractional.torch.parameters import Alpha, StateMetadata
 from hpfracc_nn.fractional.torch.streaming import StreamState
 from hpfracc_nn.layers.order import first_orders, middle, roughness_orders, stretches
 from hpfracc_nn.layers.shapes import channel_axis
@@ -26,7 +26,7 @@ from hpfracc_nn.layers.torch.fractional import LayerState, check_no_module
 from hpfracc_nn.selection import BackendManager, given_manager
 
 
-class FractionalDifference(Stated):
+class FractionalDifference(StateMetadata):
     """(1 - z)**alpha with zero history, `orders` of them for every channel.
 
     Nothing is subtracted and nothing looks ahead: sample t of the output depends on samples up to t, with weight
@@ -92,7 +92,7 @@ class FractionalDifference(Stated):
             self._take(init, init.taken_by(owner, bounds, (self.channels * self.orders,)))
         else:
             self._start(init, (0.0, 1.0) if bounds is None else bounds, device, dtype)
-        for name, value in self.stated().items():
+        for name, value in self.state_metadata().items():
             self.keep(name, value, self._learned[0].raw.device)
         self._inverse = np.argsort(np.concatenate([index for index, _ in self._parts])).tolist()
         self.site = given_manager(owner, manager).site("toeplitz", "torch")
@@ -189,8 +189,8 @@ class FractionalDifference(Stated):
         ]
         return self._joined([y for y, _ in taken], 1), StateTuple(one for _, one in taken)
 
-    def stated(self) -> dict[str, Any]:
-        """Return which orders each learned part has, see `Stated`."""
+    def state_metadata(self) -> dict[str, Any]:
+        """Return which orders each learned part has, see `StateMetadata`."""
         return {"parts": tuple(tuple(index.tolist()) for index, _ in self._parts)} if len(self.parts) > 1 else {}
 
     def extra_repr(self) -> str:
