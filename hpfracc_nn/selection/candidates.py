@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from hpfracc_nn.selection.machine import CostModel, Machine, Rates, has_probe
 from hpfracc_nn.selection.memory import FreeMemory, allowed, chunks, in_bytes, setting_of
@@ -95,7 +96,7 @@ class Candidates:
             LookupError: None accepts.
         """
         fitting = self.fitting(workload)
-        if not accepted(fitting):
+        if all(each.refusal is not None for each in fitting):
             raise LookupError(no_kernel(fitting, workload, self.settings.of(workload.op)))
         found = self.reduced(fitting, workload)
         return found, found is not fitting
@@ -113,7 +114,7 @@ class Candidates:
         Raises:
             LookupError: The operation has no kernel for these arrays.
         """
-        settings = self.settings.of(workload.op)
+        settings = self.settings.of(workload.op) if self.settings.is_forced else self.settings
         epoch, found = self._assessed.get(workload, (-1, []))
         if epoch != self.epoch or not still_refuse(found, workload, settings):
             if len(self._assessed) >= MOST_ASSESSED:
@@ -127,7 +128,7 @@ class Candidates:
 
     def reduced(self, assessments: list[Assessment], workload: Workload) -> list[Assessment]:
         """Return the assessments with a refusal for kernels in quarantine, unless no other accepts."""
-        if not self.quarantine:
+        if not self.quarantine.holds:
             return assessments
         now = self.clock()
 
@@ -158,7 +159,7 @@ class Candidates:
         result as a whole: where that alone is more than what is free, all refuse. In deterministic mode only a limit
         in bytes counts, not what is free.
         """
-        need = max((each.need for each in assessments if each.refusal is None), default=0.0)
+        need = max([each.need for each in assessments if each.refusal is None], default=0.0)
         if not need:
             return assessments
         is_fixed = settings.is_deterministic(workload.framework)
@@ -197,8 +198,10 @@ def assessments_of(
 
 def still_refuse(assessments: Iterable[Assessment], workload: Workload, settings: Settings) -> bool:
     """Return whether the kernels that refused do so still, for the same reasons; those that accepted are not asked."""
-    refused = [each for each in assessments if each.refusal is not None]
-    return all(_refusal(each.kernel, workload, settings) == each.refusal for each in refused)
+    for each in assessments:
+        if each.refusal is not None and _refusal(each.kernel, workload, settings) != each.refusal:
+            return False
+    return True
 
 
 def assess(kernel: Kernel, workload: Workload, model: CostModel) -> Assessment:
@@ -208,7 +211,7 @@ def assess(kernel: Kernel, workload: Workload, model: CostModel) -> Assessment:
 
 def accepted(assessments: Iterable[Assessment]) -> list[Assessment]:
     """Return those that may run, fastest first; of equals, the first registered."""
-    return sorted((v for v in assessments if v.refusal is None), key=lambda v: v.seconds)
+    return sorted([each for each in assessments if each.refusal is None], key=attrgetter("seconds"))
 
 
 def no_kernel(assessments: list[Assessment], workload: Workload, settings: Settings) -> str:
@@ -236,15 +239,16 @@ def no_kernel(assessments: list[Assessment], workload: Workload, settings: Setti
 
 
 def _refusal(kernel: Kernel, workload: Workload, settings: Settings) -> str | None:
-    if settings.disables(kernel.backend, kernel.algorithm):
+    if settings.disabled and settings.disables(kernel.backend, kernel.algorithm):
         return DISABLED
-    if not settings.admits(kernel.backend, kernel.algorithm):
+    if settings.is_forced and not settings.admits(kernel.backend, kernel.algorithm):
         return f"not asked: {settings.forced}"
     if kernel.offloads and not settings.offload:
         return NOT_ALLOWED
     refusal: str | None = kernel.ask("refuses", workload)
-    out_of_reach = (kernel.reaches(device) for device in settings.devices) if kernel.offloads else ()
-    return refusal or next((said for said in out_of_reach if said is not None), None)
+    if refusal is None and kernel.offloads:
+        refusal = next((said for device in settings.devices if (said := kernel.reaches(device)) is not None), None)
+    return refusal
 
 
 def _one_way(workload: Workload) -> Workload:

@@ -110,6 +110,11 @@ def probe(framework: str) -> Probe:
     return _probes[framework]
 
 
+def probe_of(framework: str) -> Probe | None:
+    """Return the probe of `framework`, None where it has none."""
+    return _probes.get(framework)
+
+
 def has_probe(framework: str) -> bool:
     """Return whether `framework` has a probe; the operations of a user's own need none."""
     return framework in _probes
@@ -363,8 +368,10 @@ class CostModel:
     @staticmethod
     def seconds(cost: Cost, rates: Rates) -> float:
         """Return launches * launch + max(sum(flops / rate), bytes / bandwidth)."""
-        launching, computing, moving = parts(cost, rates)
-        return launching + max(computing, moving)
+        computing = 0.0
+        for unit, flops in cost.flops.items():
+            computing += flops / rates.flops[unit]
+        return cost.launches * rates.launch + max(computing, cost.bytes / rates.bandwidth)
 
 
 def parts(cost: Cost, rates: Rates) -> tuple[float, float, float]:

@@ -26,6 +26,8 @@ from hpfracc_nn.selection.workload import Workload
 
 MOST_PLANS = 4096
 
+Found = tuple[list[Assessment], bool]  # see `Candidates.of`
+
 
 class Step(NamedTuple):
     """What a site does next.
@@ -99,7 +101,7 @@ class Planner:
             self.has_changed(workload.framework)
             key = (self.candidates.epoch, workload)
             plan = self._plans.get(key)
-            if plan is None or plan.learns or self.quarantine:
+            if plan is None or plan.learns or self.quarantine.holds:
                 fresh = self.planned(workload)
                 if plan is not None and plan.kernel is fresh.kernel:
                     fresh = plan.renewed(fresh)  # with its samples: the first that is recorded of a usage is dropped
@@ -128,22 +130,23 @@ class Planner:
         learns = self.learner.is_learning(workload.framework)
         return self._made(name, reason, found, workload, learns=learns, provisional=reduced, believed=believed)
 
-    def draft(self, workload: Workload) -> Plan:
-        """Return a plan with a usage of its own, for a site; a learning plan is decided at its next call.
+    def draft(self, workload: Workload) -> tuple[Plan, Found | None]:
+        """Return a plan with a usage of its own, for a site, and the assessments that `next` may decide by at once.
 
-        It runs the kernel that was decided upon before, at another site or under other settings, or else the best by
-        the estimate.
+        A learning plan runs the kernel that was decided upon before, at another site or under other settings, or else
+        the best by the estimate. Other plans have no assessments. The lock is held.
         """
-        with self.lock:
-            if self.has_changed(workload.framework) or not self.learner.is_learning(workload.framework):
-                return self.plan(workload).twin()
-            found, reduced = self.candidates.of(workload)
-            name, reason = self.learner.standing(workload)
-            if name not in {each.kernel.name for each in accepted(found)}:
-                name, reason = ranked(found, self.settings.of(workload.op))[0].kernel.name, "prior"
-            return self._made(name, reason, found, workload, learns=True, provisional=reduced)
+        if self.has_changed(workload.framework) or not self.learner.is_learning(workload.framework):
+            return self.plan(workload).twin(), None
+        found, reduced = self.candidates.of(workload)
+        name, reason = self.learner.standing(workload)
+        if name not in {each.kernel.name for each in found if each.refusal is None}:
+            name, reason = ranked(found, self.settings.of(workload.op))[0].kernel.name, "prior"
+        return self._made(name, reason, found, workload, learns=True, provisional=reduced), (found, reduced)
 
-    def next(self, plan: Plan, calls: int, backwards: int | None, known: Mapping[str, Plan]) -> Step:
+    def next(
+        self, plan: Plan, calls: int, backwards: int | None, known: Mapping[str, Plan], now: Found | None = None
+    ) -> Step:
         """Return what a site does next in place of `plan`, whose period is over; the lock is held.
 
         Args:
@@ -151,6 +154,7 @@ class Planner:
             calls: Since the last decision, this one included.
             backwards: How many of them were followed by a backward pass; None: all.
             known: The site's plans of this workload by their kernels' names, `plan` too.
+            now: What `draft` returned; by default the kernels are asked.
         """
         if not plan.learns:
             fresh = self.plan(plan.workload)
@@ -158,16 +162,18 @@ class Planner:
             before = known.get(fresh.kernel.name)
             return Step(fresh.twin() if before is None else before.renewed(fresh), fresh.reason, period)
         workload = plan.workload
-        found, reduced = self.candidates.of(workload)
+        found, reduced = now or self.candidates.of(workload)
         decision, spreads = self.learner.decide(workload, found, calls, backwards)
         name, reason = decision.name, why(decision.reason, decision.name, found, reduced)
         before = known.get(name)
-        if before is None:
-            chosen = self.plan_with(name, reason, workload)
-        elif decision.is_trial or before.reason == "forced" or (before.reason, before.provisional) == (reason, reduced):
+        is_known = before is not None and (before.reason, before.provisional) == (reason, reduced)
+        if before is not None and (is_known or decision.is_trial or before.reason == "forced"):
             chosen = refitted(before, found)
         else:
-            chosen = before.renewed(self.plan_with(name, reason, workload))
+            chosen = self._made(
+                name, reason, found, workload, learns=True, provisional=reduced, believed=decision.expected
+            )
+            chosen = chosen if before is None else before.renewed(chosen)
         said = chosen.reason if name == plan.kernel.name else reason
         return Step(chosen, said, decision.period, decision.is_trial, spreads)
 

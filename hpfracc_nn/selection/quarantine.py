@@ -190,6 +190,9 @@ class Hold:
 class Quarantine:
     """The kernels that failed, and for what: a bucketed workload, sizes from one on, or everything.
 
+    Attributes:
+        holds: What failed since the last `lift`.
+
     Examples:
         >>> kernel = Kernel("total", "numpy", "numpy", "pairwise", run=np.sum)
         >>> workload = Workload("total", "numpy", n=4096)
@@ -201,11 +204,10 @@ class Quarantine:
     """
 
     def __init__(self) -> None:
-        self._holds: dict[_Place, Hold] = {}
+        self.holds: dict[_Place, Hold] = {}
 
     def __bool__(self) -> bool:
-        """Whether any kernel has failed since the last `lift`."""
-        return bool(self._holds)
+        return bool(self.holds)
 
     def add(self, kernel: Kernel, workload: Workload, kind: Kind, cause: str, *, size: float, now: float) -> float:
         """Leave a kernel alone after it failed; return for how many seconds.
@@ -223,11 +225,11 @@ class Quarantine:
             now: The time.
         """
         place = _place(kind, kernel, workload)
-        hold = self._holds.get(place)
+        hold = self.holds.get(place)
         if hold is None:
-            if len(self._holds) >= MOST_HOLDS:
-                del self._holds[next(iter(self._holds))]
-            hold = self._holds[place] = Hold(cause, -math.inf, 0, size if kind == "memory" else 0.0)
+            if len(self.holds) >= MOST_HOLDS:
+                del self.holds[next(iter(self.holds))]
+            hold = self.holds[place] = Hold(cause, -math.inf, 0, size if kind == "memory" else 0.0)
         if kind == "memory":
             hold.size = min(hold.size, size)
         if now >= hold.until:
@@ -239,7 +241,7 @@ class Quarantine:
     def refusal(self, kernel: Kernel, workload: Workload, *, size: float, now: float) -> str | None:
         """Return why a kernel is left alone at a workload that takes `size` bytes, None where it is not."""
         for kind in ("environment", "memory", "kernel"):
-            hold = self._holds.get(_place(kind, kernel, workload))
+            hold = self.holds.get(_place(kind, kernel, workload))
             if hold is None or now >= hold.until or size < hold.size:
                 continue
             if kind == "environment":
@@ -250,7 +252,7 @@ class Quarantine:
 
     def held(self, now: float) -> Iterator[Kernel]:
         """Yield the kernel of each hold that lasts: one for each workload, size or computer it is left alone at."""
-        for place, hold in self._holds.items():
+        for place, hold in self.holds.items():
             if now < hold.until:
                 yield place if isinstance(place, Kernel) else place[0]
 
@@ -258,13 +260,13 @@ class Quarantine:
         """Forget the failures whose time is over, and which a success refutes: the next one counts as the first."""
         for kind in ("environment", "memory", "kernel"):
             place = _place(kind, kernel, workload)
-            hold = self._holds.get(place)
+            hold = self.holds.get(place)
             if hold is not None and now >= hold.until and size >= hold.size:
-                del self._holds[place]
+                del self.holds[place]
 
     def lift(self) -> None:
         """Let every kernel be tried again."""
-        self._holds.clear()
+        self.holds.clear()
 
 
 def _place(kind: Kind, kernel: Kernel, workload: Workload) -> _Place:

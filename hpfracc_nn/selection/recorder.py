@@ -2,6 +2,7 @@
 
 import logging
 import math
+import sys
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from hpfracc_nn.selection.timing import DeviceTimes, wall_time
 from hpfracc_nn.selection.workload import DIRECTIONS, Direction, Measurement
 
 MOST_MEASUREMENTS = 4096
+OPENTELEMETRY = "opentelemetry.trace"  # joined once the process has imported it
 SLOW = 1e-3  # seconds: a choice that took longer is noted, though it changed nothing
 
 _log = logging.getLogger("hpfracc_nn.selection")
@@ -31,7 +33,8 @@ class Recorder:
 
     Args:
         planner: What learns.
-        join: Called with this recorder before the first event is published while nobody watches it.
+        join: Called with this recorder when events are published, as long as nobody watches it and the process has
+            imported OpenTelemetry.
 
     Attributes:
         counts: How often what was consulted.
@@ -61,7 +64,7 @@ class Recorder:
 
     def publish(self) -> None:
         """Tell whoever listens what is new; the lock is not held, because they may take their time."""
-        if self.telemetry is None:
+        if self.telemetry is None and OPENTELEMETRY in sys.modules:
             inform(self._join, self)
         self.log.publish()
 
@@ -203,7 +206,7 @@ class Recorder:
     def forgive(self, plan: Plan, *, at_once: bool = False) -> None:
         """Forget earlier failures of a plan's kernel, because it works; `at_once` also while it is in quarantine."""
         quarantine = self.planner.quarantine
-        if quarantine:
+        if quarantine.holds:
             with self.planner.lock:
                 now = math.inf if at_once else self.planner.candidates.clock()
                 size = plan.workspace + plan.workload.bytes

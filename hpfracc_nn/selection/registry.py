@@ -140,7 +140,9 @@ class Kernel:
         Raises:
             Exception: What it raises, with a note that names the kernel.
         """
-        given = workload if question == "saves" else self.given(workload)  # what is saved is saved as it is stored
+        given = workload
+        if workload.converts_to and question != "saves":  # what is saved is saved as it is stored
+            given = self.given(workload)
         try:
             found = getattr(self, question)(given)
             return found if given is workload or question != "cost" else _with_conversion(found, workload)

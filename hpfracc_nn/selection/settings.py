@@ -12,7 +12,7 @@ from typing import Any, Literal, TypedDict, cast, get_args
 
 from hpfracc_nn.errors import as_float
 from hpfracc_nn.selection.learning import fingerprint
-from hpfracc_nn.selection.machine import Calibration, has_probe, probe
+from hpfracc_nn.selection.machine import Calibration, probe_of
 from hpfracc_nn.selection.registry import algorithms, backends, is_elsewhere
 from hpfracc_nn.selection.workload import is_host
 
@@ -144,6 +144,11 @@ class Settings:
         return replace(self, **given)
 
     @property
+    def is_forced(self) -> bool:
+        """Whether only some kernels may run."""
+        return self.force_backend is not None or self.force_algorithm is not None
+
+    @property
     def forced(self) -> str:
         """The force in words, "" where there is none."""
         forces = {"force_backend": self.force_backend, "force_algorithm": self.force_algorithm}
@@ -184,7 +189,8 @@ class Settings:
         """
         if self.deterministic is not None:
             return self.deterministic
-        return has_probe(framework) and probe(framework).deterministic()
+        found = probe_of(framework)
+        return found is not None and found.deterministic()
 
 
 def amount(name: str, value: object) -> int | float:

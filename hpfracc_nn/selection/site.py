@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Hashable
 from typing import Any
 
 from hpfracc_nn.selection.plan import Plan, Usage
-from hpfracc_nn.selection.planner import Step, period_of
+from hpfracc_nn.selection.planner import Found, Step, period_of
 from hpfracc_nn.selection.recorder import Recorder
 from hpfracc_nn.selection.registry import Kernel
 from hpfracc_nn.selection.timing import NEVER
@@ -84,7 +84,7 @@ class Site:
         """
         plan = self._plans.get(key)
         if plan is None or self._epoch != self._candidates.epoch:
-            plan = self._first(key, describe)
+            return self._first(key, describe)
         usage = plan.usage
         usage.forwards += 1
         left = usage.left - 1
@@ -104,7 +104,9 @@ class Site:
         """
         plan = self._tried.pop(key, None) or self._plans.get(key)
         if plan is None or self._epoch != self._candidates.epoch:
-            plan = self._first(key, describe)
+            with self.recorder.planner.lock:
+                plan, _ = self._drafted(key, describe)
+            self.recorder.publish()
         return self.again(plan)
 
     def pick_traced(self, key: Hashable, describe: Callable[[], Workload]) -> Plan:
@@ -237,17 +239,29 @@ class Site:
         return plan.workload
 
     def _first(self, key: Hashable, describe: Callable[[], Workload]) -> Plan:
-        """Return a plan for a key that is new, or was chosen before something was configured."""
+        """Return what runs for a key that is new, or was chosen before something was configured; count the call."""
         recorder, started = self.recorder, time.perf_counter()
+        recorder.harvest()
         with recorder.planner.lock:
-            self._catch_up()  # before planning: a change meanwhile makes the next pick ask again
-            plan = self._plans.get(key)  # another thread may have asked while this one waited
-            if plan is None:
-                plan = self._plans[key] = self._opened(recorder.planner.draft(self._described(describe)))
-            if not plan.learns:  # else the call itself decides
-                recorder.chosen(self._name, None, plan, plan.reason, time.perf_counter() - started)
+            plan, found = self._drafted(key, describe)
+            plan.usage.forwards += 1
+            plan.usage.left -= 1
+            if plan.usage.left <= 0:
+                plan = self._reconsidered(key, plan, started, found)
         recorder.publish()
         return plan
+
+    def _drafted(self, key: Hashable, describe: Callable[[], Workload]) -> tuple[Plan, Found | None]:
+        """Return the plan of a key that is new, and the assessments behind it if it is to be decided by them."""
+        recorder, started = self.recorder, time.perf_counter()
+        self._catch_up()  # before planning: a change meanwhile makes the next pick ask again
+        plan, found = self._plans.get(key), None  # another thread may have asked while this one waited
+        if plan is None:
+            plan, found = recorder.planner.draft(self._described(describe))
+            self._plans[key] = self._opened(plan)
+        if not plan.learns:  # else the call itself decides
+            recorder.chosen(self._name, None, plan, plan.reason, time.perf_counter() - started)
+        return plan, found
 
     def _catch_up(self) -> None:
         """Let all plans go where something was configured since, or where there are too many."""
@@ -276,14 +290,20 @@ class Site:
                 return present
             if usage.left > 0:
                 return present
-            others = self._others.get(key, {})
-            backwards = min(usage.backwards - usage.told, usage.granted) if usage.granted > 1 else None
-            step = planner.next(present, usage.granted, backwards, {**others, present.kernel.name: present})
-            if step.spreads:
-                recorder.reconsider()
-            chosen = self._take(key, present, step)
-            recorder.chosen(self._name, present, chosen, step.reason, time.perf_counter() - started)
+            chosen = self._reconsidered(key, present, started)
         recorder.publish()
+        return chosen
+
+    def _reconsidered(self, key: Hashable, plan: Plan, started: float, found: Found | None = None) -> Plan:
+        """Return what the planner says runs now in place of a plan; the lock is held."""
+        recorder, usage = self.recorder, plan.usage
+        known = {**self._others.get(key, {}), plan.kernel.name: plan}
+        backwards = min(usage.backwards - usage.told, usage.granted) if usage.granted > 1 else None
+        step = recorder.planner.next(plan, usage.granted, backwards, known, found)
+        if step.spreads:
+            recorder.reconsider()
+        chosen = self._take(key, plan, step)
+        recorder.chosen(self._name, plan, chosen, step.reason, time.perf_counter() - started)
         return chosen
 
     def _take(self, key: Hashable, plan: Plan, step: Step) -> Plan:

@@ -9,7 +9,7 @@ import operator
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Literal
 
 import numpy as np
@@ -335,8 +335,12 @@ def key_of(workload: Workload) -> Key:
         workload.learns_weights,
         workload.threads,
     )
-    sizes = (workload.rows, workload.n, workload.width)
-    return Key(group, tuple(math.log2(max(1, bucket(size))) for size in sizes))
+    return Key(group, _features(workload.rows, workload.n, workload.width))
+
+
+@lru_cache(4096)
+def _features(*sizes: int) -> tuple[float, ...]:
+    return tuple(math.log2(max(1, bucket(size))) for size in sizes)
 
 
 def known_key(text: str) -> Key:

@@ -9,9 +9,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, wraps
+from functools import cache
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from hpfracc_nn.selection.candidates import Assessment, accepted, eligible, handicaps
 from hpfracc_nn.selection.learning.fingerprint import digest, facts
@@ -95,29 +95,10 @@ def _whole(entry: Sequence[float | None]) -> tuple[float | None, float | None]:
     return seconds, estimate
 
 
-P = ParamSpec("P")
-R = TypeVar("R")
-Able = tuple[Assessment, Compilation | None]
-
 SAVED_AFTER = 60.0  # seconds in which something was learnt
 FREE = 0.005  # seconds that deciding may cost before it slows down
 COST = 0.01  # to this part of the time of the calls
 SELDOM = 1024  # calls between decisions, at most
-
-
-def _counted(method: Callable[P, R]) -> Callable[P, R]:
-    """Add what a method of the Learner takes to what learning has cost."""
-
-    @wraps(method)
-    def counted(*arguments: P.args, **given: P.kwargs) -> R:
-        learner: Any = arguments[0]
-        started = time.perf_counter()
-        try:
-            return method(*arguments, **given)
-        finally:
-            learner.cost += time.perf_counter() - started
-
-    return counted
 
 
 class Learner:
@@ -144,7 +125,6 @@ class Learner:
         self._is_read = False
         self._new: Counter[tuple[str, str]] = Counter()  # samples since the last save, by key and kernel
         self._timed: dict[Key, set[str]] = {}  # the kernels that this process has timed itself
-        self._plain: dict[Key, dict[str, Candidate]] = {}  # as estimated, where the policy was told weighted times
         self._saved = time.monotonic()
 
     def adopt(self, settings: Settings) -> None:
@@ -158,7 +138,6 @@ class Learner:
         if reads_anew:
             self._is_read = False
         self._settings = settings
-        self._plain.clear()
         self.policy.budget.fraction = settings.explore_fraction
         self.policy.switch_margin = settings.switch_margin
         self.policy.learn = _is_learning(settings)
@@ -186,7 +165,6 @@ class Learner:
         """Return the kernel that is being tried for workloads like this one, None where there is none."""
         return self.policy.trial(key_of(workload)) if self.is_learning(workload.framework) else None
 
-    @_counted
     def decide(
         self, workload: Workload, assessments: Sequence[Assessment], calls: int, backwards: int | None
     ) -> tuple[Decision, bool]:
@@ -198,34 +176,32 @@ class Learner:
             calls: Since the last decision of the same caller, this one included.
             backwards: How many of them were followed by a backward pass; None: all.
         """
+        started = time.perf_counter()
         self.know()
-        key, able = key_of(workload), self._able(workload, assessments)
-        plain = _candidates(able)
-        candidates = self._weighted(key, able, plain)
-        decision = self.policy.decide(key, candidates, calls, backwards)
-        compiles = any(each.name == decision.name and each.compile_seconds for each in candidates)
+        candidates = self._candidates(workload, assessments)
+        decision = self.policy.decide(key_of(workload), candidates, calls, backwards)
+        (chosen,) = [each for each in candidates if each.name == decision.name]
         self._decisions += 1
         if self.cost > FREE and not decision.is_trial:
-            seconds = next(each.seconds + each.backward for each in plain if each.name == decision.name)
+            seconds = chosen.seconds + chosen.backward
             paid = math.ceil(self.cost / self._decisions / (COST * seconds))  # calls that one decision is worth
             decision = replace(decision, period=max(decision.period, min(paid, SELDOM)))
-        return decision, compiles
+        self.cost += time.perf_counter() - started
+        return decision, chosen.compile_seconds > 0
 
     def believed(self, workload: Workload, assessments: Sequence[Assessment]) -> tuple[str, dict[str, Prediction]]:
         """Return the kernel that is taken to be the best, and what is expected of each; nothing is changed."""
-        able, key, found = self._able(workload, assessments), key_of(workload), self.expected(workload, assessments)
-        names = [assessment.kernel.name for assessment, _ in able]
-        incumbent = self.policy.incumbent(key)
-        if incumbent in names:
+        candidates, found = self._candidates(workload, assessments), self.expected(workload, assessments)
+        incumbent = self.policy.incumbent(key_of(workload))
+        if any(each.name == incumbent for each in candidates):
             return incumbent, found
-        ready = [assessment.kernel.name for assessment, missing in able if missing is None] or names
-        factors = handicaps([assessment for assessment, _ in able], self._settings)
-        return min(ready, key=lambda name: found[name].seconds * factors[name]), found
+        ready = [each for each in candidates if not each.compile_seconds] or candidates
+        return min(ready, key=lambda each: each.weight * found[each.name].seconds).name, found
 
     def expected(self, workload: Workload, assessments: Sequence[Assessment]) -> dict[str, Prediction]:
         """Return what is expected of each kernel that accepts; nothing is changed."""
         self.know()
-        return self.policy.predict(key_of(workload), [_candidate(each, None) for each in accepted(assessments)])
+        return self.policy.predict(key_of(workload), [_candidate(each) for each in accepted(assessments)])
 
     def basis(self, workload: Workload, name: str, found: Prediction) -> str:
         """Return what a prediction rests on: "measured" here, "wisdom" of another process, or "prior"."""
@@ -233,7 +209,6 @@ class Learner:
             return "prior"
         return "measured" if self._is_timed(key_of(workload), name) else "wisdom"
 
-    @_counted
     def observe(
         self,
         plan: Plan,
@@ -251,18 +226,17 @@ class Learner:
             keep: False: it says nothing of the plan.
             assessments: On a workload, for one that no site has decided upon: the plan is one of `BackendManager.plan`.
         """
+        started = time.perf_counter()
         key, name = key_of(plan.workload), plan.kernel.name
         if not self.policy.expects(key, name):
             self.know()
-            self.policy.introduce(key, _candidates(self._able(plan.workload, assessments(plan.workload))))
+            self.policy.introduce(key, self._candidates(plan.workload, assessments(plan.workload)))
             if not self.policy.expects(key, name):
                 return None
-        plain = self._plain.get(key, {}).get(name)
-        estimate = None if plain is None else plain.estimate(direction)
-        seconds = max(seconds, SHORTEST)
-        change = self.policy.observe(key, name, seconds, direction=direction, estimate=estimate, keep=keep)
+        change = self.policy.observe(key, name, max(seconds, SHORTEST), direction=direction, keep=keep)
         if keep:
             self._note(key, name)
+        self.cost += time.perf_counter() - started
         return change
 
     def forget(self, op: str | None = None) -> None:
@@ -377,56 +351,34 @@ class Learner:
         calibration = self._settings.calibration
         return cache(lambda place: self._machine.basis(place, calibration))
 
-    def _able(self, workload: Workload, assessments: Iterable[Assessment]) -> list[Able]:
-        """Return those that come into question, with what they would have to compile.
+    def _candidates(self, workload: Workload, assessments: Iterable[Assessment]) -> list[Candidate]:
+        """Return the kernels that come into question, with what they would have to compile, weighed by the objective.
 
-        Who should not start unasked is left out, unless there is nobody else.
+        A kernel that should not start unasked is left out, unless there is no other.
         """
         able = accepted(assessments)
-        asks = self._settings.mode == "learn"
-        missing = {each.kernel.name: each.kernel.ask("compiles", workload) for each in able if asks}
-        asked = [each for each in able if _starts_unasked(missing.get(each.kernel.name))]
-        if not asked:
-            asked, missing = able, {}
-        return [(each, missing.get(each.kernel.name)) for each in eligible(asked, self._settings)]
-
-    def _weighted(self, key: Key, able: Sequence[Able], plain: list[Candidate]) -> list[Candidate]:
-        """Return the candidates with times that count other things too, see `candidates.handicaps`.
-
-        The incumbent's stay what they are, so that what the policy spends is counted in seconds.
-        """
-        factors = handicaps([assessment for assessment, _ in able], self._settings)
-        if all(factor == 1 for factor in factors.values()):
-            self._plain.pop(key, None)
-            return plain
-        if len(self._plain) >= MOST_KEYS:
-            self._plain.clear()
-        self._plain[key] = {each.name: each for each in plain}
-        one = factors.get(self.policy.incumbent(key), 1.0)
-        return [
-            replace(each, seconds=each.seconds * by, backward=each.backward * by)
-            for each in plain
-            for by in [factors[each.name] / one]
-        ]
+        missing: dict[str, Compilation] = {}
+        if self._settings.mode == "learn":
+            asked = {each.kernel.name: each.kernel.ask("compiles", workload) for each in able}
+            missing = {name: found for name, found in asked.items() if found is not None}
+        slow = {name for name, found in missing.items() if found.seconds == math.inf}
+        if len(slow) == len(able):
+            missing = {}
+        elif slow:
+            able = [each for each in able if each.kernel.name not in slow]
+        able = eligible(able, self._settings)
+        weights = handicaps(able, self._settings)
+        return [_candidate(each, missing.get(each.kernel.name), weights[each.kernel.name]) for each in able]
 
 
 def _is_learning(settings: Settings) -> bool:
     return settings.mode == "learn" and settings.sample
 
 
-def _starts_unasked(missing: Compilation | None) -> bool:
-    return missing is None or missing.seconds < math.inf
-
-
-def _candidates(able: Iterable[Able]) -> list[Candidate]:
-    return [_candidate(assessment, missing) for assessment, missing in able]
-
-
-def _candidate(assessment: Assessment, missing: Compilation | None) -> Candidate:
-    name, forward = assessment.kernel.name, max(assessment.forward, SHORTEST)
-    if missing is None:
-        return Candidate(name, forward, assessment.uncertainty, assessment.backward)
-    return Candidate(name, forward, assessment.uncertainty, assessment.backward, missing.seconds, missing.code)
+def _candidate(assessment: Assessment, missing: Compilation | None = None, weight: float = 1.0) -> Candidate:
+    compiles = (0.0, None) if missing is None else (missing.seconds, missing.code)
+    seconds = max(assessment.forward, SHORTEST)
+    return Candidate(assessment.kernel.name, seconds, assessment.uncertainty, assessment.backward, *compiles, weight)
 
 
 def place_of(key: Key) -> Place:

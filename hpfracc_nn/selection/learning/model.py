@@ -32,6 +32,7 @@ class Candidate:
         compile_seconds: What its next call compiles, 0 where nothing.
         code: What that compilation makes; workloads with equal code share one compilation. None:
             this key's own.
+        weight: Factor on its time wherever kernels are compared, for an objective that counts more than time.
     """
 
     name: str
@@ -40,10 +41,10 @@ class Candidate:
     backward: float = 0.0
     compile_seconds: float = 0.0
     code: Hashable = None
+    weight: float = 1.0
 
     def __post_init__(self) -> None:
-        finite = all(math.isfinite(number) for number in (self.seconds, self.backward, self.compile_seconds))
-        if not (finite and self.seconds > 0 and self.backward >= 0 and self.compile_seconds >= 0):
+        if not (0 < self.seconds < math.inf and 0 <= self.backward < math.inf and 0 <= self.compile_seconds < math.inf):
             raise ValueError(f"{self!r}: needs finite seconds > 0, backward >= 0 and compile_seconds >= 0.")
         if not self.uncertainty >= 1:
             raise ValueError(f"Candidate(uncertainty={self.uncertainty!r}): needs a factor >= 1.")
@@ -64,6 +65,7 @@ class Decision:
         is_trial: This call only: it must be timed, and the next one asks again.
         period: Ask again after this many calls.
         incumbent: What is believed to be the fastest; another one than `name` in a trial.
+        expected: What is believed of each candidate.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Decision:
     is_trial: bool
     period: int
     incumbent: str
+    expected: Mapping[str, "Prediction"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,10 @@ class Prediction:
     def within(cls, seconds: float, uncertainty: float, samples: int = 0) -> "Prediction":
         """Return the prediction of a time that is known to a factor either way."""
         return cls(seconds, seconds / uncertainty, seconds * uncertainty, samples)
+
+    def scaled(self, factor: float) -> "Prediction":
+        """Return the prediction of a time that is `factor` times as long."""
+        return Prediction(factor * self.seconds, factor * self.low, factor * self.high, self.samples)
 
     @property
     def uncertainty(self) -> float:
@@ -169,19 +176,20 @@ class RatioSamples:
     """The last ratios of one direction.
 
     Attributes:
+        level: The 20 % quantile of the ratios, None where there are none.
         alternative: What the level is if it is not what it seems: if another key's change does not
             apply here, or if the one sample was a spike. None where nothing speaks against it.
         estimate: What the ratios were last taken of, in seconds.
         warm: Whether the first call is over.
     """
 
-    __slots__ = ("_first", "_level", "_odd", "_ratios", "_unseen", "alternative", "estimate", "warm")
+    __slots__ = ("_first", "_odd", "_ratios", "_unseen", "alternative", "estimate", "level", "warm")
 
     def __init__(self) -> None:
         self._ratios: deque[float] = deque(maxlen=KEPT_SAMPLES)
         self._odd: list[float] = []
         self._first: float | None = None
-        self._level: float | None = None
+        self.level: float | None = None
         self._unseen = False
         self.alternative: float | None = None
         self.estimate = 1.0
@@ -190,21 +198,16 @@ class RatioSamples:
     def __len__(self) -> int:
         return len(self._ratios)
 
-    @property
-    def level(self) -> float | None:
-        """The 20 % quantile of the ratios, None where there are none."""
-        return self._level
-
     def bounds(self) -> tuple[float, float]:
         """Return between what the level is believed to lie.
 
         Raises:
             ValueError: There is no sample.
         """
-        if self._level is None:
+        if self.level is None:
             raise ValueError("RatioSamples.bounds(): needs a sample; ask for `level` first.")
         either = 1 + _ONE_SAMPLE / len(self._ratios)
-        levels = [self._level] if self.alternative is None else [self._level, self.alternative]
+        levels = [self.level] if self.alternative is None else [self.level, self.alternative]
         return min(min(levels) / either, *self._odd, math.inf), max(levels) * either
 
     @property
@@ -217,7 +220,7 @@ class RatioSamples:
 
         After a change only the samples that showed it are kept.
         """
-        before = self._level
+        before = self.level
         if before is None:
             self._keep([ratio])
             return None
@@ -236,10 +239,10 @@ class RatioSamples:
         if len(self._odd) == ODD_IN_A_ROW:
             self._first = None
             self._keep(self._odd)
-            assert self._level is not None
-            return self._level / before
+            assert self.level is not None
+            return self.level / before
         self._ratios.append(ratio)
-        self._level = self._bounded()
+        self.level = self._bounded()
         return None
 
     def begin(self, ratio: float) -> None:
@@ -248,13 +251,13 @@ class RatioSamples:
 
     def thin(self) -> None:
         """Keep one sample, so that the arm counts as hardly known."""
-        if self._level is not None:
-            self._keep([self._level])
+        if self.level is not None:
+            self._keep([self.level])
 
     def scale(self, factor: float) -> None:
         """Believe, until a sample says otherwise, that `factor` applies here too."""
-        if self._level is not None:
-            old, self._first = self._level, None
+        if self.level is not None:
+            old, self._first = self.level, None
             self._keep([old * factor])
             self._unseen, self.alternative = True, old
 
@@ -268,15 +271,15 @@ class RatioSamples:
         factor = self.estimate / estimate
         self._ratios = deque((factor * ratio for ratio in self._ratios), maxlen=KEPT_SAMPLES)
         self._odd = [factor * ratio for ratio in self._odd]
-        self._first, self._level, self.alternative = (
-            None if ratio is None else factor * ratio for ratio in (self._first, self._level, self.alternative)
+        self._first, self.level, self.alternative = (
+            None if ratio is None else factor * ratio for ratio in (self._first, self.level, self.alternative)
         )
         self.estimate = estimate
 
     def _keep(self, ratios: list[float]) -> None:
         self._ratios = deque(ratios, maxlen=KEPT_SAMPLES)
         self._odd, self._unseen, self.alternative = [], False, None
-        self._level = self._bounded()
+        self.level = self._bounded()
 
     def _bounded(self) -> float | None:
         """The quantile of few samples is the least; the first call, which took longer than it should, bounds it too."""
@@ -347,7 +350,9 @@ class NearbyRatios:
     def correction(self, key: Key, name: str, direction: Direction, most: float) -> tuple[float, float]:
         """Return the factor on the estimate and the factor u >= 1 either way, at most `most`."""
         weight = 1 / (1 + PRIOR) ** 2
-        total = weight * self._shifts.get((key.group, backend_of(name), direction), 0.0)
+        total = 0.0
+        if self._shifts:
+            total = weight * self._shifts.get((key.group, backend_of(name), direction), 0.0)
         nearest = math.inf
         for each in DIRECTIONS:
             apart = 0.0 if each == direction else OTHER_DIRECTION
@@ -448,13 +453,18 @@ class PerformanceModel:
         self.records[key] = record  # so that it is the last
         return record
 
-    def predict(self, key: Key, candidate: Candidate) -> Prediction:
-        """Add up both directions, the backward one as often as it follows."""
+    def predict(self, key: Key, candidates: Sequence[Candidate]) -> dict[str, Prediction]:
+        """Return what is believed of each candidate: both passes, the backward one as often as it follows."""
+        self._complete(key, candidates)
         record = self.records.get(key) or KeyState()
+        return {each.name: self._predicted(key, record, each) for each in candidates}
+
+    def _predicted(self, key: Key, record: KeyState, candidate: Candidate) -> Prediction:
         seconds = low = high = 0.0
         samples = KEPT_SAMPLES
-        for direction, share in zip(DIRECTIONS, (1.0, record.backwards), strict=True):
-            estimate = share * candidate.estimate(direction)
+        estimates: tuple[tuple[Direction, float], ...]
+        estimates = ("forward", candidate.seconds), ("backward", record.backwards * candidate.backward)
+        for direction, estimate in estimates:
             if estimate:
                 ratio, least, most, count = self._ratio(key, record, candidate, direction)
                 seconds, low, high = seconds + ratio * estimate, low + least * estimate, high + most * estimate
@@ -533,9 +543,8 @@ class PerformanceModel:
             else:
                 self._take(key, name, direction, entry, is_own)
 
-    def complete(self, key: Key, candidates: Iterable[Candidate]) -> None:
+    def _complete(self, key: Key, candidates: Iterable[Candidate]) -> None:
         """Give what was restored without its estimate the estimates of `candidates`, where they are of this key."""
-        candidates = tuple(candidates)
         if self._on_old_basis:
             self._rebase(key, candidates)
         waiting = self._without_estimate.pop(key, None)

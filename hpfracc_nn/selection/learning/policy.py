@@ -182,20 +182,21 @@ class Policy:
         record = self._model.record(key, self.rounds)
         self._count(record, calls, calls if backwards is None else backwards)
         record.candidates = {each.name: each for each in candidates}
-        found = self.predict(key, candidates)
+        found = self._model.predict(key, candidates)
         ready = [each.name for each in candidates if not each.compile_seconds]
         changed = self._choose(record, found, ready or [_soonest(candidates)])
         record.trial = None
         if self.learn and len(candidates) > 1:
-            record.trial = self._purchase(key, record, calls, found) or self._trial(record, found, ready)
+            compared = _compared(record, found)
+            record.trial = self._purchase(key, record, calls, compared) or self._trial(record, compared, ready)
         name = record.trial or record.incumbent
         record.compiling = record.candidates[name].compile_seconds
         record.expected = self._model.expected(key, record.candidates[record.incumbent])
         record.reason = _reason(record, found)
         if record.trial:
-            return Decision(name, "explore", True, 1, record.incumbent)
+            return Decision(name, "explore", True, 1, record.incumbent, found)
         record.period = self._period(record, found[name], changed)
-        return Decision(name, record.reason, False, record.period, name)
+        return Decision(name, record.reason, False, record.period, name, found)
 
     def observe(
         self,
@@ -269,9 +270,7 @@ class Policy:
 
     def predict(self, key: Key, candidates: Iterable[Candidate]) -> dict[str, Prediction]:
         """Return what is believed of each candidate; nothing is changed."""
-        candidates = tuple(candidates)
-        self._model.complete(key, candidates)
-        return {each.name: self._model.predict(key, each) for each in candidates}
+        return self._model.predict(key, tuple(candidates))
 
     def rebase(self) -> None:
         """Go on where every estimate is another one from now on: what was measured are seconds, and they stay.
@@ -318,9 +317,9 @@ class Policy:
 
     def _choose(self, record: KeyState, found: Mapping[str, Prediction], ready: Sequence[str]) -> bool:
         """Set the incumbent; return whether it is another than before."""
-        before = record.incumbent
-        best = min(ready, key=lambda name: found[name].seconds)
-        if before in ready and found[best].seconds >= (1 - self.switch_margin) * found[before].seconds:
+        times = {name: record.candidates[name].weight * found[name].seconds for name in ready}
+        before, best = record.incumbent, min(times, key=times.__getitem__)
+        if before in times and times[best] >= (1 - self.switch_margin) * times[before]:
             return False
         record.incumbent = best
         return True
@@ -385,6 +384,14 @@ class Policy:
             self.budget.total += seconds
         if record.incumbent not in ("", name):  # a trial, also where another decision came between its passes
             self.budget.explored += max(0.0, seconds - record.expected[DIRECTIONS.index(direction)])
+
+
+def _compared(record: KeyState, found: Mapping[str, Prediction]) -> Mapping[str, Prediction]:
+    """Return the predictions as the objective weighs them; the incumbent's stays, so that what is spent is seconds."""
+    one = record.candidates[record.incumbent].weight
+    if all(each.weight == one for each in record.candidates.values()):
+        return found
+    return {name: each.scaled(record.candidates[name].weight / one) for name, each in found.items()}
 
 
 def _is_open(record: KeyState, name: str, samples: int) -> bool:

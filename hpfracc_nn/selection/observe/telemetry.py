@@ -12,7 +12,6 @@ import atexit
 import inspect
 import logging
 import os
-import sys
 import threading
 import time
 import weakref
@@ -168,7 +167,6 @@ class WatchedManagers:
 NAME = "hpfracc_nn.selection"
 SPAN = "hpfracc select"
 CANDIDATE = "hpfracc.candidate"
-API = "opentelemetry.trace"
 BOUNDARIES = (*(step * 10.0**power for power in range(-6, 0) for step in (1, 2, 5)), 1.0)  # seconds
 MOST_SPANS = 100  # a second
 LONGEST_TEXT = 256  # characters of a name or a message in an attribute
@@ -352,8 +350,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def join(recorder: Recorder) -> None:
-    """Let the process-wide Telemetry watch a manager if OpenTelemetry is imported already; otherwise do nothing."""
-    if API in sys.modules and _can_join():
+    """Let the process-wide Telemetry watch a manager, if this process's OpenTelemetry is not too old."""
+    if _can_join():
         process_wide()._watch(recorder)
 
 
