@@ -12,6 +12,7 @@ from torch.distributed.checkpoint.state_dict import (
     get_optimizer_state_dict,
     set_optimizer_state_dict,
 )
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from hpfracc_nn.training import AlphaSchedule, FractionalAdam, FractionalRMSprop, FractionalSGD
 from hpfracc_nn.training.torch.optimizers.directions import KINDS
@@ -78,6 +79,31 @@ def test_a_parameter_without_a_gradient_forgets_too_where_alpha_becomes_1():
     parameters_of(optimizer)[0].grad = None
     optimizer.step()
     assert not any(optimizer.state.values())
+
+
+@pytest.mark.parametrize("shape", [(7,), (3, 5)])
+def test_the_memory_of_a_state_that_is_dropped_is_free(shape):
+    p = torch.nn.Parameter(torch.randn(shape))
+    optimizer = FractionalSGD([p], lr=0.1, alpha=0.5)
+    fed(optimizer, [[torch.randn(shape)] for _ in range(3)])
+    storages = [StorageWeakRef(optimizer.state[p][name].untyped_storage()) for name in ("history", "direction")]
+    assert not any(each.expired() for each in storages)
+    optimizer.state.clear()
+    assert all(each.expired() for each in storages)
+
+
+@pytest.mark.parametrize("name", ["history", "direction", "history_memory"])
+def test_a_state_of_which_a_part_is_missing_is_made_anew_or_refused(name):
+    p = torch.nn.Parameter(torch.randn(3, 5))
+    optimizer = FractionalSGD([p], lr=0.1, alpha=0.5)
+    fed(optimizer, [[torch.randn(3, 5)] for _ in range(3)])
+    del optimizer.state[p][name]
+    if name == "history":
+        fed(optimizer, [[torch.ones(3, 5)]])
+        assert torch.equal(optimizer.state[p]["direction"], torch.ones(3, 5))  # an average of one gradient
+        return
+    with pytest.raises((RuntimeError, KeyError), match=name if name == "direction" else "memory is fixed"):
+        fed(optimizer, [[torch.ones(3, 5)]])
 
 
 def test_whole_numbers_of_numpy_are_saved_as_numbers():

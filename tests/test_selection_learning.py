@@ -172,6 +172,19 @@ def test_short_calls_are_decided_on_seldom_however_odd_their_times(monkeypatch):
     assert decisions(5000) < 5000 / learning_module.SELDOM + 30
 
 
+def test_the_time_in_which_a_decision_is_interrupted_is_not_what_it_costs(monkeypatch):
+    manager, started = learning(), time.perf_counter()
+    decide = manager.learner.policy.decide
+
+    def interrupted(*given):
+        time.sleep(0.02)
+        return decide(*given)
+
+    monkeypatch.setattr(manager.learner.policy, "decide", interrupted)
+    calls(manager.site("test_op", "torch"), 40)
+    assert manager.overhead() < (time.perf_counter() - started) / 4
+
+
 def test_switching_keeps_counters_and_report_consistent():
     manager = learning()
     site = manager.site("test_op", "torch", "layer")

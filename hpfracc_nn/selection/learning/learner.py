@@ -109,7 +109,8 @@ class Learner:
         machine: Whose rates the file keeps too.
 
     Attributes:
-        cost: Seconds that deciding and learning took.
+        cost: Seconds of the processor that deciding and learning took: where the machine is busy, a decision may be
+            interrupted for longer than it takes.
         outbox: What is on its way to the file.
     """
 
@@ -176,7 +177,7 @@ class Learner:
             calls: Since the last decision of the same caller, this one included.
             backwards: How many of them were followed by a backward pass; None: all.
         """
-        started = time.perf_counter()
+        started = time.thread_time()
         self.know()
         candidates = self._candidates(workload, assessments)
         decision = self.policy.decide(key_of(workload), candidates, calls, backwards)
@@ -186,7 +187,7 @@ class Learner:
             seconds = chosen.seconds + chosen.backward
             paid = math.ceil(self.cost / self._decisions / (COST * seconds))  # calls that one decision is worth
             decision = replace(decision, period=max(decision.period, min(paid, SELDOM)))
-        self.cost += time.perf_counter() - started
+        self.cost += time.thread_time() - started
         return decision, chosen.compile_seconds > 0
 
     def believed(self, workload: Workload, assessments: Sequence[Assessment]) -> tuple[str, dict[str, Prediction]]:
@@ -226,7 +227,7 @@ class Learner:
             keep: False: it says nothing of the plan.
             assessments: On a workload, for one that no site has decided upon: the plan is one of `BackendManager.plan`.
         """
-        started = time.perf_counter()
+        started = time.thread_time()
         key, name = key_of(plan.workload), plan.kernel.name
         if not self.policy.expects(key, name):
             self.know()
@@ -236,7 +237,7 @@ class Learner:
         change = self.policy.observe(key, name, max(seconds, SHORTEST), direction=direction, keep=keep)
         if keep:
             self._note(key, name)
-        self.cost += time.perf_counter() - started
+        self.cost += time.thread_time() - started
         return change
 
     def forget(self, op: str | None = None) -> None:

@@ -21,6 +21,7 @@ Formulas and sources stand in `training/directions.py`.
 from __future__ import annotations
 
 import math
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -284,6 +285,7 @@ class Average:
             return lambda: [_recorded(group, memory, *each) for each in zip(grads, states, kept, strict=True)]
         views, length = [] if views is None else views, memory.length
         del views[len(params) :]
+        taken: list[Tensor] = []
         alike: dict[tuple, list[tuple[State, State, View, Tensor]]] = defaultdict(list)
         for k, (p, grad, state) in enumerate(zip(params, grads, states, strict=True)):
             view = views[k] if k < len(views) else None
@@ -293,19 +295,21 @@ class Average:
                 view, line = View(held, p), in_order(grad, held["direction"])
                 views[k : k + 1] = [view]
             alike[view.place, _stored(held)].append((state, held, view, line))
+            taken.append(held["direction"])
         mixes = []
         for (place, stored), found in alike.items():
             _check_capture(place[0])
             _, _, each, lines = zip(*found, strict=True)
             mix = memory.mix(group["alpha"], stored, group["seed"] if self.law.drops else None)
-            mixes.append(prepared(site, [*lines], [view.rows for view in each], [view.average for view in each], mix))
+            averages, rows = zip(*(view.lines for view in each), strict=True)
+            mixes.append(prepared(site, [*lines], [*rows], [*averages], mix))
 
         def directions() -> list[Tensor]:
             for mixed, ((_, stored), found) in zip(mixes, alike.items(), strict=True):
                 mixed()
                 for state, held, _, _ in found:
                     _keep(state, held, stored + 1)
-            return [view.direction for view in views]
+            return taken
 
         return directions
 
@@ -325,30 +329,36 @@ class Average:
 class View:
     """Lines of a parameter's direction and history, kept from step to step while both lie where they lay.
 
-    An optimizer keeps a list of them for each group: one for each parameter that had a gradient at the last step.
+    An optimizer keeps a list of them for each group: one for each parameter that had a gradient at the last step. The
+    lines go when the direction does, so that whoever drops a state gets its memory back.
     """
 
     def __init__(self, held: State, p: Tensor):
-        self.direction, self._history = held["direction"], held["history"]
-        self.average, self.rows = line_of(self.direction), lines_of(self._history)
-        self.place = self.direction.device, self.direction.dtype
-        self._address, self._history_address = self.direction.data_ptr(), self._history.data_ptr()
-        self._device = self.direction.get_device()
-        self._is_plain = p.is_contiguous() and self.direction.is_contiguous() and not self.direction.is_complex()
-        self._shape, self._strides, self._order = self.direction.shape, self.direction.stride(), p.stride()
+        direction, history = held["direction"], held["history"]
+        # Of `data`, since other views hold what they are views of.
+        self.lines: tuple[Tensor, Tensor] | None = line_of(direction.data), lines_of(history.data)
+        self._direction, self._history = weakref.ref(direction, self._drop), weakref.ref(history, self._drop)
+        self.place = direction.device, direction.dtype
+        self._address, self._history_address = direction.data_ptr(), history.data_ptr()
+        self._device = direction.get_device()
+        self._is_plain = p.is_contiguous() and direction.is_contiguous() and not direction.is_complex()
+        self._shape, self._strides, self._order = direction.shape, direction.stride(), p.stride()
+
+    def _drop(self, _: object) -> None:
+        self.lines = None
 
     def line(self, state: State, length: float, p: Tensor, grad: Tensor) -> Tensor | None:
         """Return a gradient with its values in the order of the lines: itself where possible, since views take long.
 
         None where the view is not that of the state, of the memory's length, or of such a gradient.
         """
-        direction: Tensor = self.direction
-        history: Tensor = self._history
+        direction, history = state.get("direction"), state.get("history")
         if (
-            "direction" not in state
-            or state["direction"] is not direction
-            or state["history"] is not history
-            or state["history_memory"] != length
+            direction is None
+            or history is None
+            or direction is not self._direction()
+            or history is not self._history()
+            or state.get("history_memory") != length
             or direction.data_ptr() != self._address
             or history.data_ptr() != self._history_address
             or grad.shape != self._shape
