@@ -90,40 +90,34 @@ def real(owner: str, argument: str, value: Any, least: float, *, above: bool = F
     if type(value) is float and least < value < math.inf:
         return value
     limit = "" if least == -math.inf else f" {'>' if above else '>='} {least:g}"
-    number = as_float(value)
-    if number is None:
-        raise TypeError(
-            f"{owner}({argument}={value!r}): needs a real number{limit}; pass for example {argument}={example:g}."
-        )
+    example_of = f"for example {argument}={example:g}"
+    number = _number(owner, argument, value, limit, example_of)
     if not (least < number < math.inf or (number == least and not above)):
-        raise ValueError(
-            f"{owner}({argument}={value!r}): needs a finite {argument}{limit}; pass for example {argument}={example:g}."
-        )
+        raise ValueError(f"{owner}({argument}={value!r}): needs a finite {argument}{limit}; pass {example_of}.")
     return number
 
 
 def probability(owner: str, argument: str, value: Any, *, example: float = 0.05) -> float:
     """Return `value` as a float, or raise: it must lie strictly between 0 and 1."""
-    number = as_float(value)
-    if number is None:
-        raise TypeError(f"{owner}({argument}={value!r}): needs a real number; pass for example {argument}={example:g}.")
+    number = _number(owner, argument, value, "", f"for example {argument}={example:g}")
     if not 0 < number < 1:
-        raise ValueError(
-            f"{owner}({argument}={value!r}): needs 0 < {argument} < 1; pass a part of 1, such as "
-            f"{argument}={example:g}."
-        )
+        way = f"a part of 1, such as {argument}={example:g}"
+        raise ValueError(f"{owner}({argument}={value!r}): needs 0 < {argument} < 1; pass {way}.")
     return number
 
 
 def part(owner: str, argument: str, value: Any) -> float:
     """Return `value` as a float, or raise: it must lie in [0, 1]."""
-    number = as_float(value)
-    if number is None:
-        raise TypeError(
-            f"{owner}({argument}={value!r}): needs a real number; pass a part of 1, such as {argument}=0.1."
-        )
+    number = _number(owner, argument, value, "", f"a part of 1, such as {argument}=0.1")
     if not 0 <= number <= 1:
         raise ValueError(f"{owner}({argument}={value!r}): needs 0 <= {argument} <= 1; pass a part such as 0.1.")
+    return number
+
+
+def _number(owner: str, argument: str, value: Any, limit: str, way: str) -> float:
+    number = as_float(value)
+    if number is None:
+        raise TypeError(f"{owner}({argument}={value!r}): needs a real number{limit}; pass {way}.")
     return number
 
 

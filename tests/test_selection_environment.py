@@ -1,11 +1,12 @@
 """What the user may say, by the environment and by configure(), and how it is refused."""
 
 import re
+from pathlib import Path
 
 import pytest
 
 from hpfracc_nn.selection import BackendManager, Settings, from_environment
-from hpfracc_nn.selection.settings import shown
+from hpfracc_nn.selection.settings import VARIABLES, SettingsChanges, shown
 from tests.selection_kernels import WORK, fake, fake_manager, registering
 
 BACKENDS = "torch, numba, xla, cuda, numpy"
@@ -238,4 +239,13 @@ def test_what_is_shown_holds_our_variables_and_those_that_choose_devices():
         "JAX_PLATFORM_NAME": None,
         "JAX_PLATFORMS": "cpu",
         "CUDA_VISIBLE_DEVICES": None,
+    }
+
+
+def test_the_documentation_lists_the_settings_and_their_variables():
+    text = (Path(__file__).parents[1] / "docs" / "selection.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \| (?:`HPFRACC_NN_(\w+)`)? ?\|", text, re.MULTILINE))
+    variables = {"disable" if name == "disabled" else name: variable for name, (variable, _) in VARIABLES.items()}
+    assert {name: rows.get(name) for name in SettingsChanges.__annotations__} == {
+        name: variables.get(name, "") for name in SettingsChanges.__annotations__
     }

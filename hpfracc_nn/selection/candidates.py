@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from hpfracc_nn.selection.machine import CostModel, Machine, Rates, has_probe
-from hpfracc_nn.selection.memory import FreeMemory, allowed, chunks, in_bytes, setting_of
+from hpfracc_nn.selection.memory import SMALL, FreeMemory, allowed, chunks, in_bytes, setting_of
 from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.quarantine import Quarantine
 from hpfracc_nn.selection.registry import Kernel, kernels
@@ -87,6 +87,7 @@ class Candidates:
     def invalidate(self) -> None:
         """Ask every kernel again from now on; takes no lock."""
         self._assessed.clear()
+        self.memory.plenty.clear()
         self.epoch = next(self._epochs)
 
     def of(self, workload: Workload) -> tuple[list[Assessment], bool]:
@@ -160,11 +161,13 @@ class Candidates:
         in bytes counts, not what is free.
         """
         need = max([each.need for each in assessments if each.refusal is None], default=0.0)
-        if not need:
+        if need <= self.memory.plenty.get((workload.framework, workload.device), 0.0):
             return assessments
         is_fixed = settings.is_deterministic(workload.framework)
         there = None if is_fixed else self.memory.free(workload.framework, workload.device, need)
         most = allowed(there, workload.device, settings)
+        if there is not None and most is not None:
+            self.memory.plenty[workload.framework, workload.device] = min(SMALL * there, most)
         if most is None or need <= most:
             return assessments
         if there is not None and workload.bytes > there:

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import os
 import threading
 import time
 from collections import Counter
@@ -13,6 +12,7 @@ from typing import Any, Unpack
 from hpfracc_nn import errors
 from hpfracc_nn.selection.candidates import accepted
 from hpfracc_nn.selection.fallback import RUN, Work, carried_out
+from hpfracc_nn.selection.forks import in_children
 from hpfracc_nn.selection.learning.fingerprint import cores
 from hpfracc_nn.selection.learning.learner import Learner, understood_text
 from hpfracc_nn.selection.learning.model import Prediction
@@ -512,13 +512,10 @@ _process_wide: BackendManager | None = None
 _making = threading.Lock()
 
 
+@in_children
 def _after_fork() -> None:
     global _making
     _making = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def default_manager() -> BackendManager:

@@ -1,7 +1,6 @@
 """The operations and their kernels: each registers itself here from its own package."""
 
 import importlib.util
-import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
@@ -12,6 +11,7 @@ from typing import Any, Literal, Protocol
 from weakref import WeakSet
 
 from hpfracc_nn import errors
+from hpfracc_nn.selection.forks import in_children
 from hpfracc_nn.selection.workload import Cost, Workload
 
 Question = Literal["cost", "refuses", "saves", "compiles"]
@@ -323,14 +323,10 @@ def ask_again_after_fork() -> None:
         watcher.kernels_changed()
 
 
+@in_children
 def _after_fork() -> None:
-    """A thread that the child does not have may hold the lock."""
     global _lock
     _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _tell_watchers() -> None:

@@ -5,7 +5,7 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypedDict, cast, get_args
@@ -322,29 +322,10 @@ def _offload(given: Any) -> bool | tuple[str, ...]:
 PREFIX = "HPFRACC_NN_"
 OLD_PREFIX = "HPFRACC_"
 OLD_BACKENDS = {"JAX": "xla", "TORCH": "torch", "NUMBA": "numba"}
-KNOWN = (
-    "FORCE_BACKEND",
-    "FORCE_ALGORITHM",
-    "DISABLE",
-    "CALIBRATION",
-    "SELECTION",
-    "EXPLORE_FRACTION",
-    "DETERMINISTIC",
-    "MEMORY_LIMIT",
-    "GPU_MEMORY_LIMIT",
-    "OFFLOAD",
-    "WISDOM",
-)
 FOREIGN = ("JAX_PLATFORM_NAME", "JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES")
 _SWITCH = {
-    "1": True,
-    "true": True,
-    "yes": True,
-    "on": True,
-    "0": False,
-    "false": False,
-    "no": False,
-    "off": False,
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
 }
 
 
@@ -370,22 +351,8 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
     """
     environ = os.environ if environ is None else environ
     _warn_of_unknown(environ)
-    force = _choice(environ, PREFIX + "FORCE_BACKEND", backends())
-    said = {
-        "force_backend": _old_force(environ) if force is None else force,
-        "force_algorithm": _choice(environ, PREFIX + "FORCE_ALGORITHM", algorithms()),
-        "disabled": _disabled(environ, force),
-        "calibration": _choice(environ, PREFIX + "CALIBRATION", CALIBRATIONS),
-        "mode": _mode(environ),
-        "explore_fraction": _explore_fraction(environ),
-        "deterministic": _switch(environ, PREFIX + "DETERMINISTIC"),
-        "memory_limit": _limit(environ, PREFIX + "MEMORY_LIMIT"),
-        "gpu_memory_limit": _limit(environ, PREFIX + "GPU_MEMORY_LIMIT", OLD_PREFIX + "GPU_MEMORY_LIMIT"),
-        "offload": _offload_from(environ),
-        "wisdom": _wisdom_from(environ),
-    }
-    given: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
-    return Settings(**given)
+    read = {name: reader(environ, PREFIX + variable) for name, (variable, reader) in VARIABLES.items()}
+    return Settings(**{name: value for name, value in read.items() if value is not None})
 
 
 def shown(environ: Mapping[str, str] | None = None) -> dict[str, str | None]:
@@ -410,42 +377,39 @@ def _choice(environ: Mapping[str, str], variable: str, allowed: Sequence[str]) -
 
 
 def _switch(environ: Mapping[str, str], variable: str) -> bool | None:
-    value = _value_of(environ, variable)
-    if value is None:
-        return None
-    one_of(variable, value.lower(), tuple(_SWITCH))
-    return _SWITCH[value.lower()]
+    value = _choice({variable: environ.get(variable, "").lower()}, variable, tuple(_SWITCH))
+    return None if value is None else _SWITCH[value]
 
 
-def _offload_from(environ: Mapping[str, str]) -> bool | list[str] | None:
-    variable = PREFIX + "OFFLOAD"
+def _offload_from(environ: Mapping[str, str], variable: str) -> bool | list[str] | None:
     value = _value_of(environ, variable)
     if value is None or value.lower() in _SWITCH or ":" not in value:
         return _switch(environ, variable)
     return [device.strip() for device in value.split(",")]
 
 
-def _old_force(environ: Mapping[str, str]) -> str | None:
-    start = OLD_PREFIX + "FORCE_"
-    forced = [name for name in OLD_BACKENDS if _switch(environ, start + name)]
+def _force(environ: Mapping[str, str], variable: str) -> str | None:
+    force = _choice(environ, variable, backends())
+    older = [OLD_PREFIX + "FORCE_" + name for name in OLD_BACKENDS]
+    forced = [] if force else [name for name in older if _switch(environ, name)]
     if len(forced) > 1:
-        both = " and ".join(start + name for name in forced)
-        raise ValueError(f"{both}: needs at most one of them to be 1; unset the others, or set {PREFIX}FORCE_BACKEND.")
-    return OLD_BACKENDS[forced[0]] if forced else None
+        both = " and ".join(forced)
+        raise ValueError(f"{both}: needs at most one of them to be 1; unset the others, or set {variable}.")
+    return OLD_BACKENDS[forced[0].removeprefix(OLD_PREFIX + "FORCE_")] if forced else force
 
 
-def _disabled(environ: Mapping[str, str], force: str | None) -> frozenset[str]:
+def _disabled(environ: Mapping[str, str], variable: str) -> frozenset[str]:
     """Return what is disabled; an older name loses against a newer switch, or force, of the same backend."""
-    listed = names(PREFIX + "DISABLE", environ.get(PREFIX + "DISABLE", ""))
-    switches = dict(_disable_switches(environ))
+    listed = names(variable, environ.get(variable, ""))
+    switches = dict(_disable_switches(environ, variable + "_"))
     for name, backend in OLD_BACKENDS.items():
-        if _switch(environ, f"{OLD_PREFIX}DISABLE_{name}") and backend != force:
+        is_older = _switch(environ, f"{OLD_PREFIX}DISABLE_{name}")
+        if is_older and backend != _value_of(environ, PREFIX + "FORCE_BACKEND"):
             switches.setdefault(backend, True)
     return listed | {backend for backend, is_disabled in switches.items() if is_disabled}
 
 
-def _disable_switches(environ: Mapping[str, str]) -> Iterator[tuple[str, bool]]:
-    start = PREFIX + "DISABLE_"
+def _disable_switches(environ: Mapping[str, str], start: str) -> Iterator[tuple[str, bool]]:
     for variable in sorted(variable for variable in environ if variable.startswith(start)):
         backend = variable[len(start) :].lower()
         if backend not in backends():
@@ -456,20 +420,20 @@ def _disable_switches(environ: Mapping[str, str]) -> Iterator[tuple[str, bool]]:
             yield backend, is_disabled
 
 
-def _mode(environ: Mapping[str, str]) -> str | None:
-    mode = _choice(environ, PREFIX + "SELECTION", MODES)
+def _mode(environ: Mapping[str, str], variable: str) -> str | None:
+    mode = _choice(environ, variable, MODES)
     learns = _switch(environ, OLD_PREFIX + "ENABLE_LEARNING")
     if mode is not None or learns is None:
         return mode
     return "learn" if learns else "prior"
 
 
-def _wisdom_from(environ: Mapping[str, str]) -> str | None:
-    value = _value_of(environ, PREFIX + "WISDOM")
+def _wisdom_from(environ: Mapping[str, str], variable: str) -> str | None:
+    value = _value_of(environ, variable)
     word = "" if value is None else value.lower()
     if word in _SWITCH:
-        return "default" if _SWITCH[word] else "off"
-    return word if word == "default" else value
+        return DEFAULT if _SWITCH[word] else OFF
+    return word if word == DEFAULT else value
 
 
 def _warn_of_unknown(environ: Mapping[str, str]) -> None:
@@ -480,8 +444,7 @@ def _warn_of_unknown(environ: Mapping[str, str]) -> None:
             warnings.warn(f"{variable} is not known and has no effect; known is {known}.", stacklevel=4)
 
 
-def _explore_fraction(environ: Mapping[str, str]) -> float | None:
-    variable = PREFIX + "EXPLORE_FRACTION"
+def _explore_fraction(environ: Mapping[str, str], variable: str) -> float | None:
     value = _value_of(environ, variable)
     if value is None:
         return None
@@ -493,10 +456,29 @@ def _explore_fraction(environ: Mapping[str, str]) -> float | None:
     return fraction
 
 
-def _limit(environ: Mapping[str, str], *variables: str) -> str | None:
-    """Return the limit in the first variable that is set, as it is written there; the others are checked as well."""
-    values = {variable: _value_of(environ, variable) for variable in variables}
-    set_ones = {variable: value for variable, value in values.items() if value is not None}
-    for variable, value in set_ones.items():
-        amount(variable, value)
-    return next(iter(set_ones.values()), None)
+def _limit(environ: Mapping[str, str], variable: str) -> str | None:
+    """Return a limit as it is written; the older name is checked as well, where there is one."""
+    older = OLD_PREFIX + variable.removeprefix(PREFIX)
+    variables = (variable, older) if variable.endswith("GPU_MEMORY_LIMIT") else (variable,)
+    values = {each: value for each in variables if (value := _value_of(environ, each)) is not None}
+    for each, value in values.items():
+        amount(each, value)
+    return next(iter(values.values()), None)
+
+
+Reader = Callable[[Mapping[str, str], str], Any]  # of the environment, and the name of a variable; None is unset
+
+VARIABLES: dict[str, tuple[str, Reader]] = {  # by setting: the name after the prefix, and what reads it
+    "force_backend": ("FORCE_BACKEND", _force),
+    "force_algorithm": ("FORCE_ALGORITHM", lambda environ, variable: _choice(environ, variable, algorithms())),
+    "disabled": ("DISABLE", _disabled),
+    "calibration": ("CALIBRATION", lambda environ, variable: _choice(environ, variable, CALIBRATIONS)),
+    "mode": ("SELECTION", _mode),
+    "explore_fraction": ("EXPLORE_FRACTION", _explore_fraction),
+    "deterministic": ("DETERMINISTIC", _switch),
+    "memory_limit": ("MEMORY_LIMIT", _limit),
+    "gpu_memory_limit": ("GPU_MEMORY_LIMIT", _limit),
+    "offload": ("OFFLOAD", _offload_from),
+    "wisdom": ("WISDOM", _wisdom_from),
+}
+KNOWN = tuple(variable for variable, _ in VARIABLES.values())

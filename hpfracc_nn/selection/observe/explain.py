@@ -7,12 +7,10 @@ from hpfracc_nn.selection.candidates import Assessment, Candidates, accepted, in
 from hpfracc_nn.selection.learning.model import Prediction
 from hpfracc_nn.selection.machine import Limit, limit_of
 from hpfracc_nn.selection.memory import in_bytes
-from hpfracc_nn.selection.observe.counts import Counts, ReportRow, row_of, shared
 from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.planner import Planner
 from hpfracc_nn.selection.registry import Compilation
 from hpfracc_nn.selection.settings import Settings
-from hpfracc_nn.selection.site import Site
 from hpfracc_nn.selection.timing import quantile
 from hpfracc_nn.selection.workload import Measurement, Workload
 
@@ -187,16 +185,6 @@ def _title(workload: Workload) -> str:
 def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
-
-
-def rows(sites: Iterable[Site]) -> list[ReportRow]:
-    """Return a row for each plan of `sites`, in their order, most consulted first within one."""
-    found = [
-        row_of(site.label, plan, Counts.of(plan))
-        for site in sites
-        for plan in sorted(site.plans(), key=lambda plan: Counts.of(plan).calls, reverse=True)
-    ]
-    return shared(found)
 
 
 def explain(planner: Planner, workload: Workload, history: Iterable[Measurement]) -> str:

@@ -24,6 +24,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from hpfracc_nn.errors import printable
+from hpfracc_nn.selection.forks import in_children
 from hpfracc_nn.selection.learning.policy import Budget
 from hpfracc_nn.selection.observe.counts import ManagerCounts, Totals
 from hpfracc_nn.selection.observe.events import Choice, Defeat, Event
@@ -75,13 +76,16 @@ class RateLimiter:
 _watching = threading.RLock()  # of all that is watched; no manager's lock is waited for inside
 
 
-def _renew_watching() -> None:
-    global _watching
-    _watching = threading.RLock()
+_making = threading.Lock()  # of the process-wide Telemetry
+_setting = threading.Lock()  # of the process's providers
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_watching)
+@in_children
+def _after_fork() -> None:
+    global _watching, _making, _setting
+    _watching, _making, _setting = threading.RLock(), threading.Lock(), threading.Lock()
+    for each in _shutdowns:  # the child has none of its parent's threads
+        each.start()
 
 
 class Observed(Protocol):
@@ -337,16 +341,6 @@ class Telemetry:
 
 
 _process_wide: Telemetry | None = None
-_making = threading.Lock()
-
-
-def _after_fork() -> None:
-    global _making
-    _making = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def join(recorder: Recorder) -> None:
@@ -469,8 +463,6 @@ def _nanoseconds(seconds: float) -> int:
 
 KINDS = "metrics", "traces"
 
-_log = logging.getLogger(NAME)
-_setting = threading.Lock()
 _set: set[str] = set()  # kinds whose provider was made here
 EXIT_SECONDS = 5.0
 
@@ -503,17 +495,6 @@ def _shut_down() -> None:
         each.asked.set()
     for each in _shutdowns:
         each.thread.join(max(0.0, each.seconds - (time.monotonic() - started)))
-
-
-def _restart_shutdowns() -> None:
-    global _setting
-    _setting = threading.Lock()
-    for each in _shutdowns:  # the child has none of its parent's threads
-        each.start()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_restart_shutdowns)
 
 
 def enable_otlp(
