@@ -33,7 +33,7 @@ def in_one_line(command: str, *errors: type[Exception]) -> Iterator[None]:
     """
     try:
         yield
-    except BrokenPipeError:  # of `hpfracc-nn info | head`: nobody reads on, and that is no fault
+    except BrokenPipeError:  # of `hpfracc-nn info | head`: the reader has left, which is no error
         raise
     except (ValueError, OSError) as error:
         _leave(command, str(error))

@@ -86,7 +86,7 @@ def test_a_failure_has_no_speed_and_gives_no_advice():
 
 def test_a_plan_can_be_made_for_a_kernel_that_refuses_since_it_was_decided_upon():
     manager = fake_manager(memory_limit=4000)
-    plan = manager.planner._made(FAST, "measured", manager.planner.candidates.fitting(WORK), WORK)
+    plan = manager.planner._plan_of(FAST, "measured", manager.planner.candidates.fitting(WORK), WORK)
     assert (plan.kernel.name, plan.seconds) == (FAST, pytest.approx(SECONDS[FAST]))
     assert [name for name, _ in plan.alternatives] == [MIDDLE, LEAN]
 

@@ -322,9 +322,9 @@ def test_a_change_of_level_makes_every_site_ask_again():
 def test_asking_again_counts_at_least_one_call():
     _, site = learnt()
     plan = site.plans()[0]
-    plan.usage.left, plan.usage.granted = 100, 50  # as after a race of threads
+    plan.usage.left, plan.usage.period = 100, 50  # as after a race of threads
     site.reconsider()
-    assert (plan.usage.left, plan.usage.granted) == (1, 1)
+    assert (plan.usage.left, plan.usage.period) == (1, 1)
     assert call(site)[0].kernel.name == DENSE
 
 

@@ -100,7 +100,7 @@ class History:
 
     @classmethod
     def of_wisdom(cls, wisdom: Wisdom) -> "History":
-        """Return what a wisdom file tells: times of kernels, and which was the fastest of those that were timed."""
+        """Return the times of kernels in a wisdom file, and which kernel was the fastest of those that were timed."""
         found: dict[Workload, dict[str, dict[Direction, float]]] = {}
         thought = []
         for timing in wisdom.timings.values():

@@ -47,7 +47,7 @@ class Assessment:
 
     @property
     def backward(self) -> float:
-        """Seconds of the backward pass alone; none where nobody runs it, and so nobody times it."""
+        """Seconds of the backward pass alone; 0 for a kernel without an adjoint, whose backward pass is never timed."""
         is_run = self.refusal is None and self.kernel.is_differentiable
         return max(0.0, self.seconds - self.forward) if is_run else 0.0
 
@@ -122,7 +122,7 @@ class Candidates:
                 self._assessed.clear()
             self._before_rates()
             model = self.model(workload.framework)
-            epoch = self.epoch  # before the kernels are asked: one may come or go meanwhile, in another thread
+            epoch = self.epoch  # read first: another thread may register or remove a kernel meanwhile
             found = assessments_of(kernels(workload.op, workload.framework), workload, settings, model)
             self._assessed[workload] = epoch, found
         return self._fitted(found, workload, settings)
@@ -200,7 +200,7 @@ def assessments_of(
 
 
 def still_refuse(assessments: Iterable[Assessment], workload: Workload, settings: Settings) -> bool:
-    """Return whether the kernels that refused do so still, for the same reasons; those that accepted are not asked."""
+    """Return whether every kernel that refused still does, for the same reason; the others are not queried."""
     for each in assessments:
         if each.refusal is not None and _refusal(each.kernel, workload, settings) != each.refusal:
             return False

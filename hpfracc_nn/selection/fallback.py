@@ -113,7 +113,7 @@ def carried_out(work: Work, site: Site, plan: Plan, *given: Any) -> Any:
 
 
 class _Attempt:
-    """One call that was timed or did not go well: what was tried, and what came of it."""
+    """One call that was timed or that failed: the kernels that were tried, with their errors and doubted results."""
 
     def __init__(self, work: Work, site: Site, given: tuple[Any, ...]):
         self.work, self.site, self.given = work, site, given
@@ -130,7 +130,7 @@ class _Attempt:
         self.errors.append((plan, error))
 
     def accepts(self, plan: Plan, result: Any, watch: Stopwatch | None) -> bool:
-        """Return whether `result` is to be returned, and if so, tell the manager how the call went."""
+        """Return whether `result` may be returned to the caller; if so, record how the call went."""
         seconds, keep = (0.0, False) if watch is None else watch.stop()
         is_seen = watch is not None or self.doubts or (self.errors and is_host(plan.workload.device))
         fault = self._fault(result) if is_seen else None
@@ -184,7 +184,7 @@ class _Attempt:
             del first, others
 
     def _fault(self, result: Any) -> Doubt | WrongResult | None:
-        """Return what is wrong with a result; one that cannot be looked at is wrong."""
+        """Return what is wrong with a result, or None; a result at which `fault` raises is wrong."""
         if self.work.fault is None:
             return None
         try:

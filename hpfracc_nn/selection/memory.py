@@ -63,7 +63,7 @@ def limit(framework: str, device: str, settings: Settings) -> int | None:
 
 
 def allowed(room: int | None, device: str, settings: Settings) -> int | None:
-    """Return the same where `room` bytes are free on `device`."""
+    """Return the limit in bytes of one call on `device`, of which `room` bytes are free."""
     name = setting_of(device)
     said = getattr(settings, name)
     return limited(SHARE if said is None else amount(name, said), room)

@@ -33,8 +33,8 @@ class Usage:
 
     Attributes:
         left: Forward calls until the choice is reconsidered, or whether there still is none.
-        granted: What `left` began with.
-        told: Backward calls that were there then.
+        period: What `left` began with.
+        backwards_before: Backward calls when the period began.
         forwards: Forward consultations.
         backwards: Backward ones.
         trials: Forward ones that only tried the kernel.
@@ -53,22 +53,22 @@ class Usage:
         "announced",
         "backward",
         "backwards",
+        "backwards_before",
         "compilation",
         "ended",
         "failures",
         "forward",
         "forwards",
-        "granted",
         "kept",
         "left",
+        "period",
         "switches",
-        "told",
         "trials",
     )
 
     def __init__(self, plan: "Plan"):
         self._op, self._kernel = plan.workload.op, plan.kernel.name
-        self.left, self.granted, self.told = 1 if plan.learns or plan.provisional else LOOKED_AFTER, 1, 0
+        self.left, self.period, self.backwards_before = 1 if plan.learns or plan.provisional else LOOKED_AFTER, 1, 0
         self.forwards = self.backwards = self.trials = self.switches = self.failures = 0
         self.announced = False
         self.kept: Any = None
@@ -82,15 +82,15 @@ class Usage:
 
     def grant(self, calls: int, *, is_timed: bool) -> None:
         """Reconsider the choice after so many calls; time the next one if `is_timed`."""
-        self.left = self.granted = calls
-        self.told = self.backwards
+        self.left = self.period = calls
+        self.backwards_before = self.backwards
         if is_timed:
             self.forward.request()
             self.backward.request()
 
     def reconsider(self) -> None:
         """Let the next call reconsider the choice."""
-        self.granted = max(1, self.granted - max(0, self.left - 1))  # threads may race: a call was made, at least
+        self.period = max(1, self.period - max(0, self.left - 1))  # threads may race: a call was made, at least
         self.left = 1
 
     def move(self, other: "Usage", direction: Direction) -> None:
@@ -113,7 +113,7 @@ class Usage:
         return self.compilation is not None and seconds >= self.compilation.seconds / 4
 
     def __del__(self) -> None:
-        # A thread, or the backward pass of an autograd graph, may use a plan long after its site has let it go. The
+        # A thread, or the backward pass of an autograd graph, may use a plan long after its site has dropped it. The
         # garbage collector runs this too, which must not wait for a lock.
         ended = getattr(self, "ended", None)  # absent where `__init__` raised
         if ended is not None:

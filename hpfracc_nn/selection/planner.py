@@ -121,14 +121,14 @@ class Planner:
         if settings.mode == "off":
             first = next(each for each in found if each.refusal is None)
             reason = "fallback" if reduced else "first"
-            return self._made(first.kernel.name, reason, found, workload, provisional=reduced)
+            return self._plan_of(first.kernel.name, reason, found, workload, provisional=reduced)
         if not self.learner.uses_knowledge(workload.framework):
             name, reason = ranked(found, settings)[0].kernel.name, "fallback" if reduced else "prior"
-            return self._made(name, reason, found, workload, provisional=reduced)
+            return self._plan_of(name, reason, found, workload, provisional=reduced)
         name, believed = self.learner.believed(workload, found)
         reason = self.learner.basis(workload, name, believed[name])
         learns = self.learner.is_learning(workload.framework)
-        return self._made(name, reason, found, workload, learns=learns, provisional=reduced, believed=believed)
+        return self._plan_of(name, reason, found, workload, learns=learns, provisional=reduced, believed=believed)
 
     def draft(self, workload: Workload) -> tuple[Plan, Found | None]:
         """Return a plan with a usage of its own, for a site, and the assessments that `next` may decide by at once.
@@ -142,7 +142,7 @@ class Planner:
         name, reason = self.learner.standing(workload)
         if name not in {each.kernel.name for each in found if each.refusal is None}:
             name, reason = ranked(found, self.settings.of(workload.op))[0].kernel.name, "prior"
-        return self._made(name, reason, found, workload, learns=True, provisional=reduced), (found, reduced)
+        return self._plan_of(name, reason, found, workload, learns=True, provisional=reduced), (found, reduced)
 
     def next(
         self, plan: Plan, calls: int, backwards: int | None, known: Mapping[str, Plan], now: Found | None = None
@@ -170,7 +170,7 @@ class Planner:
         if before is not None and (is_known or decision.is_trial or before.reason == "forced"):
             chosen = refitted(before, found)
         else:
-            chosen = self._made(
+            chosen = self._plan_of(
                 name, reason, found, workload, learns=True, provisional=reduced, believed=decision.expected
             )
             chosen = chosen if before is None else before.renewed(chosen)
@@ -181,11 +181,11 @@ class Planner:
         """Return a learning plan that runs the kernel of that name; the lock is held."""
         found, reduced = self.candidates.of(workload)
         _, believed = self.learner.believed(workload, found)
-        return self._made(name, reason, found, workload, learns=True, provisional=reduced, believed=believed)
+        return self._plan_of(name, reason, found, workload, learns=True, provisional=reduced, believed=believed)
 
     def to_warm_up(self, name: str, workload: Workload) -> Plan:
         """Return a plan that only runs a kernel once on made-up data."""
-        return self._made(name, "explore", self.candidates.now(workload), workload)
+        return self._plan_of(name, "explore", self.candidates.now(workload), workload)
 
     def stand_in(self, workload: Workload, tried: Collection[str]) -> Plan | None:
         """Return a plan for the next best kernel after others failed at this very call, None where none is left.
@@ -212,7 +212,7 @@ class Planner:
 
         name = min(left, key=rank).kernel.name
         learns = self.learner.is_learning(workload.framework)
-        return self._made(name, "fallback", found, workload, learns=learns, believed=believed)
+        return self._plan_of(name, "fallback", found, workload, learns=learns, believed=believed)
 
     def has_changed(self, framework: str) -> bool:
         """Return whether a framework lets plans change where it did not before, or no more; all ask anew then."""
@@ -228,7 +228,7 @@ class Planner:
             return self.learner.expected(workload, assessments)
         return {each.kernel.name: Prediction.within(each.seconds, each.uncertainty) for each in accepted(assessments)}
 
-    def _made(
+    def _plan_of(
         self,
         name: str,
         reason: str,

@@ -129,7 +129,7 @@ def is_from_signal(error: Exception) -> bool:
 
 
 def _code(handler: Any) -> CodeType | None:
-    """Return what runs when a handler is called, None for one that is not of Python."""
+    """Return the code object of a signal handler, None where it is not written in Python."""
     while isinstance(handler, partial):
         handler = handler.func
     if not callable(handler):
@@ -172,12 +172,12 @@ _Place = Kernel | tuple[Kernel, str | Key]
 
 @dataclass(slots=True)
 class Hold:
-    """Why a kernel is left alone.
+    """Why, and until when, a kernel is in quarantine.
 
     Args:
         cause: Class and text of the error.
         until: When it may be tried again.
-        failures: How often it failed, each time after it had been left alone.
+        failures: How often it failed, each time after a quarantine.
         size: Of the smallest call that ran out of memory, in bytes; 0 where memory is not the cause.
     """
 
@@ -239,7 +239,7 @@ class Quarantine:
         return hold.until - now
 
     def refusal(self, kernel: Kernel, workload: Workload, *, size: float, now: float) -> str | None:
-        """Return why a kernel is left alone at a workload that takes `size` bytes, None where it is not."""
+        """Return why a kernel is in quarantine for a workload that takes `size` bytes, None where it is not."""
         for kind in ("environment", "memory", "kernel"):
             hold = self.holds.get(_place(kind, kernel, workload))
             if hold is None or now >= hold.until or size < hold.size:
@@ -251,7 +251,7 @@ class Quarantine:
         return None
 
     def held(self, now: float) -> Iterator[Kernel]:
-        """Yield the kernel of each hold that lasts: one for each workload, size or computer it is left alone at."""
+        """Yield the kernel of each hold that lasts, once for each workload, size or computer."""
         for place, hold in self.holds.items():
             if now < hold.until:
                 yield place if isinstance(place, Kernel) else place[0]
@@ -270,7 +270,7 @@ class Quarantine:
 
 
 def _place(kind: Kind, kernel: Kernel, workload: Workload) -> _Place:
-    """Return what is left alone; a kernel is meant by itself, so that a new one of its name begins afresh."""
+    """Return the key of a hold; it has the kernel object, so that a new kernel of the same name begins afresh."""
     if kind == "environment":
         return kernel
     return (kernel, workload.device) if kind == "memory" else (kernel, key_of(workload))

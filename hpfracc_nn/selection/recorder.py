@@ -63,7 +63,7 @@ class Recorder:
         self.device_times.clear()
 
     def publish(self) -> None:
-        """Tell whoever listens what is new; the lock is not held, because they may take their time."""
+        """Pass new events to the listeners; the lock is not held, because a listener may be slow."""
         if self.telemetry is None and OPENTELEMETRY in sys.modules:
             inform(self._join, self)
         self.log.publish()
@@ -223,7 +223,7 @@ class Recorder:
         if change is not None:
             self.publish()
         if is_due:
-            planner.save(0.0)  # whoever computes does not wait for other processes, nor other threads for the disk
+            planner.save(0.0)  # a computing thread waits for no other process, and no other thread for the disk
 
     def _add(self, kind: type[Event], plan: Plan, **facts: Any) -> None:
         self.log.add(kind(time=wall_time(), workload=plan.workload, kernel=plan.kernel.name, **facts))

@@ -165,7 +165,7 @@ class Kernel:
 
 
 def _with_conversion(cost: Cost, workload: Workload) -> Cost:
-    """Add what it takes to convert the data and results of each pass, and the data again where weights are learned."""
+    """Return the cost with the conversions of data and results in each pass."""
     wide, arrays = workload.converted, 2 + 2 * workload.needs_gradient + workload.learns_weights
     return replace(
         cost,
@@ -176,7 +176,7 @@ def _with_conversion(cost: Cost, workload: Workload) -> Cost:
 
 
 class Watcher(Protocol):
-    """Someone whose plans grow stale when a kernel comes or goes."""
+    """An object whose plans grow stale when a kernel is registered or removed."""
 
     def kernels_changed(self) -> None: ...
 

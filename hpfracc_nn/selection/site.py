@@ -127,7 +127,7 @@ class Site:
             self._catch_up()
             before = self._plans.get(key)
             fresh = planner.plan(self._described(describe) if before is None else before.workload)
-            calls = before.usage.granted if before is not None and before.kernel is fresh.kernel else 1
+            calls = before.usage.period if before is not None and before.kernel is fresh.kernel else 1
             plan = self._bound(key, before, fresh)
             if plan.usage is not (None if before is None else before.usage):
                 if before is not None:
@@ -155,7 +155,7 @@ class Site:
             return tuple(self._plans.values())
 
     def follow(self, follower: Any) -> None:
-        """Call `follower.retiring(site, plans)` from now on before plans are let go, for as long as it lives."""
+        """Call `follower.retiring(site, plans)` before plans are dropped, for as long as the follower lives."""
         with self.recorder.planner.lock:
             self._followers.add(follower)
 
@@ -255,7 +255,7 @@ class Site:
         """Return the plan of a key that is new, and the assessments behind it if it is to be decided by them."""
         recorder, started = self.recorder, time.perf_counter()
         self._catch_up()  # before planning: a change meanwhile makes the next pick ask again
-        plan, found = self._plans.get(key), None  # another thread may have asked while this one waited
+        plan, found = self._plans.get(key), None  # another thread may have made one while this thread waited
         if plan is None:
             plan, found = recorder.planner.draft(self._described(describe))
             self._plans[key] = self._opened(plan)
@@ -264,7 +264,7 @@ class Site:
         return plan, found
 
     def _catch_up(self) -> None:
-        """Let all plans go where something was configured since, or where there are too many."""
+        """Drop all plans if something was configured since they were made, or if there are too many."""
         epoch = self._candidates.epoch
         if self._epoch != epoch or len(self._plans) >= MOST_PLANS:
             plans = self.plans()
@@ -298,8 +298,8 @@ class Site:
         """Return what the planner says runs now in place of a plan; the lock is held."""
         recorder, usage = self.recorder, plan.usage
         known = {**self._others.get(key, {}), plan.kernel.name: plan}
-        backwards = min(usage.backwards - usage.told, usage.granted) if usage.granted > 1 else None
-        step = recorder.planner.next(plan, usage.granted, backwards, known, found)
+        backwards = min(usage.backwards - usage.backwards_before, usage.period) if usage.period > 1 else None
+        step = recorder.planner.next(plan, usage.period, backwards, known, found)
         if step.spreads:
             recorder.reconsider()
         chosen = self._take(key, plan, step)
@@ -319,7 +319,7 @@ class Site:
         others = self._others.setdefault(key, {})
         if step.is_trial:
             others[chosen.kernel.name] = self._tried[key] = chosen
-            usage.left = usage.granted = 1
+            usage.left = usage.period = 1
             chosen.usage.trials += 1
         else:
             if usage.forwards > 1 or usage.backwards:  # not only for the call that `chosen` will have run

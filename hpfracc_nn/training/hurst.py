@@ -174,7 +174,7 @@ def structure_function(
 
 
 class _Spectrum:
-    """The periodogram of some increments, and what it is on average.
+    """The periodogram of increments, and its expectation.
 
     A ratio is the noise's variance over that of an increment without it.
     """

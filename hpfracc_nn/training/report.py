@@ -45,7 +45,7 @@ class SiteCounts:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # a site lets plans go in whatever thread calls it
+        self._lock = threading.RLock()  # a site drops plans in the thread that calls it
         self._past: dict[Key, ReportRow] = {}
         self._sites: dict[str, Site] = {}
         self._clear()
@@ -69,7 +69,7 @@ class SiteCounts:
         self._since = self._snapshot()
 
     def detach(self) -> None:
-        """Keep what was counted, and let the sites go."""
+        """Add the counts to the past ones, and drop the sites."""
         for site in self._sites.values():
             site.unfollow(self)
         self._past = self._collected()
@@ -77,7 +77,7 @@ class SiteCounts:
         self._clear()
 
     def retiring(self, site: Site, plans: tuple[Plan, ...]) -> None:
-        """Keep the plans that a site lets go; the site calls it.
+        """Keep the plans that a site drops; the site calls it.
 
         Counts of those that it let go the time before are final: of the last ones a backward pass may still be counted.
         """

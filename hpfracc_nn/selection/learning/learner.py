@@ -102,7 +102,7 @@ SELDOM = 1024  # calls between decisions, at most
 
 
 class Learner:
-    """A policy, told of live calls, with the wisdom file behind it.
+    """The policy, fed with the times of live calls and backed by the wisdom file.
 
     Args:
         settings: Of the manager.
@@ -402,7 +402,7 @@ def understood_text(text: str) -> tuple[Wisdom, Trust]:
     return wisdom.as_prior(), "prior"
 
 
-@cache  # they take milliseconds, and processes tell each other often
+@cache  # the facts take milliseconds, and processes exchange wisdom often
 def machine_facts() -> dict[str, Any]:
     """Return the facts of this machine."""
     return facts()

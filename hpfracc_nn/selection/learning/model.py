@@ -165,7 +165,7 @@ def _normal(d: float) -> float:
     return 0.5 * math.erfc(-d / math.sqrt(2))
 
 
-SLOW, FAST = 1.6, 0.6  # times the level: what lies outside is odd
+SLOW, FAST = 1.6, 0.6  # times the level: a ratio outside is an outlier
 ODD_IN_A_ROW = 4  # make a change
 FEW = 5  # below it the 20 % quantile is the least
 MEASURED = 3  # samples after which an arm counts as known
@@ -199,7 +199,7 @@ class RatioSamples:
         return len(self._ratios)
 
     def bounds(self) -> tuple[float, float]:
-        """Return between what the level is believed to lie.
+        """Return the bounds (low, high) between which the level is believed to lie.
 
         Raises:
             ValueError: There is no sample.
@@ -403,8 +403,8 @@ class KeyState:
         calls: So far.
         backwards: Backward passes for each call, lately.
         period: Of the last decision.
-        asked: Decisions since the incumbent is another.
-        born: Rounds of telling that there had been before the first decision.
+        decisions: How many since the incumbent changed.
+        born: Exchanges of wisdom before the first decision.
     """
 
     arms: dict[str, Arm] = field(default_factory=dict)
@@ -417,7 +417,7 @@ class KeyState:
     calls: int = 0
     backwards: float = 1.0
     period: int = 1
-    asked: int = 0
+    decisions: int = 0
     born: int = 0
 
     def staleness(self, name: str, samples: int) -> float:
@@ -437,11 +437,11 @@ class PerformanceModel:
         self._on_old_basis: set[tuple[Key, str]] = set()  # arms, until they are candidates again
 
     def record(self, key: Key, rounds: int = 0) -> KeyState:
-        """Return the record of `key`, a new one where there is none; of too many the one not asked for longest goes.
+        """Return the record of `key`, a new one where there is none; of too many, the least recently used is dropped.
 
         Args:
             key: Whose.
-            rounds: Of telling so far, for a new one.
+            rounds: Exchanges of wisdom so far, for a new one.
         """
         record = self.records.pop(key, None)
         if record is None:
@@ -607,7 +607,7 @@ class PerformanceModel:
         self._nearby.shift(key.group, backend, direction, factor)
         for each, record in self.records.items():
             if each.group == key.group:
-                record.asked = 0
+                record.decisions = 0
                 for other, arm in record.arms.items():
                     if backend_of(other) == backend and (each, other) != (key, name):
                         arm.tracks[direction].scale(factor)

@@ -110,7 +110,7 @@ Trust = Literal["own", "prior"]
 WARM_UP = 2  # decisions after the first for an incumbent: one sample only bounds its time, one is kept
 AFTER_CHANGE = 4  # the longest period while little is known
 APART = 0.01  # seconds of calls between decisions, so that one of some 100 us adds 1 %; not fewer calls than above
-UNHEARD = 2  # rounds of telling, after which an arm of somebody else is tried here
+UNHEARD = 2  # exchanges of wisdom after which an arm outside this process's share is tried here
 REMEMBERED = 64  # calls over which the share of backward passes is averaged
 
 
@@ -239,7 +239,7 @@ class Policy:
         return self._model.learn(key, name, direction, seconds, estimate)
 
     def incumbent(self, key: Key) -> str:
-        """Return the kernel that was last believed to be the fastest, "" where none was asked for."""
+        """Return the kernel that was last believed to be the fastest, "" before the first decision."""
         return self.standing(key)[0]
 
     def standing(self, key: Key) -> tuple[str, Reason]:
@@ -339,7 +339,7 @@ class Policy:
         return None
 
     def _is_mine(self, record: KeyState, name: str) -> bool:
-        """Whether an arm is tried here; one that nobody has told of in two rounds is, whoever should have tried it."""
+        """Whether this process may try an arm: it is in its share, or no process has reported a time in two rounds."""
         rank, count = self.share
         return sorted(record.candidates).index(name) % count == rank or self.rounds >= record.born + UNHEARD
 
@@ -366,8 +366,8 @@ class Policy:
         """
         if not self.learn:
             return LONGEST_PERIOD
-        record.asked = 0 if changed else record.asked + 1
-        if record.asked <= WARM_UP:
+        record.decisions = 0 if changed else record.decisions + 1
+        if record.decisions <= WARM_UP:
             return 1
         is_odd = record.incumbent in record.arms and record.arms[record.incumbent].is_odd
         if is_odd and record.period > AFTER_CHANGE:
@@ -387,7 +387,7 @@ class Policy:
 
 
 def _compared(record: KeyState, found: Mapping[str, Prediction]) -> Mapping[str, Prediction]:
-    """Return the predictions as the objective weighs them; the incumbent's stays, so that what is spent is seconds."""
+    """Return the predictions as the objective weighs them, in units of the incumbent's weight."""
     one = record.candidates[record.incumbent].weight
     if all(each.weight == one for each in record.candidates.values()):
         return found

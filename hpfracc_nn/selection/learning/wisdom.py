@@ -279,5 +279,5 @@ def _sum(body: Mapping[str, Any]) -> str:
 
 
 def _canonical(body: Mapping[str, Any]) -> bytes:
-    """The one way to write `body`: in a file that somebody has indented the checksum still fits."""
+    """Return canonical JSON, so that the checksum of a file that was indented by hand still fits."""
     return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()

@@ -45,7 +45,7 @@ class OpenToOthersError(ValueError):
 
 
 def default_directory() -> Path:
-    """Return where wisdom lies when nobody said anything: in the user's cache.
+    """Return the default directory of wisdom, in the user's cache.
 
     Raises:
         FileNotFoundError: There is no home directory.
@@ -65,7 +65,7 @@ def _user_cache() -> Path | None:
             said = Path(os.environ.get("XDG_CACHE_HOME", ""))
             return said if said.is_absolute() else Path.home() / ".cache"
         return user_cache_path()
-    except RuntimeError:  # what both say where nobody knows the user's home
+    except RuntimeError:  # both raise it where the user has no home directory
         return None
 
 
@@ -291,7 +291,7 @@ class WisdomFile:
                 try:
                     self._load_own()
                 except (FileNotFoundError, ForeignError, OtherSchemaError, OpenToOthersError):
-                    pass  # somebody else was faster
+                    pass  # another process was faster
                 except ValueError as still:
                     self._set_aside("corrupt", logging.WARNING, still)
         except OSError as why:
@@ -385,7 +385,7 @@ class Outbox:
         self._waiting.append((file, wisdom))
 
     def absorb(self, other: "Outbox") -> None:
-        """Take over what another one holds, as one value for each file unless somebody is delivering."""
+        """Take over the wisdom of another outbox, merged by file unless a thread is delivering."""
         with contextlib.suppress(IndexError):  # until it is empty; a thread may be delivering from it meanwhile
             while True:
                 self._waiting.append(other._waiting.popleft())

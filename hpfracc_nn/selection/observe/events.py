@@ -225,7 +225,7 @@ class EventLog:
 
 
 class _Waiting(threading.local):
-    """Events that are not told yet, of each thread apart: a span belongs to what the thread that decided was doing."""
+    """Events of each thread that are not published yet: a span belongs to the thread that decided."""
 
     def __init__(self) -> None:
         self.events: deque[Event] = deque(maxlen=MOST_EVENTS)

@@ -351,7 +351,7 @@ def join(recorder: Recorder) -> None:
 
 @cache
 def _can_join() -> bool:
-    """Return whether this process's OpenTelemetry can be told; where it is too old, that is said once."""
+    """Return whether this process's OpenTelemetry is recent enough; log once if it is not."""
     try:
         _refuse_old(api("metrics"))
     except ImportError as error:
@@ -361,7 +361,7 @@ def _can_join() -> bool:
 
 
 def process_wide() -> Telemetry:
-    """Return the one that tells the process's own providers.
+    """Return the Telemetry that sends to the process's own providers.
 
     Raises:
         ModuleNotFoundError: The API is not installed.
@@ -441,7 +441,7 @@ def _of_error(kind: str, message: str) -> dict[str, Any]:
 
 
 def _attributes(op: str, kernel: str, direction: Direction | None = None) -> dict[str, str]:
-    """Return what metrics are told apart by: no sizes, of which there may be any number."""
+    """Return the attributes of a metric; sizes are none of them, since there may be any number."""
     backend, algorithm = kernel.split("/", 1)
     facts = {"hpfracc.op": op, "hpfracc.backend": backend, "hpfracc.algorithm": algorithm}
     return _printable(facts if direction is None else {**facts, "hpfracc.direction": direction})

@@ -49,7 +49,7 @@ class Steering:
         self.managers: list[BackendManager] = []
 
     def take(self, managers: Iterable[BackendManager]) -> None:
-        """Change the managers of a model, and tell them what a checkpoint knew."""
+        """Change the managers of a model, and import the wisdom of a checkpoint."""
         self.leave()
         self.managers = list(managers)
         if self._wisdom is not None:
@@ -63,7 +63,7 @@ class Steering:
         self._waiting = []
 
     def leave(self) -> None:
-        """Give the managers back as they were, but for what someone else has configured; what they learnt is saved."""
+        """Restore the managers' settings, except those that were configured meanwhile, and save what was learnt."""
         self.learn_again()
         for manager in self.managers if self._before else []:
             manager.save()
@@ -73,14 +73,14 @@ class Steering:
         self._before = []
 
     def stop_learning(self, mode: Mode) -> None:
-        """Let those that learn go by `mode` instead, until `learn_again`."""
+        """Set `mode` for the managers that learn, until `learn_again`."""
         for manager in self.managers:
             if manager.settings.mode == "learn":
                 manager.configure(mode=mode)
                 self._stopped.append((manager, mode))
 
     def learn_again(self) -> None:
-        """Let those learn that did before, but for those that someone else has given another mode."""
+        """Restore learning where `stop_learning` ended it, except where another mode was configured meanwhile."""
         for manager, mode in self._stopped:
             if manager.settings.mode == mode:
                 manager.configure(mode="learn")
@@ -105,7 +105,7 @@ def _tell(manager: BackendManager, text: str) -> None:
         log.info("BackendReport: the checkpoint is of another machine; its times are only where to start from.")
 
 
-FIRST = 16  # the step after which they first tell each other; then after twice as many each time
+FIRST = 16  # the step of the first exchange; each further one comes after twice as many steps
 
 
 class Exchange:
@@ -129,7 +129,7 @@ class Exchange:
             manager.share_trials(dist.get_rank(), self.count)
 
     def pool(self) -> list[str]:
-        """Tell the other processes what was timed here, and take over what they have.
+        """Exchange with the other processes what each has timed.
 
         Returns:
             The workloads for which processes whose plans must not change have different ones: none, unless a kernel has
@@ -159,7 +159,7 @@ def is_distributed() -> bool:
 
 
 def is_due(step: int) -> bool:
-    """Return whether the processes tell each other after this step of the optimizer."""
+    """Return whether the processes exchange wisdom after this step of the optimizer."""
     return step >= FIRST and step & (step - 1) == 0
 
 
@@ -454,7 +454,7 @@ class BackendReport(Callback):
         self._freeze(step)
 
     def _freeze(self, step: int) -> None:
-        """Let nothing be learnt from the step on that was asked for; once, for someone may ask for it later."""
+        """Stop learning at step `freeze_after`, once, so that a later `configure(mode=...)` holds."""
         if self.freeze_after is not None and step >= self.freeze_after and not self._is_frozen:
             self._is_frozen = True
             self._steering.stop_learning("frozen")

@@ -28,7 +28,7 @@ _TOLERANCE = 0.01  # of the growth since the batch before
 
 
 def profiled(run: Callable[[int], None], rows: int) -> Levels:
-    """Return how many bytes torch's CPU allocator had handed out after each time it was asked or given back."""
+    """Return how many bytes torch's CPU allocator held after each allocation and release."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
         run(rows)
     results = record.profiler.kineto_results  # type: ignore[union-attr]
@@ -37,7 +37,7 @@ def profiled(run: Callable[[int], None], rows: int) -> Levels:
 
 
 def foreseen(levels: Callable[[int], Levels], room: int, most: int) -> int:
-    """Return the largest batch that keeps within `room`, from the memory that small ones take."""
+    """Return the largest batch that fits into `room` bytes, extrapolated from the memory of small ones."""
     rows = min(FIRST, most)
     points = [(rows, levels(rows))]
     if rows == FIRST < most and 1.5 * points[0][1].max() <= room:  # three rows take at most half as much again
@@ -66,7 +66,7 @@ def _measure_on(points: list[Point], levels: Callable[[int], Levels], room: int,
 
 
 def _next(points: list[Point], room: int, most: int) -> int:
-    """Return how many rows to measure next: four times as many, or what keeps within `room` in any case.
+    """Return how many rows to measure next: four times as many, or as many as surely fit into `room` bytes.
 
     That is, if the growth is at most four times as steep as the last; a parabola's is over four times as many rows.
     """

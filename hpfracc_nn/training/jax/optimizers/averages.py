@@ -206,7 +206,7 @@ def _dropped(key: Any, stored: Array, past: int) -> Array:
 
 
 def _length(gradients: Tree, memory: int | None) -> int:
-    """Return how many gradients the rings hold, or raise where another number was asked for."""
+    """Return how many gradients the rings hold; raise if it is not `memory`."""
     lengths = {rows.shape[0] for rows in jax.tree.leaves(gradients)} or {memory or 1}
     length = min(lengths)
     if memory is not None and memory != length:

@@ -82,7 +82,7 @@ class Kind(Protocol):
         """Return what is wrong with the options of a group for this kind, or None."""
 
     def is_identity(self, group: Group) -> bool:
-        """Whether the gradient stays what it is, and nothing has to be kept."""
+        """Whether the direction is the gradient itself, so that no state is kept."""
 
     def rewind(self, state: State) -> None:
         """Take back that a step was taken, without gradient or rate, which was to make the state and no more."""
@@ -237,13 +237,13 @@ def _summed(first: Tensor, weights: Tensor, grad: Tensor, rows: Tensor) -> Tenso
     if rows.dtype == exact:
         with torch.autocast(rows.device.type, enabled=False):  # it would round both to half precision
             return average + weights @ rows
-    for row, weight in zip(rows, weights, strict=True):  # one by one: all at once would take room for all in `exact`
+    for row, weight in zip(rows, weights, strict=True):  # row by row: all at once would need memory in `exact`
         average = average + weight * row.to(exact)
     return average
 
 
 def _exponential_parts(alpha: float, stored: np.float64) -> tuple[np.ndarray, np.float64]:
-    """Return the weights of the moving averages, and by what all is divided: the sum of the weights of all lags."""
+    """Return the weights of the moving averages, and the sum of the weights of all lags, which normalises them."""
     decays = directions.decays()
     parts = directions.coefficients(alpha) / (1 - decays)
     return parts, 1 + (parts * (1 - decays**stored)).sum()

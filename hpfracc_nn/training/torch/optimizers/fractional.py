@@ -196,7 +196,7 @@ class Fractional(_Base):
     def _prepared_group(
         self, group: Group, means: dict[Tensor, Tensor], exchange: _Exchange, views: list[View]
     ) -> tuple[list[Tensor], Directions]:
-        """Return the parameters whose gradients make room, and what makes the directions."""
+        """Return the parameters that have gradients, and the function that returns their directions."""
         found = [(p, grad) for p in group["params"] if (grad := p.grad) is not None]
         params, grads = [p for p, _ in found], [grad for _, grad in found]
         self._check_gradients(grads)
@@ -332,7 +332,7 @@ def _drop(state: State, keys: frozenset[str]) -> None:
 
 
 def _is_zero(rate: Any) -> bool:
-    """Whether a learning rate is 0, as far as one can tell without waiting for a device."""
+    """Whether a learning rate is 0; False for a tensor on a device, which would have to be waited for."""
     if isinstance(rate, Tensor):
         return rate.device.type == "cpu" and rate.item() == 0
     return rate == 0

@@ -36,7 +36,7 @@ def dense_strides(like: Tensor) -> Strides:
 
 
 def room_like(grad: Tensor, strides: Strides) -> Tensor:
-    """Return room of the shape of `grad`, with strides that are dense."""
+    """Return an uninitialised tensor of the shape of `grad` with these dense strides."""
     return torch.empty_strided(grad.shape, strides, dtype=grad.dtype, device=grad.device)
 
 
@@ -84,7 +84,7 @@ def shaped(lines: Tensor, like: Tensor) -> Tensor:
 
 
 def check_belongs(what: str, kept: Tensor, grad: Tensor) -> None:
-    """Raise unless what is kept is that of a parameter with such a gradient: kernels go by addresses."""
+    """Raise unless a state has shape, dtype and device of the gradient: kernels go by addresses."""
     if kept.shape != grad.shape or kept.dtype != grad.dtype or kept.device != grad.device:
         raise RuntimeError(
             f"the state holds {what} of shape {tuple(kept.shape)}, {kept.dtype} on {kept.device}, and the gradient has "
