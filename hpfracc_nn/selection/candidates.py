@@ -115,7 +115,7 @@ class Candidates:
         Raises:
             LookupError: The operation has no kernel for these arrays.
         """
-        settings = self.settings.of(workload.op) if self.settings.is_forced else self.settings
+        settings = self.settings.of(workload.op)
         epoch, found = self._assessed.get(workload, (-1, []))
         if epoch != self.epoch or not still_refuse(found, workload, settings):
             if len(self._assessed) >= MOST_ASSESSED:

@@ -73,7 +73,8 @@ class Usage:
         self.announced = False
         self.kept: Any = None
         self.ended: Callable[[Uses], None] | None = None
-        self.forward, self.backward = (Samples(plan.sample and not plan.learns) for _ in range(2))
+        by_itself = plan.sample and not plan.learns
+        self.forward, self.backward = Samples(by_itself), Samples(by_itself)
         self.compilation: Compilation | None = plan.kernel.ask("compiles", plan.workload)
 
     def uses(self) -> Uses:

@@ -255,16 +255,16 @@ class Planner:
         expected = {each.kernel.name: Prediction.within(each.seconds, each.uncertainty) for each in (chosen, *able)}
         for kernel, each in (believed or {}).items():
             expected[kernel] = Prediction.within(each.seconds, each.uncertainty)
-        ordered = sorted(expected, key=lambda kernel: (kernel != name, expected[kernel].seconds, kernel))
+        others = sorted([(each.seconds, kernel) for kernel, each in expected.items() if kernel != name])
         devices: tuple[str, ...] = ()
         if chosen.kernel.offloads:  # on one device where nothing may depend on which is free
             devices = settings.devices[:1] if settings.is_deterministic(workload.framework) else settings.devices
         return Plan(
             kernel=chosen.kernel,
             workload=workload,
-            expected={kernel: expected[kernel] for kernel in ordered},
+            expected={kernel: expected[kernel] for kernel in (name, *(kernel for _, kernel in others))},
             workspace=chosen.workspace,
-            reason="forced" if settings.forced else why(reason, name, able, provisional),
+            reason="forced" if settings.is_forced else why(reason, name, able, provisional),
             sample=settings.sample,
             learns=learns,
             chunk=chosen.rows,
@@ -291,5 +291,6 @@ def refitted(plan: Plan, assessments: Sequence[Assessment]) -> Plan:
 
 def why(reason: str, name: str, assessments: Sequence[Assessment], provisional: bool) -> str:
     """Return the reason of a choice: "only" where no other kernel accepts, or would if it were not in quarantine."""
-    others = any(each.refusal is None and each.kernel.name != name for each in assessments)
-    return reason if others or provisional else "only"
+    if provisional or any(each.refusal is None and each.kernel.name != name for each in assessments):
+        return reason
+    return "only"

@@ -157,6 +157,8 @@ class Settings:
     def of(self, op: str) -> "Settings":
         """Return what holds for one operation, on which a name that only kernels of others bear is not forced."""
         settings = self
+        if not self.is_forced:
+            return self
         if self.force_backend is not None and is_elsewhere(op, backend=self.force_backend):
             settings = replace(settings, force_backend=None)
         if self.force_algorithm is not None and is_elsewhere(op, algorithm=self.force_algorithm):

@@ -194,7 +194,7 @@ class Cost:
             if unit not in UNITS:
                 raise ValueError(f"Cost(flops={{{unit!r}: ...}}): needs a unit among {', '.join(UNITS)}.")
         for number in (*self.flops.values(), self.bytes, self.launches, self.workspace):
-            found = as_float(number)
+            found = number if type(number) is float else as_float(number)
             if found is not None and 0 <= found < math.inf:
                 continue
             raise ValueError(f"{self!r}: needs every number finite and not negative.")

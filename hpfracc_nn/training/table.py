@@ -49,10 +49,15 @@ CAPTION = (
 
 
 def has_rich() -> bool:
-    """Return whether rich is there; loads nothing."""
+    """Return whether rich is installed, without loading it."""
+    return is_installed("rich")
+
+
+def is_installed(package: str) -> bool:
+    """Return whether a package is installed, without loading it."""
     try:
-        return importlib.util.find_spec("rich") is not None
-    except ValueError:  # sys.modules["rich"] is None: someone blocks it
+        return importlib.util.find_spec(package) is not None
+    except ValueError:  # sys.modules[package] is None: an import of it is blocked
         return False
 
 

@@ -1,6 +1,6 @@
 """A Lightning callback that reports which kernel ran for each fractional module, how often and how fast."""
 
-import importlib.util
+import importlib
 import logging
 import os
 import sys
@@ -209,14 +209,6 @@ def log_figures(loggers: Sequence[Logger], name: str, history: History, steps: S
         pixels = _pixels(figure)
         for board in boards:
             board.experiment.add_image(f"{name}/{title}", pixels, step, dataformats="HWC")
-
-
-def has_matplotlib() -> bool:
-    """Return whether figures can be drawn; loads nothing."""
-    try:
-        return importlib.util.find_spec("matplotlib") is not None
-    except ValueError:  # sys.modules["matplotlib"] is None: someone blocks it
-        return False
 
 
 def _pixels(figure: Any) -> np.ndarray:
@@ -486,7 +478,7 @@ class BackendReport(Callback):
             sys.stdout.write(f"\n{tables.render(rows, form)}{footer}\n")
         name, step = type(self).__name__, trainer.fit_loop.epoch_loop._batches_that_stepped
         log_table(trainer.loggers, name, rows, footer, step)
-        if self.figures and has_matplotlib():
+        if self.figures and tables.is_installed("matplotlib"):
             history = replace(History.of(*managers), looks=tuple(self._steps.looks))
             log_figures(trainer.loggers, name, history, self._steps.steps, step)
 
