@@ -336,7 +336,7 @@ class View:
     def __init__(self, held: State, p: Tensor):
         direction, history = held["direction"], held["history"]
         # Of `data`, since other views hold what they are views of.
-        self.lines: tuple[Tensor, Tensor] | None = line_of(direction.data), lines_of(history.data)
+        self.lines: tuple[Tensor, ...] = line_of(direction.data), lines_of(history.data)
         self._direction, self._history = weakref.ref(direction, self._drop), weakref.ref(history, self._drop)
         self.place = direction.device, direction.dtype
         self._address, self._history_address = direction.data_ptr(), history.data_ptr()
@@ -345,19 +345,19 @@ class View:
         self._shape, self._strides, self._order = direction.shape, direction.stride(), p.stride()
 
     def _drop(self, _: object) -> None:
-        self.lines = None
+        self.lines = ()
 
     def line(self, state: State, length: float, p: Tensor, grad: Tensor) -> Tensor | None:
         """Return a gradient with its values in the order of the lines: itself where possible, since views take long.
 
         None where the view is not that of the state, of the memory's length, or of such a gradient.
         """
-        direction, history = state.get("direction"), state.get("history")
+        direction, history = self._direction(), self._history()
         if (
             direction is None
             or history is None
-            or direction is not self._direction()
-            or history is not self._history()
+            or state.get("direction") is not direction
+            or state.get("history") is not history
             or state.get("history_memory") != length
             or direction.data_ptr() != self._address
             or history.data_ptr() != self._history_address
