@@ -334,7 +334,8 @@ class View:
     """
 
     def __init__(self, held: State, p: Tensor):
-        direction, history = held["direction"], held["history"]
+        direction: Tensor = held["direction"]
+        history: Tensor = held["history"]
         # Of `data`, since other views hold what they are views of.
         self.lines: tuple[Tensor, ...] = line_of(direction.data), lines_of(history.data)
         self._direction, self._history = weakref.ref(direction, self._drop), weakref.ref(history, self._drop)
@@ -353,11 +354,12 @@ class View:
         None where the view is not that of the state, of the memory's length, or of such a gradient.
         """
         direction, history = self._direction(), self._history()
+        kept: tuple[object, object] = state.get("direction"), state.get("history")
         if (
             direction is None
             or history is None
-            or state.get("direction") is not direction
-            or state.get("history") is not history
+            or kept[0] is not direction
+            or kept[1] is not history
             or state.get("history_memory") != length
             or direction.data_ptr() != self._address
             or history.data_ptr() != self._history_address
