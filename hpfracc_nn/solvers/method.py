@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -21,16 +21,16 @@ class Method:
         scheme: How steps are taken.
         history: How the past is kept.
         mesh: Where steps are taken.
+        op: The operation that the manager plans.
     """
 
     scheme: Scheme
     history: History
     mesh: Mesh
+    op: str = field(init=False, repr=False, compare=False)
 
-    @property
-    def op(self) -> str:
-        """The operation that the manager is asked for."""
-        return self.history.op if isinstance(self.mesh, Uniform) else ANY_MESH
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "op", self.history.op if isinstance(self.mesh, Uniform) else ANY_MESH)
 
     @classmethod
     def of(cls, owner: str, scheme: str | Scheme, history: str | History, mesh: str | Mesh) -> Method:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
 from hpfracc_nn.selection import Plan
@@ -31,9 +31,8 @@ from hpfracc_nn.solvers.torch.blocks import (
     Weighting,
 )
 from hpfracc_nn.solvers.torch.integrate import Problem, order_gradient, step_of
-from hpfracc_nn.solvers.torch.roots import evaluated
-from hpfracc_nn.solvers.torch.snapshot import Snapshot, evaluated_twice, modules_of, tensors_of
-from hpfracc_nn.solvers.torch.state import Field, check_once, product, without
+from hpfracc_nn.solvers.torch.snapshot import Snapshot, evaluated_twice, held, modules_of
+from hpfracc_nn.solvers.torch.state import Field, check_once, evaluated, product, without
 
 T = TypeVar("T")
 
@@ -238,13 +237,14 @@ def trainable(
         ValueError: f may not be evaluated again, or one of the tensors has hooks.
     """
     z, value, read, made = evaluated_twice(field, z0)
-    parameters = (each for module in modules_of(field.f) for each in module.parameters())
-    held = [each for each in tensors_of(field.f) if each.requires_grad]
-    leaves = (each for each in held if each.is_leaf)  # others have graphs that would be kept
+    every = held(field.f)
+    parameters = [each for module in every if isinstance(module, nn.Module) for each in module.parameters()]
+    others = [each for each in every if isinstance(each, Tensor) and each.requires_grad]
+    leaves = [each for each in others if each.is_leaf]  # others have graphs that would be kept
     wanted = [each for each in (*parameters, *leaves, *(given or ())) if each.requires_grad]
-    reached = [each for each in sources(value, wanted, held) if each is not z]
+    reached = [each for each in sources(value, wanted, others) if each is not z]
     own = {id(each) for each in made}  # of leaves that f makes there is no gradient, nor of those of later steps
-    found = tuple(each for each in reached if id(each) not in own)
+    found = [each for each in reached if id(each) not in own]
     field.makes_leaves = len(found) < len(reached)
     for each in found:
         if each._backward_hooks:
@@ -254,7 +254,7 @@ def trainable(
                 "would call twice; remove it, use register_post_accumulate_grad_hook, which leaves have, or pass "
                 "adjoint=False."
             )
-    return found, tuple(read)
+    return tuple(found), tuple(read)
 
 
 @contextmanager

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -39,6 +41,50 @@ from hpfracc_nn.solvers.torch.state import (
     without,
 )
 
+_LONGEST = 1 << 12  # output times of a grid that is kept
+_method = lru_cache(maxsize=64)(Method.of)
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """The mesh of a solve, and where the outputs lie on it; float64.
+
+    Attributes:
+        outputs: The output times as time since the first, [outputs].
+        elapsed: The mesh as time since the first output, [n_steps + 1].
+        times: The mesh in the caller's time.
+        index: The outputs as fractional indices of the mesh, [outputs].
+        steps: The outputs as steps, [outputs], where all are points of the mesh, else None.
+        is_whole: Whether the outputs are the mesh.
+    """
+
+    outputs: np.ndarray
+    elapsed: np.ndarray
+    times: np.ndarray
+    index: np.ndarray
+    steps: np.ndarray | None
+    is_whole: bool
+
+
+@lru_cache(maxsize=64)
+def _grid_of(
+    mesh: Mesh,
+    ts: bytes,
+    eps: float,
+    n_steps: int | None,
+    orders: tuple[float, ...],
+    has_slope: bool,
+    may_change: bool,
+) -> Grid:
+    """Return the grid of output times, float64 as bytes, or raise for orders and times out of range."""
+    checks.orders("fdeint", np.array(orders), has_slope, may_change)
+    given = checks.increasing("fdeint", np.frombuffer(ts))
+    elapsed, index = laid_out(mesh, given, eps, n_steps, min(orders))
+    whole = np.round(index).astype(np.int64)
+    steps = whole if (whole == index).all() else None
+    is_whole = steps is not None and np.array_equal(steps, np.arange(elapsed.size))
+    return Grid(given - given[0], elapsed, float(given[0]) + elapsed, index, steps, is_whole)
+
 
 class Call:
     """The arguments of one call, checked and laid out; those of `fdeint`.
@@ -67,11 +113,14 @@ class Call:
         self.alpha = alpha if isinstance(alpha, Tensor) else None
         self.orders = orders_of("fdeint", alpha)
         self.layout = layout_of(self.y0, torch.Size(()) if self.alpha is None else self.alpha.shape)
-        checks.orders("fdeint", self.orders, dy0 is not None, self.alpha is not None)
+        times = np.asarray(times_of("fdeint", ts), dtype=np.float64)
+        if times.ndim != 1:
+            checks.increasing("fdeint", times)
+        is_plain = times.size <= _LONGEST and (n_steps is None or type(n_steps) is int)
+        grid_of = _grid_of if is_plain else _grid_of.__wrapped__
+        orders, has_slope, is_tensor = tuple(self.orders.tolist()), dy0 is not None, self.alpha is not None
+        self.grid = grid_of(method.mesh, times.tobytes(), resolution(ts), n_steps, orders, has_slope, is_tensor)
         self.dy0 = None if dy0 is None else _like(self.y0, checked_state("fdeint", "dy0", dy0))
-        outputs = checks.increasing("fdeint", times_of("fdeint", ts))
-        self.first, self.outputs = float(outputs[0]), outputs - outputs[0]
-        self.elapsed, self.index = laid_out(method.mesh, outputs, resolution(ts), n_steps, float(self.orders.min()))
 
     def solved(self, site: Site, adjoint: bool, params: Iterable[Tensor] | None, progress: Progress | None) -> State:
         """Return the states at the output times."""
@@ -91,11 +140,12 @@ class Call:
 
     def problem(self, site: Site, progress: Progress | None = None) -> Problem:
         """Return what is solved, beside the tensors that gradients are wanted of."""
-        field, method = Field(self.f, self.layout, self.first + self.elapsed, self.like, self.casts), self.method
+        grid, method = self.grid, self.method
+        field = Field(self.f, self.layout, grid.times, self.like, self.casts)
         is_uniform = isinstance(method.mesh, Uniform)
         is_fixed = self.alpha is None or not self.alpha.requires_grad
         return Problem(
-            field, method.scheme, method.history, site, self.orders, self.elapsed, is_uniform, is_fixed, progress
+            field, method.scheme, method.history, site, self.orders, grid.elapsed, is_uniform, is_fixed, progress
         )
 
     def _recorded(
@@ -108,7 +158,7 @@ class Call:
     ) -> Tensor:
         parameters, read = trainable(problem.field, z0, params)
         tensors = [z0, dz0, alpha, *parameters]
-        if not any(each is not None and each.requires_grad for each in tensors):
+        if not [each for each in tensors if each is not None and each.requires_grad]:
             return problem.solve(problem.pick(False), z0, dz0)
         return recorded(problem, problem.pick(True), z0, dz0, alpha, parameters, read)
 
@@ -124,18 +174,18 @@ class Call:
             states: At all steps, [n_steps + 1, *shape].
             dz0: The derivative at the start: a line is no smooth function of j, and is not interpolated.
         """
-        whole = np.round(self.index).astype(np.int64)
-        if (whole == self.index).all():
-            if np.array_equal(whole, np.arange(states.shape[0])):
-                return states
-            return states[torch.as_tensor(whole, device=states.device)]
-        at, weights = interpolation(self.index, states.shape[0] - 1)
+        grid = self.grid
+        if grid.is_whole:
+            return states
+        if grid.steps is not None:
+            return states[torch.as_tensor(grid.steps, device=states.device)]
+        at, weights = interpolation(grid.index, states.shape[0] - 1)
         placed = torch.as_tensor(weights).to(states)
         points = states[torch.as_tensor(at, device=states.device)]
         found = torch.einsum("ti,ti...->t...", placed, points)
         if dz0 is None:
             return found
-        missed = self.outputs - (weights * self.elapsed[at]).sum(-1)
+        missed = grid.outputs - (weights * grid.elapsed[at]).sum(-1)
         return found + torch.as_tensor(missed).to(states).view(-1, *[1] * dz0.ndim) * dz0
 
 
@@ -211,7 +261,8 @@ def fdeint(
         >>> y[-1]  # E_(1/2)(-1) = e erfc(1) = 0.4276
         tensor([0.4276], dtype=torch.float64)
     """
-    method = Method.of("fdeint", scheme, history, mesh)
+    are_names = type(scheme) is type(history) is type(mesh) is str
+    method = (_method if are_names else Method.of)("fdeint", scheme, history, mesh)
     site = given_manager("fdeint", manager).shared_site(method.op, "torch", "fdeint")
     found: S = solved(f, y0, ts, alpha, method, site, n_steps, dy0, adjoint, params, progress)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any, cast
 
 import numpy as np
@@ -56,6 +57,7 @@ from hpfracc_nn.solvers.torch.state import (
 )
 from hpfracc_nn.solvers.volterra import OfRates, VolterraWeights
 
+_method = lru_cache(maxsize=64)(StochasticMethod.of)
 _BELOW = float(np.nextafter(1.0, 0.0))
 
 
@@ -148,7 +150,7 @@ class StochasticCall:
             noise.has_gradients = False
         parameters = tuple(found.values())
         tensors = (z0, self.alpha, noise.whole, *parameters)
-        if not any(each is not None and each.requires_grad for each in tensors):
+        if not [each for each in tensors if each is not None and each.requires_grad]:
             return solved(solve, weighting, _plan(weighting, False), z0)
         functions, plan = (self.coefficients.drift.f, self.coefficients.diffusion.f), _plan(weighting, True)
         holders = functions, tuple(read.values())
@@ -276,7 +278,9 @@ def fsdeint(
         >>> round(x[-1].mean().item(), 2), round(float(mittag_leffler(-1.0, 0.7)), 2)
         (0.4, 0.4)
     """
-    method = StochasticMethod.of("fsdeint", noise, scheme, weights, interpretation, history)
+    are_names = type(scheme) is type(weights) is type(interpretation) is type(history) is str
+    method_of = _method if are_names and type(noise) is Brownian else StochasticMethod.of
+    method = method_of("fsdeint", noise, scheme, weights, interpretation, history)
     site = given_manager("fsdeint", manager).shared_site(method.history.op, "torch", "fsdeint")
     found: S = integrated(sde, y0, ts, alpha, method, site, dt, adjoint, generator, progress, params)
     return found

@@ -232,9 +232,12 @@ class CorrectedStep:
     def forward(self, n: int, m: Tensor, w: Weight, before: Tensor, out: Tensor) -> None:
         """See `Step`."""
         found, history = m.unbind()
-        for _ in range(self.corrections - 1):
-            found = _added(history, w, self.field(n, found))
-        _added(history, w, self.field(n, found), out)
+        for left in range(self.corrections, 0, -1):
+            value, into = self.field(n, found), out if left == 1 else None
+            if isinstance(w, Tensor):
+                found = torch.addcmul(history, w, value, out=into)
+            else:
+                found = torch.add(history, value, alpha=w, out=into)
 
     def backward(self, sweep: Sweep, n: int, y: Tensor, g: Tensor, fg: Tensor | None, w: Weight, m: Tensor) -> Tensor:
         """See `Step`."""
@@ -427,13 +430,13 @@ class Problem:
             watch = self.watch(z0)
             for first in range(0, last_step + 1, past.block):
                 end = past.begin(first, self.base(z0, dz0, first, min(first + past.block, last_step + 1)))
-                for n, state in zip(range(first, end), states[first:end].unbind(), strict=True):
+                for n, state, room in zip(range(first, end), states[first:end].unbind(), past.slots, strict=True):
                     if n:
                         step.forward(n, past.memory(n), weights[n], before, state)
                     else:
                         state.copy_(z0)
                     if n < last_step:
-                        past.put(n, field(n, state))
+                        room.copy_(field(n, state))
                     before = state
                 self._check(first, end, states, past, watch)
                 if self.progress is not None:
@@ -520,7 +523,7 @@ class Problem:
         if self.kept is None:
             return 0
         if self.kept.nodes is not None:
-            return self.kept.nodes.states
+            return int(self.kept.nodes.rates.size)
         return self.n_steps if isinstance(self.history, Exponentials) else 0
 
     def _diagonal(self) -> list[Weight]:

@@ -265,7 +265,10 @@ _SHORTEST = 16
 
 def block_length(numbers: int) -> int:
     """Return how many steps a block has for states of so many numbers."""
-    return next((length for most, length in _LENGTHS if numbers <= most), _SHORTEST)
+    for most, length in _LENGTHS:
+        if numbers <= most:
+            return length
+    return _SHORTEST
 
 
 def saves(workload: Workload) -> float:
@@ -294,6 +297,7 @@ class Memory:
     Attributes:
         values: All that goes in, [a, steps + 1, ins, r].
         views: The same by step, [steps + 1, *shape], or [steps + 1, ins, *shape] where several go in.
+        slots: Views of the present block's steps.
     """
 
     def __init__(
@@ -318,7 +322,7 @@ class Memory:
         self._form: Form | None = None
         self._reached = 0  # steps before it are in the form's states
         self._first = self._begin = 0  # of the present block, and of what its near weights reach
-        self._slots: Sequence[Tensor] = ()
+        self.slots: Sequence[Tensor] = ()
         self._far: Sequence[Tensor] = ()
         self._near: Sequence[Tensor] = ()
         self._out = self._weights = like
@@ -338,7 +342,7 @@ class Memory:
         last = self._open(first, base)
         out, near = self._out, self._weights
         self._far = (out[0].transpose(0, 1) if self._is_one else out.transpose(0, 2).transpose(1, 2)).unbind()
-        self._near, self._slots = self._rows(near), self.views[first:last].unbind()
+        self._near, self.slots = self._rows(near), self.views[first:last].unbind()
         return last
 
     def _open(self, first: int, base: Tensor | None) -> int:
@@ -383,7 +387,7 @@ class Memory:
 
     def put(self, n: int, value: Tensor) -> None:
         """Put in the value of step n, which is in the present block."""
-        self._slots[n - self._first].copy_(value)
+        self.slots[n - self._first].copy_(value)
 
     def memory(self, n: int) -> Tensor:
         """Return the memories of step n, which is in the present block and whose past was put in.

@@ -165,7 +165,8 @@ class NoisePath:
             raise TypeError(f"NoisePath(noise={noise!r}): needs a noise; pass for example Brownian().")
         if not isinstance(dtype, torch.dtype | None):
             raise TypeError(f"NoisePath(dtype={dtype!r}): needs a floating dtype of torch; pass such as torch.float32.")
-        check_place("NoisePath", device, None)
+        if device is not None and not isinstance(device, torch.device):
+            check_place("NoisePath", device, None)
         self.noise = noise
         self.n_steps = errors.count("NoisePath", "n_steps", n_steps)
         self.shape = errors.lengths("NoisePath", "shape", shape)

@@ -22,7 +22,16 @@ from hpfracc_nn.fractional.torch.tracing import is_watched
 from hpfracc_nn.solvers import schemes
 from hpfracc_nn.solvers.checks import WITH_FIXED_POINT, WITH_NEWTON, NotSolved, unsolved
 from hpfracc_nn.solvers.schemes import LARGEST_DENSE, ROUNDING, STALLED, FixedPoint, Roots
-from hpfracc_nn.solvers.torch.state import Field, bare, forward_product, is_undefined, product, undefined
+from hpfracc_nn.solvers.torch.state import (
+    Field,
+    bare,
+    evaluated,
+    forward_product,
+    is_undefined,
+    product,
+    size,
+    undefined,
+)
 
 _RESTART = 40
 _CYCLES = 50  # where no number of products is given
@@ -332,13 +341,6 @@ class Krylov(_Iteration):
         return self._dense
 
 
-def evaluated(field: Field, n: int, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return y as a leaf and f(t_n, y), which has a graph."""
-    with torch.enable_grad():
-        z = y.detach().requires_grad_()
-        return z, field(n, z)
-
-
 def rows(z: Tensor, value: Tensor) -> Tensor:
     """Return the Jacobian of a value, [numbers, numbers], row by row."""
     count = z.numel()
@@ -350,11 +352,6 @@ def newton_matrix(jacobian: Tensor, w: float | Tensor, like: Tensor) -> Tensor:
     """Return 1 - w J, w a number or what broadcasts to the state `like`."""
     weights = w.expand_as(like).reshape(-1, 1) if isinstance(w, Tensor) else w
     return torch.eye(like.numel(), dtype=like.dtype, device=like.device) - weights * jacobian
-
-
-def size(x: Tensor) -> float:
-    """Return the largest absolute value."""
-    return float(torch.linalg.vector_norm(x, torch.inf))
 
 
 def root_in_graph(field: Field, roots: Roots, n: int, memories: Tensor, w: Tensor, before: Tensor) -> Tensor:

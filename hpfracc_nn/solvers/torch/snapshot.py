@@ -12,13 +12,12 @@ of tensors.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from operator import is_
-from types import CellType, FunctionType, ModuleType
+from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -26,8 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from hpfracc_nn.solvers.torch.roots import evaluated, size
-from hpfracc_nn.solvers.torch.state import Field
+from hpfracc_nn.solvers.torch.state import Field, evaluated, size
 
 _EMPTY = CellType()
 FEW = 1000  # entries of a container that is looked into
@@ -36,63 +34,59 @@ PLAIN = frozenset({int, float, bool, str, type(None)})  # hold nothing
 _LOOKED_AT = (Tensor, nn.Module, tuple, list, dict)
 
 
-def modules_of(f: Any) -> list[nn.Module]:
-    """Return the modules that f is, is bound to, or names."""
-    return [each for each in _held(f) if isinstance(each, nn.Module)]
-
-
-def tensors_of(f: Any) -> list[Tensor]:
-    """Return the tensors that f is bound to or names, without those of modules."""
-    return [each for each in _held(f) if isinstance(each, Tensor)]
-
-
-def tensors_within(value: Any) -> list[Tensor]:
-    """Return the tensors of a value and of all values that it holds: of its attributes, containers and modules."""
-    found: list[Tensor] = []
-    for each in _held(value, is_deep=True):
-        found += [each] if isinstance(each, Tensor) else [*each.parameters(), *each.buffers()]
-    return found
-
-
-def visited(f: Any, is_deep: bool = False) -> Iterator[Any]:
-    """Yield all that f holds, each once: functions, containers, objects that are called, modules and tensors.
+def held(f: Any, is_deep: bool = False) -> list[Any]:
+    """Return all that f holds, each once: functions, containers, objects that are called, modules and tensors.
 
     Functions of its own file and closure are looked into, and containers; attributes of f, and of a function's
     arguments; of modules tensors, modules and containers that are attributes. If it is deep, then the attributes of
     all values that f holds.
     """
+    found: list[Any] = []
     seen: set[int] = set()
     waiting: list[tuple[Any, bool]] = [(f, True)]
     while waiting:
         one, is_called = waiting.pop()
-        if id(one) in seen:
+        if id(one) in seen or type(one) in PLAIN:
             continue
         seen.add(id(one))
         if isinstance(one, Tensor):
-            yield one
+            found.append(one)
         elif isinstance(one, nn.Module):
-            yield one
+            found.append(one)
             # Deep: tensors that are no parameters, wherever; else those that a module calls its own.
-            held = vars(one).values() if is_deep else _plain_attributes(one)
-            waiting += [(each, is_deep) for each in held]
+            values = vars(one).values() if is_deep else _plain_attributes(one)
+            waiting += [(each, is_deep) for each in values]
         elif isinstance(one, partial):
             waiting += [(each, True) for each in (one.func, *one.args, *one.keywords.values())]
-        elif inspect.ismethod(one):
+        elif isinstance(one, MethodType):
             waiting += [(one.__self__, True), (one.__func__, True)]
-        elif inspect.isfunction(one):
-            yield one
+        elif isinstance(one, FunctionType):
+            found.append(one)
             waiting += [(each, False) for each in _named(one)]
         elif isinstance(one, tuple | list | dict):
             if len(one) <= FEW:
-                yield one
+                found.append(one)
                 waiting += [(each, is_deep) for each in (one.values() if isinstance(one, dict) else one)]
-        elif is_called and not inspect.isclass(one) and not inspect.ismodule(one):
-            yield one
+        elif is_called and not isinstance(one, type | ModuleType):
+            found.append(one)
             waiting += [(each, is_deep) for each in _attributes(one)]
+    return found
 
 
-def _held(f: Any, is_deep: bool = False) -> Iterator[Any]:
-    return (each for each in visited(f, is_deep) if isinstance(each, nn.Module | Tensor))
+def modules_of(f: Any) -> list[nn.Module]:
+    """Return the modules that f is, is bound to, or names."""
+    return [each for each in held(f) if isinstance(each, nn.Module)]
+
+
+def tensors_within(value: Any) -> list[Tensor]:
+    """Return the tensors of a value and of all values that it holds: of its attributes, containers and modules."""
+    found: list[Tensor] = []
+    for each in held(value, is_deep=True):
+        if isinstance(each, Tensor):
+            found.append(each)
+        elif isinstance(each, nn.Module):
+            found += [*each.parameters(), *each.buffers()]
+    return found
 
 
 def _plain_attributes(module: nn.Module) -> Iterator[Any]:
@@ -115,25 +109,25 @@ def _attributes(one: Any) -> Iterator[Any]:
         yield from (getattr(one, each.name, None) for each in dataclasses.fields(one))
 
 
-def names_of(f: FunctionType) -> tuple[str, ...]:
+def _names_of(f: FunctionType) -> list[str]:
     """Return the names of its file that a function reads."""
-    return tuple(name for name in f.__code__.co_names if name in f.__globals__)
+    return [name for name in f.__code__.co_names if name in f.__globals__]
 
 
-def cells_of(f: FunctionType) -> tuple[CellType, ...]:
+def _cells_of(f: FunctionType) -> list[CellType]:
     """Return the cells of a function's closure that are not empty."""
-    return tuple(cell for cell in f.__closure__ or () if cell != _EMPTY)
+    return [cell for cell in f.__closure__ or () if cell != _EMPTY]
 
 
-def _named(f: FunctionType) -> Iterator[Any]:
-    """Yield what a function has in its closure and defaults, and what it names of its file, but no file's others."""
-    yield from (cell.cell_contents for cell in cells_of(f))
-    yield from f.__defaults__ or ()
-    yield from (f.__kwdefaults__ or {}).values()
-    for name in names_of(f):
+def _named(f: FunctionType) -> list[Any]:
+    """Return what a function has in its closure and defaults, and what it names of its file, but no file's others."""
+    found = [cell.cell_contents for cell in _cells_of(f)] if f.__closure__ else []
+    found += [*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values()]
+    for name in _names_of(f):
         each = f.__globals__[name]
-        if not inspect.isfunction(each) or each.__globals__ is f.__globals__:
-            yield each
+        if not isinstance(each, FunctionType) or each.__globals__ is f.__globals__:
+            found.append(each)
+    return found
 
 
 _TABLES = (dict, OrderedDict, defaultdict)
@@ -156,7 +150,9 @@ class Snapshot:
     def __init__(self, functions: Sequence[Callable[..., Any]], read: Sequence[Tensor]):
         self._versions = [(each, each._version) for each in read]
         known = {id(each) for each in read}
-        self._places = [place for f in functions for place in _places(f, known)]
+        self._places: list[Callable[[], Undo]] = []
+        for f in functions:
+            self._places += _places(f, known)
 
     @contextmanager
     def renewed(self, wanted: Sequence[Tensor] = ()) -> Iterator[None]:
@@ -195,49 +191,52 @@ class Snapshot:
                 )
 
 
-def _places(f: Any, read: set[int]) -> Iterator[Callable[[], Undo]]:
-    """Yield for every place where f holds something what puts that back there, and returns what undoes it."""
-    for one in visited(f):
+def _places(f: Any, read: set[int]) -> list[Callable[[], Undo]]:
+    """Return for every place where f holds something what puts that back there, and returns what undoes it."""
+    places: list[Callable[[], Undo]] = []
+    for one in held(f):
         if isinstance(one, nn.Module):
             for each in one.modules():
                 if isinstance(each, torch.jit.ScriptModule):  # its attributes are not Python's
-                    yield _scripted(each)
+                    places.append(_scripted(each))
                 else:
-                    yield from _of_module(each, read)
+                    places += _of_module(each, read)
         elif isinstance(one, FunctionType):
-            yield from (_cell(cell) for cell in cells_of(one) if not _is_loose(cell.cell_contents, read))
-            yield _names(one, read)
+            if one.__closure__:
+                places += [_cell(cell) for cell in _cells_of(one) if not _is_loose(cell.cell_contents, read)]
+            places.append(_names(one, read))
         elif isinstance(one, Tensor | tuple):
             continue
         elif isinstance(one, list | dict):
-            yield from _of_container(one, read)
+            places += _of_container(one, read)
         elif hasattr(one, "__dict__"):
-            yield from _of_attributes(vars(one), read)
+            places += _of_attributes(vars(one), read)
+    return places
 
 
-def _of_module(module: nn.Module, read: set[int]) -> Iterator[Callable[[], Undo]]:
+def _of_module(module: nn.Module, read: set[int]) -> list[Callable[[], Undo]]:
     attributes = vars(module)
-    yield _tables([attributes[name] for name in _TORCHS if name in attributes])
-    yield _table(attributes, read)
+    places = [_tables([attributes[name] for name in _TORCHS if name in attributes]), _table(attributes, read)]
     for each in own_attributes(module):
         if isinstance(each, list | dict) and len(each) <= FEW:
-            yield from _of_container(each, read)
+            places += _of_container(each, read)
+    return places
 
 
-def _of_attributes(attributes: dict[str, Any], read: set[int]) -> Iterator[Callable[[], Undo]]:
-    yield _table(attributes, read)
+def _of_attributes(attributes: dict[str, Any], read: set[int]) -> list[Callable[[], Undo]]:
+    places = [_table(attributes, read)]
     for each in attributes.values():
         if isinstance(each, list | dict) and len(each) <= FEW:
-            yield from _of_container(each, read)
+            places += _of_container(each, read)
+    return places
 
 
-def _of_container(container: list[Any] | dict[Any, Any], read: set[int]) -> Iterator[Callable[[], Undo]]:
+def _of_container(container: list[Any] | dict[Any, Any], read: set[int]) -> list[Callable[[], Undo]]:
     if _is_loose(container, read):  # it would be kept with all that it holds
-        return
+        return []
     if type(container) in _TABLES:
-        yield _table(container, read)  # type: ignore[arg-type]
-    elif type(container) is list:
-        yield _list(container)
+        return [_table(container, read)]  # type: ignore[arg-type]
+    return [_list(container)] if type(container) is list else []
 
 
 def _scripted(module: torch.jit.ScriptModule) -> Callable[[], Undo]:
@@ -352,7 +351,7 @@ def _cell(cell: CellType) -> Callable[[], Undo]:
 def _names(f: FunctionType, read: set[int]) -> Callable[[], Undo]:
     """As `_cell`, for the names of its file that a function reads and no others."""
     table = f.__globals__
-    before = {name: table[name] for name in names_of(f) if not _is_loose(table[name], read)}
+    before = {name: table[name] for name in _names_of(f) if not _is_loose(table[name], read)}
 
     def put_back() -> Undo:
         changed = [name for name, value in before.items() if table.get(name, _GONE) is not value]
@@ -432,16 +431,21 @@ class _Watch(TorchFunctionMode):
         self._made: dict[int, Tensor] = {}  # kept, so that no address comes twice
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = kwargs or {}
-        for each in _tensors((*args, *given.values())):
-            if id(each) not in self._made and id(each) not in self._before and not each.is_inference():
-                self._before[id(each)] = each, each._version
+        kwargs = kwargs or {}
+        before, made = self._before, self._made
+        values = (*args, *kwargs.values()) if kwargs else args
+        tensors = [each for each in values if isinstance(each, Tensor)]
+        nested = [each for each in values if isinstance(each, tuple | list) and each]
+        for each in tensors + _tensors(nested) if nested else tensors:
+            if id(each) not in made and id(each) not in before and not each.is_inference():
+                before[id(each)] = each, each._version
         if func in _SILENT:
-            self._silent += [each for each in _tensors((*args, *given.values())) if not each.requires_grad]
-        found = func(*args, **given)
-        for each in _tensors((found,)):
-            if id(each) not in self._before:
-                self._made[id(each)] = each
+            self._silent += [each for each in tensors if not each.requires_grad]  # none of them takes a tuple
+        found = func(*args, **kwargs)
+        results = (found,) if isinstance(found, Tensor) else found if isinstance(found, tuple | list) else ()
+        for each in _tensors(results) if results else ():
+            if id(each) not in before:
+                made[id(each)] = each
         return found
 
     def changed(self) -> list[Tensor]:
@@ -457,12 +461,14 @@ class _Watch(TorchFunctionMode):
         return [each for each, version in self._before.values() if each._version == version]
 
 
-def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+def _tensors(values: Sequence[Any]) -> list[Tensor]:
+    found: list[Tensor] = []
     for each in values:
         if isinstance(each, Tensor):
-            yield each
+            found.append(each)
         elif isinstance(each, tuple | list):
-            yield from _tensors(each)
+            found += _tensors(each)
+    return found
 
 
 def _generators(like: Tensor) -> list[Tensor]:

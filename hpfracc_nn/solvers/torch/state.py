@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.torch.eager import check_dense
-from hpfracc_nn.fractional.torch.tracing import has_tangent, is_batched, is_watched
+from hpfracc_nn.fractional.torch.tracing import PLAIN, is_batched, is_watched, unpacked
 from hpfracc_nn.solvers import checks
 from hpfracc_nn.solvers.checks import fitting_orders, singular
 
@@ -108,7 +109,14 @@ def layout_of(y0: State, alpha_shape: torch.Size, owner: str = "fdeint") -> Layo
                 "tensors into one and pass an alpha for each of its entries."
             )
         return Layout(tuple(part.shape for part in y0), True, (1,))
-    return Layout((y0.shape,), False, fitting_orders(owner, tuple(alpha_shape), tuple(y0.shape)))
+    shape = y0.shape
+    is_known = set(map(type, shape)) <= {int}  # a tracer's sizes have no hash
+    return (_layout if is_known else _layout.__wrapped__)(shape, alpha_shape, owner)
+
+
+@lru_cache(maxsize=256)
+def _layout(shape: torch.Size, alpha_shape: torch.Size, owner: str) -> Layout:
+    return Layout((shape,), False, fitting_orders(owner, tuple(alpha_shape), tuple(shape)))
 
 
 def bare(x: Tensor) -> Tensor:
@@ -215,7 +223,8 @@ def checked_state(owner: str, name: str, y: Any) -> State:
                 f"{owner}({name} of type {type(part).__name__}): needs a tensor, or a tuple of tensors; pass "
                 f"torch.as_tensor({name})."
             )
-        check_dense(owner, name, part)
+        if type(part) not in PLAIN or part.is_nested or part.layout is not torch.strided:
+            check_dense(owner, name, part)
         if part.dtype not in _DTYPES:
             raise TypeError(
                 f"{owner}({name} of dtype {part.dtype}): needs float32 or float64; "
@@ -273,7 +282,7 @@ def times_of(owner: str, ts: Any) -> Any:
     """
     if not isinstance(ts, Tensor):
         return ts
-    if ts.requires_grad or has_tangent(ts):
+    if ts.requires_grad or unpacked(ts)[1] is not None:
         raise ValueError(
             f"{owner}(ts that require a gradient): needs times that are given, because the mesh is made of them; pass "
             "ts.detach()."
@@ -446,6 +455,18 @@ class Field:
             f"{self.label}: needs {self._whose} shape {tuple(shape)}{which}; {where} {tuple(found.shape)}; return a "
             "tensor of that shape at every step."
         )
+
+
+def evaluated(field: Field, n: int, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return y as a leaf and f(t_n, y), which has a graph."""
+    with torch.enable_grad():
+        z = y.detach().requires_grad_()
+        return z, field(n, z)
+
+
+def size(x: Tensor) -> float:
+    """Return the largest absolute value."""
+    return float(torch.linalg.vector_norm(x, torch.inf))
 
 
 def forward_product(z: Tensor, value: Tensor) -> Callable[[Tensor], Tensor]:

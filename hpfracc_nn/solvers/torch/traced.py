@@ -23,8 +23,8 @@ from hpfracc_nn.fractional.torch.tracing import is_batched, plainly
 from hpfracc_nn.solvers.explosions import WINDOW
 from hpfracc_nn.solvers.schemes import SCHEMES, PredictorCorrector, Rectangle, Scheme
 from hpfracc_nn.solvers.torch.integrate import Problem, largest
-from hpfracc_nn.solvers.torch.roots import Equation, equation_of, evaluated, root_in_graph
-from hpfracc_nn.solvers.torch.state import Field, bare, check_states, is_finite
+from hpfracc_nn.solvers.torch.roots import Equation, equation_of, root_in_graph
+from hpfracc_nn.solvers.torch.state import Field, bare, check_states, evaluated, is_finite
 
 _LIBRARY = torch.library.Library("hpfracc_nn", "FRAGMENT")
 _LIBRARY.define(
