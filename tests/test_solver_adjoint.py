@@ -173,7 +173,7 @@ def test_output_times_between_the_points_of_a_graded_mesh_have_gradients():
 
 @pytest.mark.parametrize("n_steps", [20, 70])
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_only_the_states_are_saved_and_the_graph_does_not_grow(scheme, n_steps):
+def test_only_states_and_their_sums_are_saved_and_the_graph_does_not_grow(scheme, n_steps):
     net, y0 = network(16), torch.randn(4, 16, dtype=torch.float64, requires_grad=True)
     alpha = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
     ts = torch.linspace(0, 1, n_steps + 1, dtype=torch.float64)
@@ -188,8 +188,10 @@ def test_only_the_states_are_saved_and_the_graph_does_not_grow(scheme, n_steps):
         ys = fdeint(lambda t, y: net(y), y0, ts, alpha, scheme=scheme)
     parameters = sum(each.numel() for each in net.parameters())
     distinct = {kept.x.data_ptr(): kept.x.numel() for kept in saved}
-    # Besides the states: y0, alpha, the parameters, and what one evaluation of f leaves to torch's own hooks.
-    assert sum(distinct.values()) <= (n_steps + 1) * y0.numel() + 2 * (parameters + 4 * y0.numel())
+    # Besides the states, and the sums over the past where there are two: y0, alpha, the parameters, and what one
+    # evaluation of f leaves to torch's own hooks.
+    rows = 3 if scheme == "predictor_corrector" else 1
+    assert sum(distinct.values()) <= rows * (n_steps + 1) * y0.numel() + 2 * (parameters + 4 * y0.numel())
     assert len(nodes(ys)) < 20
 
 

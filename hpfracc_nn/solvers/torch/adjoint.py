@@ -1,19 +1,17 @@
-"""The exact adjoints of the discrete schemes, each one custom autograd function.
+"""The exact adjoints of the discrete schemes: blocks of steps are replayed, each with one call of autograd.
 
-Of a deterministic solve only the states are saved. Backwards in time, the cotangent of every right-hand side is the
-same history run backwards on the cotangents of the memories; a step needs products of one Jacobian with one vector, and
-what the parameters have of them is computed for many steps at once. The gradient is that of the numbers that were
-computed, not of a continuous adjoint equation, which for alpha < 1 is 4 to 10 % off and does not improve with the step.
-
-A stochastic solve is replayed block by block; see `blocks`.
+The forward pass keeps no graph. Backwards, the steps of a block are taken once more with a graph, from the sums over
+the past that they had, the last block first, and one call of autograd takes the cotangents of all of them apart. The
+cotangents of the sums go into the same history run backwards in time, which brings those of earlier right-hand sides.
+The gradient is that of the numbers that were computed, not of a continuous adjoint equation, which for alpha < 1 is 4
+to 10 % off and does not improve with the step.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,56 +29,9 @@ from hpfracc_nn.solvers.torch.blocks import (
     Weighting,
 )
 from hpfracc_nn.solvers.torch.integrate import Problem, order_gradient, step_of
-from hpfracc_nn.solvers.torch.snapshot import Snapshot, evaluated_twice, held, modules_of
-from hpfracc_nn.solvers.torch.state import Field, check_once, evaluated, product, without
-
-T = TypeVar("T")
-
-# What a function may raise where its arguments stand for many: it, and not the solver, is asked again one by one, and
-# raises again what is its own.
-_NOT_TOGETHER = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    RuntimeError,  # vmap's own: values that are read, in-place writes to what is not of the batch, no rule
-    TypeError,
-    ValueError,
-)
-
-_log = logging.getLogger("hpfracc_nn.solvers")
-
-
-class Together:
-    """Evaluations at many steps, as one under `torch.func.vmap` where the function can be taken so.
-
-    A small network is as fast for 64 steps as for one. Where the function's control flow depends on values, or an
-    operation has no rule for a batch, forward or backward, it is called step by step from then on.
-
-    Args:
-        function: Of tensors that have no axis of steps, to one tensor.
-        may_batch: Whether it may be called for many at once.
-    """
-
-    def __init__(self, function: Callable[..., Any], may_batch: bool = True):
-        self._function, self._may_batch = function, may_batch
-
-    def __call__(self, columns: tuple[Tensor, ...], then: Callable[[Tensor], T]) -> T:
-        """Return `then` of the function's values, [steps, ...], at arguments that each have an axis of steps in front.
-
-        Args:
-            columns: The arguments.
-            then: Called a second time where a batch fails in it.
-        """
-        if self._may_batch:
-            try:
-                return then(torch.func.vmap(self._function)(*columns))
-            except _NOT_TOGETHER as error:
-                self._may_batch = False
-                _log.debug("f is evaluated step by step: %s", str(error).partition("\n")[0])
-        each = zip(*(column.unbind() for column in columns), strict=True)
-        return then(torch.stack([self._function(*arguments) for arguments in each]))
-
+from hpfracc_nn.solvers.torch.memory import ReplayedSums
+from hpfracc_nn.solvers.torch.snapshot import Snapshot, evaluated_twice, held
+from hpfracc_nn.solvers.torch.state import Field, check_once, evaluated, without
 
 Edge = tuple[Any, int]  # a node, and which of its results
 
@@ -160,69 +111,6 @@ def _following(edge: Edge) -> list[Edge]:
 def _edge(x: Tensor) -> Edge:
     edge = get_gradient_edge(x)
     return edge.node, edge.output_nr
-
-
-_AT_ONCE = 64  # evaluations of f
-
-
-class ParameterGradient:
-    """Adds up the gradients of tensors that f depends on, from many evaluations at a time.
-
-    Modules with hooks, which see each call, are called step by step.
-
-    Args:
-        field: The right-hand side.
-        parameters: The tensors.
-    """
-
-    def __init__(self, field: Field, parameters: Sequence[Tensor]):
-        self.field, self.parameters = field, list(parameters)
-        self.totals: list[Tensor | None] = [None] * len(self.parameters)  # None of those that f does not use
-        self._at: list[int] = []
-        self._states: list[Tensor] = []
-        self._g: list[Tensor] = []
-        self._together = Together(field.at, not _has_hooks(field.f))
-
-    def remember(self, n: int, z: Tensor, g: Tensor) -> None:
-        """Let f(t_n, z) bring the tensors what they have of its cotangent g."""
-        if not self.parameters:
-            return
-        self._at.append(n)
-        self._states.append(z)
-        self._g.append(g)
-        if len(self._at) >= _AT_ONCE:
-            self.flush()
-
-    def flush(self) -> None:
-        """Add up what was remembered."""
-        if not self._at:
-            return
-        g = torch.stack(self._g)
-
-        def gradients(out: Tensor) -> Sequence[Tensor | None]:
-            if not out.requires_grad:
-                return [None] * len(self.parameters)
-            self.check(out)
-            return torch.autograd.grad(out, self.parameters, g, retain_graph=True, allow_unused=True)
-
-        with torch.enable_grad(), _retained(self.parameters):
-            found = self._together((self.field.times[self._at], torch.stack(self._states)), gradients)
-        for k, part in enumerate(found):
-            if part is not None:
-                before = self.totals[k]
-                self.totals[k] = part if before is None else before + part  # one part may be that of two tensors
-        self._at, self._states, self._g = [], [], []
-
-    def check(self, value: Tensor, *own: Tensor) -> None:
-        """Raise where f has read a tensor whose gradient would be lost; see `check_known`."""
-        if not self.field.makes_leaves:
-            check_known(self.field.label, [value], self.parameters, own)
-
-    def evaluate(self, states: Tensor) -> Tensor:
-        """Return the right-hand sides at the states [steps, *shape] of the first steps, of the same shape."""
-        times = self.field.times[: states.shape[0]]
-        parts = zip(times.split(_AT_ONCE), states.split(_AT_ONCE), strict=True)
-        return torch.cat([self._together(each, lambda values: values) for each in parts])
 
 
 def trainable(
@@ -310,11 +198,6 @@ def _behind(tensor: Tensor) -> set[object]:
     return found
 
 
-def _has_hooks(f: object) -> bool:
-    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return any(getattr(each, kind) for module in modules_of(f) for each in module.modules() for kind in kinds)
-
-
 def recorded(
     problem: Problem,
     plan: Plan,
@@ -342,25 +225,28 @@ class _Solve(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, problem: Problem, plan: Plan, read: tuple[Tensor, ...], *tensors: Tensor) -> Tensor:
         z0, dz0, alpha, *parameters = tensors
-        states = problem.solve(plan, z0.detach(), None if dz0 is None else dz0.detach())
+        sums = None
+        if problem.scheme.sets > 1:
+            sums = problem.like.new_empty(problem.n_steps + 1, problem.scheme.sets, *problem.layout.shape)
+        states = problem.solve(plan, z0.detach(), None if dz0 is None else dz0.detach(), sums)
         ctx.problem, ctx.plan, ctx.snapshot = problem, plan, Snapshot([problem.field.f], read)
-        ctx.save_for_backward(states, dz0, alpha, *parameters)
+        ctx.save_for_backward(states, sums, dz0, alpha, *parameters)
         return states.clone()  # the caller may write to its own, and f may have kept a view of these
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         check_once("fdeint", grads)
         (g,) = grads
-        states, dz0, alpha, *parameters = ctx.saved_tensors
+        states, sums, dz0, alpha, *parameters = ctx.saved_tensors
         problem: Problem = ctx.problem
         problem.site.again(ctx.plan)
         learns = alpha is not None and ctx.needs_input_grad[5]
         wanted = [each for each, needs in zip(parameters, ctx.needs_input_grad[6:], strict=True) if needs]
-        sweep = Backward(problem, ctx.plan, states, dz0, g.contiguous(), wanted, learns)
+        replay = Replay(problem, ctx.plan, states, sums, g.contiguous(), wanted, learns)
         with without(g.device.type), ctx.snapshot.renewed(wanted):
-            z0_gradient, dz0_gradient = sweep.run()
-            of_alpha = sweep.order_gradient(alpha) if learns else None
-            found = iter(direct_parts(wanted, sweep.gradient.totals))
+            z0_gradient, dz0_gradient = replay.run()
+            of_alpha = replay.order_gradient(alpha) if learns else None
+            found = iter(direct_parts(wanted, replay.totals))
         return (
             None,
             None,
@@ -372,15 +258,18 @@ class _Solve(torch.autograd.Function):
         )
 
 
-class Backward:
-    """The sweep from the last step to the first.
+class Replay:
+    """The backward pass of a deterministic solve, block by block from the last step to the first.
+
+    Each block's steps are taken once more with a graph, from the sums over the past that they had, and one call of
+    autograd takes the cotangents of all of them apart.
 
     Args:
         problem: What was solved.
         plan: Of the forward pass.
-        states: That it found, [n_steps + 1, *shape].
-        dz0: The derivative at the start, or None.
-        g: The loss's cotangents of them.
+        states: Its solution, [n_steps + 1, *shape].
+        sums: The sums over the past of each step, [n_steps + 1, sets, *shape], or None where the states say enough.
+        g: The loss's cotangents of the states.
         parameters: Whose gradients are wanted.
         learns: Whether alpha's is.
     """
@@ -390,92 +279,134 @@ class Backward:
         problem: Problem,
         plan: Plan,
         states: Tensor,
-        dz0: Tensor | None,
+        sums: Tensor | None,
         g: Tensor,
         parameters: list[Tensor],
         learns: bool,
     ):
-        self.problem, self.plan, self.states, self.dz0, self.g = problem, plan, states, dz0, g
-        self.gradient = ParameterGradient(problem.field, parameters)
-        self.learns = learns
-        self.past = problem.reversed_past(plan)
-        self.values: Tensor | None = None  # the right-hand sides [n_steps + 1, *shape], where they are needed
-        self.of_weights: list[Tensor | None] = [None] * (problem.n_steps + 1)
+        self.problem, self.plan, self.states, self.sums, self.g = problem, plan, states, sums, g
+        self.parameters, self.learns = parameters, learns
+        self.totals: list[Tensor | None] = [None] * len(parameters)  # None of those that f does not use
+        self.memory = problem.reversed_past(plan)
+        self.values = torch.zeros_like(states) if learns else None  # the right-hand sides
+        self.step = step_of(problem.scheme, problem.field)
+        self.own = self._own_weights()
+        self.of_own = [torch.zeros_like(self.own[0])] * (problem.n_steps + 1) if learns else []
 
     def run(self) -> tuple[Tensor, Tensor]:
         """Return the gradients in the state at the start and in its derivative."""
-        problem, past, last = self.problem, self.past, self.problem.n_steps
-        step, weights = step_of(problem.scheme, problem.field), problem.own_weights
-        with torch.no_grad():
-            replayed = self._replayed() if step.needs_memories else self.states
-            for first in range(0, last + 1, past.block):
-                for k in range(first, min(past.begin(first), last)):
-                    n = last - k
-                    fg = self._with_starts(n, past.memory(k)) if k else None
-                    mu = step.backward(self, n, self.states[n], self.g[n], fg, weights[n], replayed[n])
-                    past.put(k, mu)
-            fg = self._with_starts(0, past.memory(last))
-            z0_gradient = self.g[0] + self.pull(0, self.states[0], fg)
-            self.gradient.flush()
-            problem.tell(self.plan, past)
-            totals = problem.layout.as_state(past.values.sum(2))  # of step n_steps - k at k
+        problem, memory, last = self.problem, self.memory, self.problem.n_steps
+        with torch.no_grad(), _retained(self.parameters):
+            end = 0
+            for k in range(0, last, memory.block):
+                end = memory.begin(k)
+                self._block(k, min(end, last))
+            if end <= last:
+                memory.begin(last)
+            z0_gradient = self.g[0] + self._start(self._with_starts(0, memory.memory(last)))
+            problem.tell(self.plan, memory)
+            totals = problem.layout.as_state(memory.values.sum(2))  # of step n_steps - k at k
             return z0_gradient + totals.sum(0), torch.tensordot(problem.elapsed.flip(0), totals, 1)
 
-    def pull(self, n: int, z: Tensor, g: Tensor) -> Tensor:
-        """See `integrate.Sweep`."""
-        leaf, value = self.evaluated(n, z)
-        return self.through(n, leaf, value, g)
-
-    def through(self, n: int, z: Tensor, value: Tensor, g: Tensor) -> Tensor:
-        """See `integrate.Sweep`."""
-        self.gradient.remember(n, z.detach(), g)
-        return product(value, [z], g)[0]
-
-    def evaluated(self, n: int, z: Tensor) -> tuple[Tensor, Tensor]:
-        """See `integrate.Sweep`."""
-        leaf, value = evaluated(self.problem.field, n, z)
-        if value.requires_grad and not self.gradient.parameters:  # else all steps are looked at together
-            self.gradient.check(value, leaf)
-        return leaf, value
-
-    def remember(self, n: int, z: Tensor, g: Tensor) -> None:
-        """See `integrate.Sweep`."""
-        self.gradient.remember(n, z, g)
-
-    def weight(self, n: int, g: Tensor, value: Tensor) -> None:
-        """See `integrate.Sweep`."""
+    def _block(self, k: int, end: int) -> None:
+        """Bring the memory the cotangents of the sums of steps n_steps - k down to n_steps - end + 1."""
+        last, count, memory = self.problem.n_steps, end - k, self.memory
+        first = last - end + 1
+        far, weights = memory.far_sums()[0], memory.replayed_weights(count)
+        if first == 1:
+            far, weights = far.clone(), self._starting(weights, count)
+            far[count - 1] = self._with_starts(1, far[count - 1])
+        known = self.states[first : last - k + 1] if self.sums is None else self.sums[first : last - k + 1]
+        rows = known.detach().requires_grad_()
+        own = [w.detach().requires_grad_() for w in self.own[first : last - k + 1]] if self.learns else self.own[first:]
+        outs: list[Tensor] = []
+        grads: list[Tensor] = []
+        with torch.enable_grad():
+            sums = ReplayedSums(rows, weights, 1 if self.sums is None else 2)
+            m = sums.first
+            for i, n in enumerate(range(first, first + count)):
+                state, value = self.step.replay(n, m, own[i], self.states[n], n == last)
+                outs.append(state)
+                grads.append(self.g[n])
+                if n == last or value is None:
+                    break
+                outs.append(value)
+                grads.append(far[count - 1 - i])
+                if self.values is not None:
+                    self.values[n] = value.detach()
+                if i + 1 < count:
+                    m = sums.following(i, value)
+        found = self._products(outs, grads, [rows, *(own if self.learns else [])])
+        assert found[0] is not None, "each state depends on its sums"
+        memory.views[k:end] = found[0].flip(0)
         if self.learns:
-            found = self.problem.layout.as_matrix((g * value)[None]).sum((1, 2))
-            before = self.of_weights[n]
-            self.of_weights[n] = found if before is None else before + found
+            for n, part in enumerate(found[1:], start=first):
+                if part is not None:
+                    self.of_own[n] = part
+
+    def _start(self, g: Tensor) -> Tensor:
+        """Return the product of g with the Jacobian of f at the start."""
+        z, value = evaluated(self.problem.field, 0, self.states[0])
+        if self.values is not None:
+            self.values[0] = value.detach()
+        (found,) = self._products([value], [g], [z])
+        return torch.zeros_like(g) if found is None else found
+
+    def _products(self, outs: list[Tensor], grads: list[Tensor], inputs: list[Tensor]) -> Sequence[Tensor | None]:
+        """Return the products of cotangents with the Jacobians in `inputs`, and add up those in the parameters."""
+        kept = [(out, grad) for out, grad in zip(outs, grads, strict=True) if out.requires_grad]
+        if not kept:
+            return [None] * len(inputs)
+        outputs, cotangents = zip(*kept, strict=True)
+        if not self.problem.field.makes_leaves:
+            check_known(self.problem.field.label, outputs, self.parameters, [*inputs, *self.step.leaves])
+        self.step.leaves.clear()
+        every = [*inputs, *self.parameters]
+        # The graph is kept: f may share a part of it between calls.
+        found = torch.autograd.grad(outputs, every, cotangents, retain_graph=True, allow_unused=True)
+        for k, part in enumerate(found[len(inputs) :]):
+            before = self.totals[k]
+            if part is not None:
+                self.totals[k] = part if before is None else before + part  # one part may be that of two tensors
+        return found[: len(inputs)]
 
     def order_gradient(self, alpha: Tensor) -> Tensor:
-        """Return alpha's gradient, from the cotangents of the memories and the right-hand sides."""
-        if self.values is None:
-            self.values = self._all_values()
-        layout = self.problem.layout
-        nothing = self.values.new_zeros(layout.orders)
-        own = torch.stack([nothing if each is None else each for each in self.of_weights], -1)
-        return order_gradient(self.problem, alpha, self.past.values.flip(1), layout.as_matrix(self.values), own)
+        """Return alpha's gradient, from the cotangents of the sums and the right-hand sides."""
+        assert self.values is not None, "alpha is learned"
+        own = torch.stack([part.reshape(-1) for part in self.of_own], -1)
+        values = self.problem.layout.as_matrix(self.values)
+        return order_gradient(self.problem, alpha, self.memory.values.flip(1), values, own)
+
+    def _own_weights(self) -> list[Any]:
+        """Return the weight of f_n at each step: a number, or a tensor where alpha is learned or varies."""
+        weights = self.problem.own_weights
+        if not self.learns or isinstance(weights[0], Tensor):
+            return list(weights)
+        return list(torch.tensor(weights, dtype=torch.float64).to(self.states).unbind())
 
     def _with_starts(self, n: int, fg: Tensor) -> Tensor:
         """Add what the first right-hand sides brought to every later step besides."""
-        kept = self.problem.kept
-        if kept is None or kept.starts is None or n >= kept.starts.shape[-1]:
+        starts = self._starts(n)
+        if starts is None:
             return fg
-        starts = torch.as_tensor(kept.starts)[:, :, n + 1 :, n].flip(-1).to(fg)  # [a, sets, later steps]
-        found = torch.einsum("acn,ancr->ar", starts, self.past.values[:, : starts.shape[-1]])
+        later = starts[:, :, n + 1 :].flip(-1).to(fg)  # [a, sets, later steps]
+        found = torch.einsum("acn,ancr->ar", later, self.memory.values[:, : later.shape[-1]])
         return fg + self.problem.layout.as_state(found)
 
-    def _replayed(self) -> Tensor:
-        """Return the memories of all steps once more, [n_steps + 1, sets, *shape], from the states."""
-        self.values = self._all_values()
-        return self.problem.memories(self.plan, self.states[0], self.dz0, self.values)
+    def _starts(self, n: int) -> Tensor | None:
+        """Return what f_n brings each step besides its weight by lag, [a, sets, n_steps + 1], or None."""
+        kept = self.problem.kept
+        if kept is None or kept.starts is None or n >= kept.starts.shape[-1]:
+            return None
+        return torch.as_tensor(kept.starts)[..., n]
 
-    def _all_values(self) -> Tensor:
-        """Return the right-hand sides at the states, [n_steps + 1, *shape]; the last is not used and 0."""
-        found = self.gradient.evaluate(self.states[:-1])
-        return torch.cat([found, torch.zeros_like(found[:1])])
+    def _starting(self, weights: list[Tensor], count: int) -> list[Tensor]:
+        """Return the weights of the first block's own steps, where f_1 brings later steps something besides."""
+        starts = self._starts(1)
+        if starts is None or count < 2:
+            return weights
+        more = starts[:, :, 2 : count + 1].permute(2, 1, 0).to(weights[0]).reshape(weights[0].shape)
+        return [weights[0] + more, *weights[1:]]
 
 
 def solved(solve: Solve, weighting: Weighting | None, plan: Plan | None, z0: Tensor) -> Tensor:
@@ -554,7 +485,7 @@ class _BlockSolve(torch.autograd.Function):
         carries = [tuple(next(saved) for _ in range(length)) for length in lengths]
         needs = ctx.needs_input_grad[4:]
         wanted = [each for each, is_needed in zip(parameters, needs[3:], strict=True) if is_needed]
-        replay = Replay(solve, weighting, plan, ctx.weights, wanted, needs[1], whole if needs[2] else None)
+        replay = StochasticReplay(solve, weighting, plan, ctx.weights, wanted, needs[1], whole if needs[2] else None)
         with without(grads[0].device.type), snapshot.renewed(wanted):
             z0_gradient = replay.run(grads[0].contiguous(), carries, list(saved))
             totals = iter(direct_parts(wanted, replay.totals))
@@ -570,7 +501,7 @@ class _BlockSolve(torch.autograd.Function):
         )
 
 
-class Replay:
+class StochasticReplay:
     """The sweep from the last block to the first.
 
     Args:

@@ -219,12 +219,11 @@ def fdeint(
 
     Costs n_steps evaluations of f (twice that for predictor_corrector, some more where a step solves an equation) and
     the history's sum over the past; where gradients are wanted f is evaluated twice more, to see that it may be
-    evaluated again. Backwards, only the states are saved, n_steps + 1 of them, and f is evaluated
-    again.
+    evaluated again. Only the states are saved, n_steps + 1 of them (by predictor_corrector three times
+    as many numbers), and backwards f is evaluated again.
 
     Args:
-        f: Called as f(t, y) with t a tensor of no axes and y like y0: dy of the same shape. It must not change y. In
-            the adjoint it may be called for many times at once under `torch.func.vmap`.
+        f: Called as f(t, y) with t a tensor of no axes and y like y0: dy of the same shape. It must not change y.
         y0: The state at ts[0], float32 or float64: a tensor of any shape, or a tuple of tensors.
         ts: Increasing times, in the caller's unit; on a uniform mesh, points of it.
         alpha: In (0, 2): a float, or a tensor, which may be learned: one number, or one for each entry along some of

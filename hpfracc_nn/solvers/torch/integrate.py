@@ -1,9 +1,7 @@
 """One deterministic solve: the mesh, the weights, the plan, the step of each scheme, and the loop over the steps.
 
 A step makes y_n of the memories m, [sets, *shape], or [*shape] where there is one, and of w, the weight of f_n in the
-last of them. Its transpose takes the cotangent of y_n apart: into those of the memories, which go to the past, and into
-those of every right-hand side that the step has evaluated, which it pulls through f. Its derivative takes those of the
-memories to that of y_n.
+last of them. `forward` does so without a graph; `replay` once more with one, where y_n is known.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -27,8 +25,8 @@ from hpfracc_nn.solvers.explosions import GROWTH, WINDOW, Limits
 from hpfracc_nn.solvers.history import Exponentials, History, Kept
 from hpfracc_nn.solvers.schemes import BDF2, PredictorCorrector, Rectangle, Scheme, Trapezoid
 from hpfracc_nn.solvers.torch.memory import Forward, Matrix, Memory, Operand, Reversed, toeplitz
-from hpfracc_nn.solvers.torch.roots import Equation, equation_of, newton_matrix
-from hpfracc_nn.solvers.torch.state import Field, Layout, bare, fault, product
+from hpfracc_nn.solvers.torch.roots import Equation, equation_of, solved_by
+from hpfracc_nn.solvers.torch.state import Field, Layout, bare, evaluated, fault
 
 _FURTHER = 10.0  # times larger: when a solution that was looked at is looked at again
 
@@ -118,84 +116,28 @@ def largest(z: Tensor) -> float:
 Weight = float | Tensor  # of f_n at step n: a number, or what broadcasts to a state
 
 
-class Line(NamedTuple):
-    """f at one point, and its derivatives.
-
-    Attributes:
-        value: f, [d].
-        jacobian: By the state, [d, d].
-        slopes: By alpha, which f does not know, and by the numbers in f: [d, 1 + k].
-    """
-
-    value: Tensor
-    jacobian: Tensor
-    slopes: Tensor
-
-    def along(self, s: Tensor) -> Tensor:
-        """Return the derivatives of f for a state that has the derivatives s, [d, 1 + k]."""
-        return torch.addmm(self.slopes, self.jacobian, s)
-
-
-class Sweep(Protocol):
-    """What a transpose asks of the backward pass."""
-
-    def pull(self, n: int, z: Tensor, g: Tensor) -> Tensor:
-        """Return g times the Jacobian of f in y at (t_n, z), and remember both for the parameters."""
-        ...
-
-    def through(self, n: int, z: Tensor, value: Tensor, g: Tensor) -> Tensor:
-        """The same where f(t_n, z) was evaluated before."""
-        ...
-
-    def evaluated(self, n: int, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Return z as a leaf and f(t_n, z), which has a graph."""
-        ...
-
-    def remember(self, n: int, z: Tensor, g: Tensor) -> None:
-        """Let f(t_n, z) bring the parameters what they have of g."""
-        ...
-
-    def weight(self, n: int, g: Tensor, value: Tensor) -> None:
-        """Let the weight of f_n at step n have <g, value>, where alpha is learned."""
-        ...
-
-
 class Step(Protocol):
     """One scheme's step.
 
     Attributes:
-        needs_memories: Whether the transpose needs the memories again.
+        leaves: The leaves of the graphs that `replay` has made.
     """
 
-    needs_memories: bool
+    leaves: list[Tensor]
 
     def forward(self, n: int, m: Tensor, w: Weight, before: Tensor, out: Tensor) -> None:
         """Write y_n into `out`, from the memories and the state before."""
         ...
 
-    def backward(self, sweep: Sweep, n: int, y: Tensor, g: Tensor, fg: Tensor | None, w: Weight, m: Tensor) -> Tensor:
-        """Return the cotangents of the memories, of the same shape.
+    def replay(self, n: int, m: Tensor, w: Weight, y: Tensor, is_last: bool) -> tuple[Tensor, Tensor | None]:
+        """Return y_n and f(t_n, y_n) as graphs of the memories and of w; without f at the last step.
 
         Args:
-            sweep: The backward pass.
             n: The step.
-            y: y_n.
-            g: The loss's own cotangent of y_n.
-            fg: That of f_n from later steps, or None where there are none.
-            w: The weight of f_n.
-            m: The memories, where they are needed.
-        """
-        ...
-
-    def tangent(self, m: Tensor, w: Weight, own: float, at: Line, guesses: Sequence[Line]) -> Tensor:
-        """Return the derivatives of y_n by alpha and by the numbers in f, [d, 1 + k].
-
-        Args:
-            m: Those of the memories, [sets, d, 1 + k], or [d, 1 + k] where there is one.
-            w: The weight of f_n.
-            own: Its derivative by alpha.
-            at: f at y_n.
-            guesses: f where else the step evaluates it, in that order.
+            m: The memories.
+            w: The weight of f_n, a tensor where its gradient is wanted.
+            y: y_n, which is known.
+            is_last: Whether f is not wanted.
         """
         ...
 
@@ -203,31 +145,25 @@ class Step(Protocol):
 class ExplicitStep:
     """y_n = m."""
 
-    needs_memories = False
-
     def __init__(self, scheme: Rectangle, field: Field):
-        pass
+        self.field = field
+        self.leaves: list[Tensor] = []
 
     def forward(self, n: int, m: Tensor, w: Weight, before: Tensor, out: Tensor) -> None:
         """See `Step`."""
         out.copy_(m)
 
-    def backward(self, sweep: Sweep, n: int, y: Tensor, g: Tensor, fg: Tensor | None, w: Weight, m: Tensor) -> Tensor:
+    def replay(self, n: int, m: Tensor, w: Weight, y: Tensor, is_last: bool) -> tuple[Tensor, Tensor | None]:
         """See `Step`."""
-        return g if fg is None else g + sweep.pull(n, y, fg)
-
-    def tangent(self, m: Tensor, w: Weight, own: float, at: Line, guesses: Sequence[Line]) -> Tensor:
-        """See `Step`."""
-        return m
+        return m, None if is_last else self.field(n, m)
 
 
 class CorrectedStep:
     """p = m[0]; as often as it is corrected, p = m[1] + w f(p); y_n = p."""
 
-    needs_memories = True
-
     def __init__(self, scheme: PredictorCorrector, field: Field):
         self.corrections, self.field = scheme.corrections, field
+        self.leaves: list[Tensor] = []
 
     def forward(self, n: int, m: Tensor, w: Weight, before: Tensor, out: Tensor) -> None:
         """See `Step`."""
@@ -239,64 +175,36 @@ class CorrectedStep:
             else:
                 found = torch.add(history, value, alpha=w, out=into)
 
-    def backward(self, sweep: Sweep, n: int, y: Tensor, g: Tensor, fg: Tensor | None, w: Weight, m: Tensor) -> Tensor:
-        """See `Step`."""
-        total = g if fg is None else g + sweep.pull(n, y, fg)
-        predicted, history = m.unbind()
-        graphs = [sweep.evaluated(n, predicted)]
-        for _ in range(self.corrections - 1):
-            graphs.append(sweep.evaluated(n, _added(history, w, graphs[-1][1].detach())))
-        corrected: Tensor | None = None
-        for z, value in reversed(graphs):
-            corrected = total if corrected is None else corrected + total
-            sweep.weight(n, total, value.detach())
-            total = sweep.through(n, z, value, total * w)
-        assert corrected is not None, "there is a correction"
-        return torch.stack([total, corrected])
-
-    def tangent(self, m: Tensor, w: Weight, own: float, at: Line, guesses: Sequence[Line]) -> Tensor:
+    def replay(self, n: int, m: Tensor, w: Weight, y: Tensor, is_last: bool) -> tuple[Tensor, Tensor | None]:
         """See `Step`."""
         found, history = m.unbind()
-        for line in guesses:
-            found = history + w * line.along(found)
-            found[:, 0] += own * line.value
-        return found
+        for _ in range(self.corrections):
+            found = _added(history, w, self.field(n, found))
+        return found, None if is_last else self.field(n, found)
 
 
 class ImplicitStep:
     """y_n = m + w f(t_n, y_n), solved; the transpose is solved with the transposed Jacobian at the solution."""
 
-    needs_memories = False
-
     def __init__(self, scheme: Trapezoid | BDF2, field: Field):
         self.field = field
+        self.leaves: list[Tensor] = []
         self.equation: Equation = equation_of(scheme.roots, field)
 
     def forward(self, n: int, m: Tensor, w: Weight, before: Tensor, out: Tensor) -> None:
         """See `Step`."""
         out.copy_(self.equation.root(n, m, w, before))
 
-    def backward(self, sweep: Sweep, n: int, y: Tensor, g: Tensor, fg: Tensor | None, w: Weight, m: Tensor) -> Tensor:
-        """See `Step`: (1 - w J') mu = g + J' fg, and f_n has fg + w mu in all."""
-        z, value = sweep.evaluated(n, y)
-        total = g if fg is None else g + product(value, [z], fg)[0]
-        mu = self.equation.transposed(n, z, value, w, total)
-        sweep.weight(n, mu, value.detach())
-        sweep.remember(n, y, mu * w if fg is None else fg + mu * w)
-        return mu
-
-    def tangent(self, m: Tensor, w: Weight, own: float, at: Line, guesses: Sequence[Line]) -> Tensor:
-        """See `Step`: (1 - w J) s = m + w q + own f."""
-        known = m + w * at.slopes
-        known[:, 0] += own * at.value
-        return torch.linalg.solve_ex(newton_matrix(at.jacobian, w, at.value), known).result
+    def replay(self, n: int, m: Tensor, w: Weight, y: Tensor, is_last: bool) -> tuple[Tensor, Tensor | None]:
+        """See `Step`: (1 - w J') mu = g + J' fg with the cotangents of y_n and f_n, and f_n has fg + w mu in all."""
+        z, value = evaluated(self.field, n, y)
+        self.leaves.append(z)
+        return solved_by(self.equation, n, w, z, value, m)
 
 
-def _added(history: Tensor, w: Weight, value: Tensor, out: Tensor | None = None) -> Tensor:
+def _added(history: Tensor, w: Weight, value: Tensor) -> Tensor:
     """Return history + w * value."""
-    if isinstance(w, Tensor):
-        return torch.addcmul(history, w, value, out=out)
-    return torch.add(history, value, alpha=w, out=out)
+    return torch.addcmul(history, w, value) if isinstance(w, Tensor) else torch.add(history, value, alpha=w)
 
 
 @singledispatch
@@ -417,8 +325,14 @@ class Problem:
             return z0
         return z0 + self.elapsed[first:last].view(-1, *[1] * z0.ndim) * dz0
 
-    def solve(self, plan: Plan, z0: Tensor, dz0: Tensor | None) -> Tensor:
+    def solve(self, plan: Plan, z0: Tensor, dz0: Tensor | None, sums: Tensor | None = None) -> Tensor:
         """Return the states at all steps, [n_steps + 1, *shape]; without a graph.
+
+        Args:
+            plan: Whose kernel adds up the past.
+            z0: The state at the start, [*shape].
+            dz0: Its derivative, or None.
+            sums: Where the memories of all steps are kept, [n_steps + 1, sets, *shape], or None.
 
         Raises:
             FloatingPointError: A state or a right-hand side is not finite, or the solution explodes.
@@ -427,12 +341,15 @@ class Problem:
             past, step, field = self.past(plan), step_of(self.scheme, self.field), self.field
             states = self.like.new_empty(self.n_steps + 1, *self.layout.shape)
             weights, last_step, before = self.own_weights, self.n_steps, z0
-            watch = self.watch(z0)
+            watch, kept = self.watch(z0), None if sums is None else sums.unbind()
             for first in range(0, last_step + 1, past.block):
                 end = past.begin(first, self.base(z0, dz0, first, min(first + past.block, last_step + 1)))
                 for n, state, room in zip(range(first, end), states[first:end].unbind(), past.slots, strict=True):
                     if n:
-                        step.forward(n, past.memory(n), weights[n], before, state)
+                        m = past.memory(n)
+                        step.forward(n, m, weights[n], before, state)
+                        if kept is not None:
+                            kept[n].copy_(m)
                     else:
                         state.copy_(z0)
                     if n < last_step:
@@ -443,23 +360,6 @@ class Problem:
                     self.progress(end - 1, last_step)
         self.tell(plan, past)
         return states
-
-    def memories(self, plan: Plan, z0: Tensor, dz0: Tensor | None, values: Tensor) -> Tensor:
-        """Return the memories of all steps, [n_steps + 1, sets, *shape], of right-hand sides that are known.
-
-        Args:
-            plan: Whose kernel adds them up.
-            z0: The state at the start, [*shape].
-            dz0: Its derivative, or None.
-            values: The right-hand sides, [n_steps + 1, *shape].
-        """
-        past, stop = self.past(plan), self.n_steps + 1
-        past.values[:, :, 0] = self.layout.as_matrix(values)
-        found = values.new_empty(stop, self.scheme.sets, *self.layout.shape)
-        for first in range(0, stop, past.block):
-            end = past.begin(first, self.base(z0, dz0, first, min(first + past.block, stop)))
-            found[first:end] = past.memories(first, end).transpose(0, 1)
-        return found
 
     def tell(self, plan: Plan, past: Memory) -> None:
         """Give the manager the time that the kernel took, where it wants to know."""

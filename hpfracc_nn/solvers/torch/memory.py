@@ -328,6 +328,7 @@ class Memory:
         self._out = self._weights = like
         self._kept: tuple[Tensor, Sequence[Tensor]] | None = None
         self._own: tuple[Tensor, Tensor] | None = None
+        self._replayed: tuple[Tensor, list[Tensor]] | None = None
         self._is_one = layout.orders == 1
         self._shape = (operand.outs, *layout.shape) if operand.outs > 1 else tuple(layout.shape)
         self._work = _FORWARD if direction == "forward" else _BACKWARD
@@ -369,15 +370,43 @@ class Memory:
             steps by lag from 0 on, [rows, outs * ins, *varying] with `varying` as the layout has it.
         """
         self._open(first, base)
-        ins, begin = self.operand.ins, self._begin
-        before = (first - begin) * ins
-        out = self._out
-        if before:
-            recent = self._merged[:, None, begin * ins : first * ins]
-            out = out + torch.matmul(self._weights[..., :before], recent)
         if self._own is None or self._own[0] is not self._weights:
-            self._own = self._weights, self._by_lag(before)
-        return self.layout.as_state(out), self._own[1]
+            self._own = self._weights, self._by_lag((first - self._begin) * self.operand.ins)
+        return self.far_sums(), self._own[1]
+
+    def far_sums(self) -> Tensor:
+        """Return what the present block's sums have of all steps before it, [outs, rows, *shape]."""
+        ins, begin = self.operand.ins, self._begin
+        before, out = (self._first - begin) * ins, self._out
+        if before:
+            recent = self._merged[:, None, begin * ins : self._first * ins]
+            out = out + torch.matmul(self._weights[..., :before], recent)
+        return self.layout.as_state(out)
+
+    def replayed_weights(self, count: int) -> list[Tensor]:
+        """Return how the values of the present block's first `count` steps enter those steps in the other direction.
+
+        Returns:
+            For each value, the last step's first, the weights in the steps after it, [steps, *varying], or
+            [steps, ins, *varying] where several values go in.
+        """
+        if self._replayed is not None and self._replayed[0] is self._weights and len(self._replayed[1]) == count:
+            return self._replayed[1]
+        ins, varying = self.operand.ins, self.layout.varying
+        own = self._weights[:, 0, :, (self._first - self._begin) * ins :]
+        own = own.view(own.shape[0], own.shape[1], -1, ins)
+
+        def entering(r: int) -> Tensor:
+            rows = own[:, r, :r].flip(1).permute(1, 2, 0)
+            return rows.reshape(r, *varying) if ins == 1 else rows.reshape(r, ins, *varying)
+
+        if isinstance(self.operand, Toeplitz):
+            by_lag = entering(count - 1)
+            found = [by_lag[: count - 1 - i] for i in range(count)]
+        else:
+            found = [entering(count - 1 - i) for i in range(count)]
+        self._replayed = self._weights, found
+        return found
 
     def _by_lag(self, before: int) -> Tensor:
         """Return the weights of the block's own steps by lag; those of most blocks are the same."""
@@ -629,6 +658,71 @@ def _sides(x: Tensor, is_one: bool) -> Tensor:
 class _Following(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, sums: KnownSums, i: int, value: Tensor, last: Tensor | None, row: Tensor) -> Tensor:
+        ctx.given = sums, i
+        return sums.known(i + 1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        sums, i = ctx.given
+        (g,) = grads
+        return None, None, sums.pulled(i, g), None, g
+
+
+_TRACKED = 256  # numbers of the sums of a step up to which autograd follows them
+
+
+class ReplayedSums:
+    """The sums of a block of deterministic steps once more, with a graph; see `OwnSums`.
+
+    Their values are known. Small ones are followed by autograd; of large ones, the cotangent of a value is one product
+    with those of the sums after it.
+
+    Args:
+        rows: The sums, [steps, *shape] or [steps, sets, *shape]; a leaf.
+        weights: For each step's value those in the sums after it, [later steps, *varying] or
+            [later steps, sets, *varying].
+        axes: 1, or 2 where there are sets.
+    """
+
+    def __init__(self, rows: Tensor, weights: list[Tensor], axes: int):
+        self._axes = axes
+        self._weights, self._is_tracked = weights, rows[0].numel() <= _TRACKED
+        self._last: Tensor | None = None
+        if self._is_tracked:
+            head, self._rest = rows.split([1, rows.shape[0] - 1])
+            self.first = head.squeeze(0)
+            return
+        self._rows, self._known = rows.unbind(), rows.detach().unbind()
+        self.first = self._rows[0]
+        self._cotangents = torch.empty_like(rows)
+
+    def following(self, i: int, value: Tensor) -> Tensor:
+        """Return the sums of step i + 1, after the value of step i, [*shape]."""
+        if self._is_tracked:
+            # Plus nothing: the sums have the value already, and get its derivative.
+            rest = torch.addcmul(self._rest, self._weights[i], value - value.detach())
+            head, self._rest = rest.split([1, rest.shape[0] - 1])
+            return head.squeeze(0)
+        self._last = found = _Replayed.apply(self, i, value, self._last, self._rows[i + 1])
+        return found
+
+    def known(self, i: int) -> Tensor:
+        """Return the sums of step i."""
+        return self._known[i]
+
+    def pulled(self, i: int, g: Tensor) -> Tensor:
+        """Return the cotangent of step i's value, where the sums of step i + 1 have g and later ones were here."""
+        self._cotangents[i + 1] = g
+        later, weights, axes = self._cotangents[i + 1 :], self._weights[i], self._axes
+        if weights[(0,) * axes].numel() == 1:
+            flat = weights.reshape(-1)
+            return torch.mv(later.reshape(flat.numel(), -1).T, flat).view(later.shape[axes:])
+        return (weights * later).sum(tuple(range(axes)))
+
+
+class _Replayed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, sums: ReplayedSums, i: int, value: Tensor, last: Tensor | None, row: Tensor) -> Tensor:
         ctx.given = sums, i
         return sums.known(i + 1)
 

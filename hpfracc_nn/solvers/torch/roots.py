@@ -13,12 +13,12 @@ the solution, the second too.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from hpfracc_nn.fractional.torch.tracing import is_watched
+from hpfracc_nn.fractional.torch.tracing import is_batched, is_watched
 from hpfracc_nn.solvers import schemes
 from hpfracc_nn.solvers.checks import WITH_FIXED_POINT, WITH_NEWTON, NotSolved, unsolved
 from hpfracc_nn.solvers.schemes import LARGEST_DENSE, ROUNDING, STALLED, FixedPoint, Roots
@@ -393,3 +393,55 @@ def _jacobian(field: Field, n: int, y: Tensor) -> Tensor:
     found = torch.func.jacrev(lambda z: field(n, z.view_as(y)).reshape(-1), chunk_size=1)(y.reshape(-1))
     assert isinstance(found, Tensor), "f has one argument"
     return found
+
+
+def number(w: float | Tensor) -> float | Tensor:
+    """Return a weight as the equations take it: a number where there is one."""
+    return w if not isinstance(w, Tensor) else w.item() if w.numel() == 1 else w.detach()
+
+
+def solved_by(
+    equation: Equation, n: int, w: float | Tensor, z: Tensor, value: Tensor, m: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the root of y = m + w f(t_n, y), which is z, and f there, with the implicit function theorem's gradients.
+
+    Args:
+        equation: Whose transpose is solved backwards.
+        n: The step.
+        w: The weight.
+        z: The root, a leaf.
+        value: f(t_n, z), a graph of z.
+        m: The rest.
+    """
+    return _Implicit.apply(equation, n, number(w), z, value, m + w * value)  # type: ignore[no-any-return]
+
+
+class _Implicit(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, equation: Equation, n: int, weight: float | Tensor, z: Tensor, value: Tensor, total: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        ctx.given = equation, n, weight
+        ctx.save_for_backward(z, value)  # with their graph: f may hold something else by then
+        return z.clone(), value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        g, of_value = grads
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "fdeint: an implicit step cannot be differentiated twice; take the derivative by torch.func, "
+                "such as torch.func.hessian, or use scheme='predictor_corrector'."
+            )
+        if any(is_batched(each) for each in grads if each is not None):
+            raise RuntimeError(
+                "fdeint: an implicit step takes one cotangent at a time, and not many as by is_grads_batched=True or "
+                "jacobian(vectorize=True); leave these out, or use torch.func.jacrev."
+            )
+        equation, n, weight = ctx.given
+        z, value = ctx.saved_tensors
+        total = torch.zeros_like(z) if g is None else g
+        if of_value is not None:
+            total = total + product(value, [z], of_value)[0]
+        return None, None, None, None, of_value, equation.transposed(n, z, value, weight, total)

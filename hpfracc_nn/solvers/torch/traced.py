@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.torch.namespace import TORCH
-from hpfracc_nn.fractional.torch.tracing import is_batched, plainly
+from hpfracc_nn.fractional.torch.tracing import plainly
 from hpfracc_nn.solvers.explosions import WINDOW
 from hpfracc_nn.solvers.schemes import SCHEMES, PredictorCorrector, Rectangle, Scheme
 from hpfracc_nn.solvers.torch.integrate import Problem, largest
-from hpfracc_nn.solvers.torch.roots import Equation, equation_of, root_in_graph
+from hpfracc_nn.solvers.torch.roots import Equation, equation_of, number, root_in_graph, solved_by
 from hpfracc_nn.solvers.torch.state import Field, bare, check_states, evaluated, is_finite
 
 _LIBRARY = torch.library.Library("hpfracc_nn", "FRAGMENT")
@@ -198,43 +198,10 @@ def _corrected(field: Field, corrections: int, n: int, memory: Tensor, w: Tensor
 
 def _root(field: Field, equation: Equation, n: int, memories: Tensor, w: Tensor, before: Tensor) -> Tensor:
     """The solution of y = memory + w f(y), with the implicit function theorem's gradient in all that is in it."""
-    memory, weight = memories[0], _number(w)
+    memory = memories[0]
     with torch.no_grad():
-        y = equation.root(n, memory.detach(), weight, before.detach())
-    z, value = evaluated(field, n, y)
-    residual = memory + w * value - y
-    return _Implicit.apply(equation, n, weight, z, value, residual)  # type: ignore[no-any-return]
-
-
-def _number(w: Tensor) -> Any:
-    """Return a weight as steps take it: a number where there is one."""
-    return w.item() if w.numel() == 1 else w.detach()
-
-
-class _Implicit(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, equation: Equation, n: int, weight: Any, z: Tensor, value: Tensor, residual: Tensor
-    ) -> Tensor:
-        ctx.given = equation, n, weight
-        ctx.save_for_backward(z, value)  # with their graph: f may hold something else by then
-        return z.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():
-            raise RuntimeError(
-                "fdeint: an implicit step cannot be differentiated twice; take the derivative by torch.func, "
-                "such as torch.func.hessian, or use scheme='predictor_corrector'."
-            )
-        if is_batched(grads[0]):
-            raise RuntimeError(
-                "fdeint: an implicit step takes one cotangent at a time, and not many as by is_grads_batched=True or "
-                "jacobian(vectorize=True); leave these out, or use torch.func.jacrev."
-            )
-        equation, n, weight = ctx.given
-        z, value = ctx.saved_tensors
-        return None, None, None, None, None, equation.transposed(n, z, value, weight, grads[0])
+        y = equation.root(n, memory.detach(), number(w), before.detach())
+    return solved_by(equation, n, w, *evaluated(field, n, y), memory)[0]
 
 
 def last(

@@ -9,23 +9,73 @@ the adjoint's are, right to rounding whatever the size of a number, and all of t
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.torch.namespace import TORCH
-from hpfracc_nn.solvers.torch.adjoint import Together
-from hpfracc_nn.solvers.torch.integrate import Line, Problem, step_of
+from hpfracc_nn.selection import Plan
+from hpfracc_nn.solvers.schemes import Scheme
+from hpfracc_nn.solvers.torch.integrate import Problem, Weight
 from hpfracc_nn.solvers.torch.memory import Memory
+from hpfracc_nn.solvers.torch.roots import newton_matrix
 from hpfracc_nn.solvers.torch.state import Field, Layout, forward_product
 
 _ROWS = 64  # of a matrix of weights
 _BYTES = 1 << 25  # of Jacobians that are computed together
 
 Parametric = Callable[[Tensor, Tensor, Tensor], Tensor]  # f(t, y, numbers)
+T = TypeVar("T")
+
+# What a function may raise where its arguments stand for many: it, and not the solver, is asked again one by one, and
+# raises again what is its own.
+_NOT_TOGETHER = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,  # vmap's own: values that are read, in-place writes to what is not of the batch, no rule
+    TypeError,
+    ValueError,
+)
+
+_log = logging.getLogger("hpfracc_nn.solvers")
+
+
+class Together:
+    """Evaluations at many steps, as one under `torch.func.vmap` where the function can be taken so.
+
+    A small network is as fast for 64 steps as for one. Where the function's control flow depends on values, or an
+    operation has no rule for a batch, forward or backward, it is called step by step from then on.
+
+    Args:
+        function: Of tensors that have no axis of steps, to one tensor.
+        may_batch: Whether it may be called for many at once.
+    """
+
+    def __init__(self, function: Callable[..., Any], may_batch: bool = True):
+        self._function, self._may_batch = function, may_batch
+
+    def __call__(self, columns: tuple[Tensor, ...], then: Callable[[Tensor], T]) -> T:
+        """Return `then` of the function's values, [steps, ...], at arguments that each have an axis of steps in front.
+
+        Args:
+            columns: The arguments.
+            then: Called a second time where a batch fails in it.
+        """
+        if self._may_batch:
+            try:
+                return then(torch.func.vmap(self._function)(*columns))
+            except _NOT_TOGETHER as error:
+                self._may_batch = False
+                _log.debug("f is evaluated step by step: %s", str(error).partition("\n")[0])
+        each = zip(*(column.unbind() for column in columns), strict=True)
+        return then(torch.stack([self._function(*arguments) for arguments in each]))
 
 
 def tangents(problem: Problem, states: Tensor, f: Parametric, numbers: Tensor, start: Tensor) -> Tensor:
@@ -45,6 +95,24 @@ def tangents(problem: Problem, states: Tensor, f: Parametric, numbers: Tensor, s
     return found.transpose(1, 2).reshape(states.shape[0], start.shape[0], *states.shape[1:])
 
 
+class Line(NamedTuple):
+    """f at one point, and its derivatives.
+
+    Attributes:
+        value: f, [d].
+        jacobian: By the state, [d, d].
+        slopes: By alpha, which f does not know, and by the numbers in f: [d, 1 + k].
+    """
+
+    value: Tensor
+    jacobian: Tensor
+    slopes: Tensor
+
+    def along(self, s: Tensor) -> Tensor:
+        """Return the derivatives of f for a state that has the derivatives s, [d, 1 + k]."""
+        return torch.addmm(self.slopes, self.jacobian, s)
+
+
 class _Sweep:
     """A linear solve, whose states are derivatives [d, 1 + k]."""
 
@@ -56,9 +124,9 @@ class _Sweep:
     def run(self, start: Tensor) -> Tensor:
         """Return the derivatives at all steps, [n_steps + 1, d, 1 + k]."""
         problem, last = self.problem, self.problem.n_steps
-        step, values = step_of(problem.scheme, problem.field), self._values(self.states)
+        values = self._values(self.states)
         of_weights, own = order_tangent(problem, values.reshape(last + 1, -1))
-        guesses = self._guesses(step.needs_memories, values)
+        guesses = self._guesses(problem.scheme.sets > 1, values)
         past, weights = self._past(), problem.own_weights
         found = self.states.new_empty(last + 1, self.size, self.count)
         for first in range(0, last + 1, past.block):
@@ -68,7 +136,7 @@ class _Sweep:
             steps = range(first, past.begin(first, base))
             others = zip(*(self._lines(steps, each) for each in guesses), strict=True) if guesses else repeat(())
             for n, line, lines in zip(steps, self._lines(steps, self.states), others, strict=False):
-                found[n] = step.tangent(past.memory(n), weights[n], own[n], line, lines) if n else start
+                found[n] = _tangent(problem.scheme, past.memory(n), weights[n], own[n], line, lines) if n else start
                 if n < last:
                     past.put(n, line.along(found[n]))
         return found
@@ -106,7 +174,7 @@ class _Sweep:
         if not are_needed:
             return []
         problem = self.problem
-        memories = problem.memories(problem.pick(False), self.states[0], None, values)
+        memories = _memories(problem, problem.pick(False), self.states[0], values)
         w = torch.tensor(problem.own_weights, dtype=torch.float64).to(values).view(-1, *[1] * (values.ndim - 1))
         found = [memories[:, 0]]
         for _ in range(problem.scheme.corrections - 1):  # type: ignore[attr-defined]
@@ -184,3 +252,45 @@ def _rows_by_lag(problem: Problem, orders: Tensor) -> Callable[[int, int], Tenso
 def _slope(orders: Tensor, weights: Tensor) -> Tensor:
     """Return the derivative of weights by the one order."""
     return forward_product(orders, weights)(torch.ones_like(orders)).detach()
+
+
+def _tangent(scheme: Scheme, m: Tensor, w: Weight, own: float, at: Line, guesses: Sequence[Line]) -> Tensor:
+    """Return the derivatives of y_n by alpha and by the numbers in f, [d, 1 + k].
+
+    Args:
+        scheme: Whose step it is.
+        m: The derivatives of the memories, [sets, d, 1 + k], or [d, 1 + k] where there is one.
+        w: The weight of f_n.
+        own: Its derivative by alpha.
+        at: f at y_n.
+        guesses: f where else the step evaluates it, in that order.
+    """
+    if scheme.is_implicit:  # (1 - w J) s = m + w q + own f
+        known = m + w * at.slopes
+        known[:, 0] += own * at.value
+        return torch.linalg.solve_ex(newton_matrix(at.jacobian, w, at.value), known).result
+    if scheme.sets == 1:
+        return m
+    found, history = m.unbind()
+    for line in guesses:
+        found = history + w * line.along(found)
+        found[:, 0] += own * line.value
+    return found
+
+
+def _memories(problem: Problem, plan: Plan, z0: Tensor, values: Tensor) -> Tensor:
+    """Return the memories of all steps, [n_steps + 1, sets, *shape], of right-hand sides that are known.
+
+    Args:
+        problem: What was solved.
+        plan: Whose kernel adds them up.
+        z0: The state at the start, [*shape].
+        values: The right-hand sides, [n_steps + 1, *shape].
+    """
+    past, stop = problem.past(plan), problem.n_steps + 1
+    past.values[:, :, 0] = problem.layout.as_matrix(values)
+    found = values.new_empty(stop, problem.scheme.sets, *problem.layout.shape)
+    for first in range(0, stop, past.block):
+        end = past.begin(first, z0)
+        found[first:end] = past.memories(first, end).transpose(0, 1)
+    return found
