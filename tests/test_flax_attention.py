@@ -17,7 +17,7 @@ from hpfracc_nn.layers.flax import nnx as modules  # noqa: E402
 from hpfracc_nn.layers.flax.functional import attention_ops  # noqa: E402
 from hpfracc_nn.layers.flax.functional.attention_ops import (  # noqa: E402
     Attention,
-    Given,
+    Inputs,
     workload,
 )
 from hpfracc_nn.layers.order import ATTENTION  # noqa: E402
@@ -68,14 +68,14 @@ def test_every_kernel_is_the_formula_with_its_gradients(bias_shape: Any, causal:
     with jax.enable_x64(True):
         arrays = series(3, 2, 11, 4), series(3, 2, 13, 4, seed=1), series(3, 2, 13, 5, seed=2)
         bias = None if bias_shape is None else series(*bias_shape, seed=3)
-        given = Given(*arrays, bias=bias, alpha=jnp.array([0.7, 1.4]))
+        given = Inputs(*arrays, bias=bias, alpha=jnp.array([0.7, 1.4]))
         attention = Attention(3.0, 1.7, is_causal=causal, needs_weights=True)
 
-        def total(given: Given, run: Any) -> Any:
+        def total(given: Inputs, run: Any) -> Any:
             y, weights = run(given)
             return (jnp.cos(y) ** 2).sum() + (weights**2).sum()
 
-        def formula(given: Given) -> Any:
+        def formula(given: Inputs) -> Any:
             return attention.formula(given, jnp.arange(11), jnp.arange(3))
 
         wanted = jax.value_and_grad(total)(given, formula)
@@ -153,7 +153,7 @@ def test_blocks_bound_the_memory_of_both_passes() -> None:
     for kernel in kernels(ATTENTION, "jax"):
 
         def total(q: Any, k: Any, v: Any, kernel: Any = kernel) -> Any:
-            return kernel.run(attention, Given(q, k, v, alpha=jnp.array([1.2])), jnp.arange(1))[0].sum()
+            return kernel.run(attention, Inputs(q, k, v, alpha=jnp.array([1.2])), jnp.arange(1))[0].sum()
 
         compiled = jax.jit(jax.grad(total, (0, 1, 2))).lower(*arrays).compile()
         taken[kernel.algorithm] = compiled.memory_analysis().temp_size_in_bytes

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from hpfracc_nn import Alpha, BackendManager, FractionalAttention, ProbabilisticAlpha
 from hpfracc_nn.layers.order import ATTENTION
 from hpfracc_nn.layers.torch import attention_ops
-from hpfracc_nn.layers.torch.attention_ops import Attention, Given, _picked, attended, workload
+from hpfracc_nn.layers.torch.attention_ops import Attention, Inputs, _picked, attended, workload
 from hpfracc_nn.selection import Settings, kernels
 
 KERNELS = kernels(ATTENTION, "torch")
@@ -106,7 +106,7 @@ def test_it_takes_the_place_of_torchs_in_an_encoder_in_training_and_evaluation()
 def test_for_keys_of_one_norm_the_distance_is_that_of_query_and_key() -> None:
     q, k, v = drawn(1, 2, 4, 3), nn.functional.normalize(drawn(1, 2, 6, 3, seed=1), dim=-1) * 1.7, drawn(1, 2, 6, 3)
     attention = Attention(3.0, 0.8, needs_weights=True)
-    _, weights = attention.formula(Given(q, k, v, alpha=torch.tensor(1.3, dtype=F64)))
+    _, weights = attention.formula(Inputs(q, k, v, alpha=torch.tensor(1.3, dtype=F64)))
     powers = (1 + torch.cdist(q, k) / 0.8**0.5) ** -4.3
     torch.testing.assert_close(weights, powers / powers.sum(-1, keepdim=True), rtol=1e-12, atol=0)
 
@@ -120,7 +120,7 @@ def test_far_keys_weigh_like_a_power_of_their_distance(alpha: float) -> None:
         k = torch.stack([torch.stack([radius, 0 * radius]), torch.stack([-radius, 0 * radius])])[None, None]
         q = torch.stack([radius, 0 * radius])[None, None, None]
         _, weights = Attention(dimension, 1.0, needs_weights=True).formula(
-            Given(q, k, k, alpha=torch.tensor(alpha, dtype=F64))
+            Inputs(q, k, k, alpha=torch.tensor(alpha, dtype=F64))
         )
         assert weights is not None
         logs.append((weights[0, 0, 0, 1] / weights[0, 0, 0, 0]).log())
@@ -128,7 +128,7 @@ def test_far_keys_weigh_like_a_power_of_their_distance(alpha: float) -> None:
     assert float(slope) == pytest.approx(-(dimension + alpha), rel=1e-4)  # 1 + d is d to 1e-4 at the first
 
 
-def given_of(case: str, causal: bool) -> Given:
+def given_of(case: str, causal: bool) -> Inputs:
     batch, heads, queries, keys = 3, 2, 9, 9 if causal else 11
     q, k, v = (
         drawn(batch, heads, queries, 4),
@@ -146,7 +146,7 @@ def given_of(case: str, causal: bool) -> Given:
         bias = torch.zeros(batch, 1, 1, keys, dtype=F64)
         bias[1, ..., 5:] = -torch.inf
     leaves = [None if t is None else t.requires_grad_() for t in (q, k, v, bias, alpha)]
-    return Given._make([*leaves, kept])
+    return Inputs._make([*leaves, kept])
 
 
 @pytest.mark.sampled(2)
@@ -314,7 +314,7 @@ def test_gradients_that_are_recorded_are_those_that_are_not() -> None:
     )
 
     def found(creates: bool) -> tuple[Tensor, ...]:
-        given = Given(k.sin() + bias.sum(-1, keepdim=True), k, v * k, bias, torch.tensor(0.7, dtype=F64))
+        given = Inputs(k.sin() + bias.sum(-1, keepdim=True), k, v * k, bias, torch.tensor(0.7, dtype=F64))
         y, _ = attended(Attention(4.0, 2.0), given, site)
         return torch.autograd.grad(y, leaves, g, create_graph=creates)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hpfracc_nn import FractionalAttention
 from hpfracc_nn.layers.order import ATTENTION
 from hpfracc_nn.layers.torch import attention_ops
-from hpfracc_nn.layers.torch.attention_ops import Attention, Given
+from hpfracc_nn.layers.torch.attention_ops import Attention, Inputs
 from hpfracc_nn.selection import kernels
 
 KERNELS = kernels(ATTENTION, "torch")
@@ -40,12 +40,12 @@ def test_a_query_that_sees_nothing_gets_zeros_and_no_slope(
     monkeypatch.setattr(attention_ops, "BLOCK", block)
     q, k, v = (drawn(2, 2, 6, 3, seed=seed) for seed in range(3))
     order = None if alpha == 2 else torch.tensor(alpha, dtype=F64)
-    given = Given(q, k, v, left_padded(), order)
+    given = Inputs(q, k, v, left_padded(), order)
     attention = Attention(3.0, 1.5, is_causal=True, needs_weights=True)
     y, weights = kernel.run(attention, given)
     assert not y[1, :, :2].any()
     assert not weights[1, :, :2].any()
-    seen = Given(q[1:, :, 2:], k[1:, :, 2:], v[1:, :, 2:], None, order)
+    seen = Inputs(q[1:, :, 2:], k[1:, :, 2:], v[1:, :, 2:], None, order)
     torch.testing.assert_close(y[1:, :, 2:], kernel.run(attention, seen)[0], rtol=0, atol=1e-13)
     g = drawn(2, 2, 6, 3, seed=4)
     wanted = [True, True, True, False, order is not None]

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import forward_ad, gradgradcheck
 
 from hpfracc_nn.layers.torch import FractionalGRU, FractionalLSTM
-from hpfracc_nn.layers.torch.recurrence import FORWARD, Given, Recurrence
+from hpfracc_nn.layers.torch.recurrence import FORWARD, Inputs, Recurrence
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # forward mode
 each_kind = pytest.mark.parametrize("kind", [FractionalLSTM, FractionalGRU], ids=["lstm", "gru"])
@@ -79,8 +79,8 @@ def operation(kind: Any, **options: Any) -> tuple[Any, Any, Tensor]:
     start = drawn(2, 5, seed=3), drawn(2, 5, seed=4) if kind is FractionalLSTM else drawn(2, 5, seed=3)
     names: Any = (kind.cell.name, layer.memory or 0, [], [0.0, 1.0])
 
-    def given(x: Tensor) -> Given:
-        return layer._given(x, layer._weights(0), layer._order_on(x.device), start)
+    def given(x: Tensor) -> Inputs:
+        return layer._inputs(x, layer._weights(0), layer._order_on(x.device), start)
 
     def called(x: Tensor) -> Tensor:
         out, values = FORWARD(*given(x), *names)
@@ -128,7 +128,7 @@ def test_in_a_loaded_graph_the_operation_is_the_plain_call_under_every_transform
 
 def test_a_compiled_graph_refuses_tangents_that_reach_it() -> None:
     layer, x = made(FractionalGRU), drawn(7, 2, 15)
-    given = layer._given(x, layer._weights(0), layer._order_on(x.device), None)
+    given = layer._inputs(x, layer._weights(0), layer._order_on(x.device), None)
     with forward_ad.dual_level():
         moved = given._replace(projected=forward_ad.make_dual(x, x))
         with pytest.raises(RuntimeError, match="loses the tangents of its inputs"):

@@ -103,7 +103,7 @@ def multiplier_bounds(bounds: Any) -> tuple[float, float]:
     return low, high
 
 
-def told(definition: FourierMultiplier) -> str:
+def options_text(definition: FourierMultiplier) -> str:
     """Return a multiplier's name and options as a layer shows them."""
     kind = type(definition)
     known = next((name for name, each in MULTIPLIERS.items() if kind is each), None)

@@ -98,7 +98,7 @@ def begun(
     return replace(start, alpha=within[1], bounds=within), make(start.alpha, within, wanted)
 
 
-def told(definition: Definition) -> str:
+def options_text(definition: Definition) -> str:
     """Return a definition's options as a layer shows them."""
     kind = type(definition)
     name = next((name for name, known in DEFINITIONS.items() if kind is known), None)

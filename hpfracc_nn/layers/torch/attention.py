@@ -17,7 +17,7 @@ from hpfracc_nn.fractional.streaming import slice_shape
 from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.parameters import Alpha, check_place
 from hpfracc_nn.layers.order import ATTENTION, attention_bounds, attention_orders
-from hpfracc_nn.layers.torch.attention_ops import Attention, Given, attended
+from hpfracc_nn.layers.torch.attention_ops import Attention, Inputs, attended
 from hpfracc_nn.layers.torch.fractional import place_of, with_weights_of
 from hpfracc_nn.selection import BackendManager, given_manager
 
@@ -438,7 +438,7 @@ class FractionalAttention(Projections):
             kept = torch.rand(*q.shape[:3], k.shape[2], device=q.device) < share
         gain = 1 / share if share else 0.0
         attention = Attention(self.dimension, self.bandwidth, is_causal, needs_weights, gain)
-        return attended(attention, Given(q, k, v, bias, alpha, kept), self.site)
+        return attended(attention, Inputs(q, k, v, bias, alpha, kept), self.site)
 
     def _present(self) -> Tensor | None:
         """Return alpha as a tensor that broadcasts over heads, None where it is 2."""

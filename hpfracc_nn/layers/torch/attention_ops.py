@@ -1,6 +1,6 @@
 """The operation `attention`: values averaged with weights that fall with the distance of query and key.
 
-A kernel is called with an `Attention`, what stays the same for all queries, and with `Given`, the tensors. It returns
+A kernel is called with an `Attention`, what stays the same for all queries, and with `Inputs`, the tensors. It returns
 the averages and, where they are wanted, the weights; its adjoint gets their gradients and returns those of the tensors.
 Nothing of the size queries times keys is kept for the backward pass but which weights were dropped: the adjoint
 computes the weights again. Plain calls run the plan's kernel, and its adjoint in the backward pass; traced calls and
@@ -29,29 +29,29 @@ from hpfracc_nn.selection import Cost, Kernel, Plan, Site, Work, Workload, carri
 _HALF = (torch.float16, torch.bfloat16)
 
 
-def attended(attention: Attention, given: Given, site: Site) -> tuple[Tensor, Tensor | None]:
+def attended(attention: Attention, inputs: Inputs, site: Site) -> tuple[Tensor, Tensor | None]:
     """Return averages [batch, heads, queries, values] and weights; half precision is computed in float32."""
-    dtype = given.q.dtype
+    dtype = inputs.q.dtype
     if dtype in _HALF:
-        wide = Given._make([*(None if t is None else t.float() for t in given[:4]), *given[4:]])
+        wide = Inputs._make([*(None if t is None else t.float() for t in inputs[:4]), *inputs[4:]])
         y, weights = attended(attention, wide, site)
         return y.to(dtype), None if weights is None else weights.to(dtype)
-    if given.q.is_meta:  # torch has no autocast there
-        return attention.formula(given)
-    with torch.autocast(given.q.device.type, enabled=False):
-        tensors = tuple(tensor for tensor in given[1:5] if tensor is not None)
-        is_empty = 0 in given.q.shape or 0 in given.k.shape
-        if torch.compiler.is_compiling() or is_empty or is_traced(given.q, tensors):
-            return attention.formula(given)
-        plan = _picked(attention, given, site)
-        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (given.q, *tensors)):
-            return _Attended.apply(attention, site, plan, *given)
-        return carried_out(_FORWARD, site, plan, attention, given)
+    if inputs.q.is_meta:  # torch has no autocast there
+        return attention.formula(inputs)
+    with torch.autocast(inputs.q.device.type, enabled=False):
+        tensors = tuple(tensor for tensor in inputs[1:5] if tensor is not None)
+        is_empty = 0 in inputs.q.shape or 0 in inputs.k.shape
+        if torch.compiler.is_compiling() or is_empty or is_traced(inputs.q, tensors):
+            return attention.formula(inputs)
+        plan = _picked(attention, inputs, site)
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (inputs.q, *tensors)):
+            return _Attended.apply(attention, site, plan, *inputs)
+        return carried_out(_FORWARD, site, plan, attention, inputs)
 
 
-def _picked(attention: Attention, given: Given, site: Site) -> Plan:
-    needs = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given[:5])
-    q, keys = given.q, given.k.shape[2]
+def _picked(attention: Attention, inputs: Inputs, site: Site) -> Plan:
+    needs = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs[:5])
+    q, keys = inputs.q, inputs.k.shape[2]
     if q.shape[2] == 1:
         keys = 1 << (keys - 1).bit_length()  # a stream asks at each step: a plan for each length would be too many
     key = (q.shape, keys, q.dtype, q.device, needs, attention, torch.get_num_threads())
@@ -77,28 +77,28 @@ def workload(shape: tuple[int, ...], keys: int, dtype: str, device: str, needs: 
     )
 
 
-def _run(plan: Plan, attention: Attention, given: Given) -> tuple[Tensor, Tensor | None]:
+def _run(plan: Plan, attention: Attention, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
     plan.kernel.calls["run"] += 1
     if plan.chunk is None:
-        return plan.kernel.run(attention, given)
-    places = items(given, plan.chunk)
-    return averaged(places, given, attention.needs_weights, lambda part, first: plan.kernel.run(attention, part))
+        return plan.kernel.run(attention, inputs)
+    places = items(inputs, plan.chunk)
+    return averaged(places, inputs, attention.needs_weights, lambda part, first: plan.kernel.run(attention, part))
 
 
 def _adjoint(
-    plan: Plan, attention: Attention, given: Given, grads: Sequence[Tensor | None], wanted: Sequence[bool]
+    plan: Plan, attention: Attention, inputs: Inputs, grads: Sequence[Tensor | None], wanted: Sequence[bool]
 ) -> list[Tensor | None]:
     plan.kernel.calls["adjoint"] += 1
     if plan.chunk is None:
-        return plan.kernel.adjoint(attention, given, grads, wanted)
-    places = items(given, plan.chunk)
+        return plan.kernel.adjoint(attention, inputs, grads, wanted)
+    places = items(inputs, plan.chunk)
     return pulled(
-        places, given, grads, wanted, lambda part, some, first: plan.kernel.adjoint(attention, part, some, wanted)
+        places, inputs, grads, wanted, lambda part, some, first: plan.kernel.adjoint(attention, part, some, wanted)
     )
 
 
-def _fault(result: tuple[Tensor, Tensor | None], attention: Attention, given: Given) -> str | None:
-    y, expected = result[0], (*given.q.shape[:3], given.v.shape[-1])
+def _fault(result: tuple[Tensor, Tensor | None], attention: Attention, inputs: Inputs) -> str | None:
+    y, expected = result[0], (*inputs.q.shape[:3], inputs.v.shape[-1])
     return None if tuple(y.shape) == expected else f"shape {tuple(y.shape)} in place of {expected}"
 
 
@@ -108,37 +108,37 @@ _BACKWARD = Work(_adjoint, direction="backward")
 
 class _Attended(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, attention: Attention, site: Site, plan: Plan, *given: Any) -> tuple[Tensor, Tensor | None]:
+    def forward(ctx: Any, attention: Attention, site: Site, plan: Plan, *inputs: Any) -> tuple[Tensor, Tensor | None]:
         ctx.attention, ctx.site, ctx.plan = attention, site, plan
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*given)
-        return carried_out(_FORWARD, site, plan, attention, Given(*given))
+        ctx.save_for_backward(*inputs)
+        return carried_out(_FORWARD, site, plan, attention, Inputs(*inputs))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        given, wanted = Given(*ctx.saved_tensors), ctx.needs_input_grad[3:8]
+        inputs, wanted = Inputs(*ctx.saved_tensors), ctx.needs_input_grad[3:8]
         ctx.site.again(ctx.plan)
         there = [g for g in grads if g is not None]
         if not there:
             return (None,) * 9
-        with torch.autocast(given.q.device.type, enabled=False):
+        with torch.autocast(inputs.q.device.type, enabled=False):
             if torch.is_grad_enabled() or any(is_batched(g) or has_tangent(g) for g in there):
-                found = _traced_gradients(ctx.attention, given, grads)
+                found = _traced_gradients(ctx.attention, inputs, grads)
             else:
-                found = carried_out(_BACKWARD, ctx.site, ctx.plan, ctx.attention, given, grads, wanted)
+                found = carried_out(_BACKWARD, ctx.site, ctx.plan, ctx.attention, inputs, grads, wanted)
         return (None, None, None, *found, None)
 
 
-def _traced_gradients(attention: Attention, given: Given, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
+def _traced_gradients(attention: Attention, inputs: Inputs, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
     """Return the gradients, themselves differentiable where gradients are on."""
     creates = torch.is_grad_enabled()
     with torch.enable_grad():
-        leaves = [apart(tensor) for tensor in given[:5]]
-        results = attention.formula(Given._make([*leaves, given.kept]))
+        leaves = [apart(tensor) for tensor in inputs[:5]]
+        results = attention.formula(Inputs._make([*leaves, inputs.kept]))
         return gradients(results, grads, leaves, create_graph=creates)
 
 
-class Given(NamedTuple):
+class Inputs(NamedTuple):
     """The tensors of a call.
 
     `bias` is added to the logarithms of the weights and broadcasts to [batch, heads, queries, keys]. Minus infinity
@@ -153,12 +153,12 @@ class Given(NamedTuple):
     alpha: Tensor | None = None
     kept: Tensor | None = None
 
-    def part(self, items: slice, queries: slice, keys: slice) -> Given:
+    def part(self, items: slice, queries: slice, keys: slice) -> Inputs:
         """Return the views that some queries of some of the batch need."""
         place = (items, slice(None), queries, keys)
         bias = None if self.bias is None else self.bias[along(self.bias, place)]
         kept = None if self.kept is None else self.kept[place]
-        return Given(self.q[items, :, queries], self.k[items, :, keys], self.v[items, :, keys], bias, self.alpha, kept)
+        return Inputs(self.q[items, :, queries], self.k[items, :, keys], self.v[items, :, keys], bias, self.alpha, kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,72 +179,72 @@ class Attention:
     needs_weights: bool = False
     gain: float = 1.0
 
-    def formula(self, given: Given, first: int = 0) -> tuple[Tensor, Tensor | None]:
+    def formula(self, inputs: Inputs, first: int = 0) -> tuple[Tensor, Tensor | None]:
         """Return averages and weights in plain aten; `first` is the number of the first query.
 
         The weights of a query that sees no key are zeros, and it has no slope.
         """
-        q = given.q * (1 / self.bandwidth)
-        products = q @ given.k.mT
-        if not given.k.shape[2]:
-            return products @ given.v, products if self.needs_weights else None  # sums of nothing
-        hidden = self._hidden(given, products, first)
-        logarithms = self._logarithms(given, q, products, hidden)
-        if given.bias is None or hidden is None:  # the first key is always seen
+        q = inputs.q * (1 / self.bandwidth)
+        products = q @ inputs.k.mT
+        if not inputs.k.shape[2]:
+            return products @ inputs.v, products if self.needs_weights else None  # sums of nothing
+        hidden = self._hidden(inputs, products, first)
+        logarithms = self._logarithms(inputs, q, products, hidden)
+        if inputs.bias is None or hidden is None:  # the first key is always seen
             weights = torch.softmax(logarithms, -1)
         else:
             is_blind = hidden.all(-1, keepdim=True)
             # Zeros first, because the softmax of a row of minus infinities is NaN, and so is its slope.
             weights = torch.softmax(logarithms.masked_fill(is_blind, 0.0), -1).masked_fill(is_blind, 0.0)
-        if given.kept is not None:
-            weights = weights * given.kept * self.gain
-        return weights @ given.v, weights if self.needs_weights else None
+        if inputs.kept is not None:
+            weights = weights * inputs.kept * self.gain
+        return weights @ inputs.v, weights if self.needs_weights else None
 
-    def _logarithms(self, given: Given, q: Tensor, products: Tensor, hidden: Tensor | None) -> Tensor:
+    def _logarithms(self, inputs: Inputs, q: Tensor, products: Tensor, hidden: Tensor | None) -> Tensor:
         """Return those of the weights, up to a number for each query.
 
         Queries `q` and their products with the keys come divided by the bandwidth.
         """
-        if given.alpha is None:
+        if inputs.alpha is None:
             found = 2 * products
         else:
-            exponent = (self.dimension + given.alpha).to(products.dtype)
-            found = -exponent * torch.log1p(self._distances(given, q, products, hidden))
-        if given.bias is not None:
-            found = found + given.bias
+            exponent = (self.dimension + inputs.alpha).to(products.dtype)
+            found = -exponent * torch.log1p(self._distances(inputs, q, products, hidden))
+        if inputs.bias is not None:
+            found = found + inputs.bias
         return found if hidden is None else found.masked_fill(hidden, -torch.inf)
 
-    def _distances(self, given: Given, q: Tensor, products: Tensor, hidden: Tensor | None) -> Tensor:
+    def _distances(self, inputs: Inputs, q: Tensor, products: Tensor, hidden: Tensor | None) -> Tensor:
         """Return the distances from queries to lifted keys, in square roots of the bandwidth."""
-        squares = given.k.square().sum(-1).unsqueeze(-2) * (1 / self.bandwidth)  # [batch, heads, 1, keys]
+        squares = inputs.k.square().sum(-1).unsqueeze(-2) * (1 / self.bandwidth)  # [batch, heads, 1, keys]
         radius = (squares if hidden is None else squares.masked_fill(hidden, 0.0)).amax(-1, keepdim=True)
-        own = (q * given.q).sum(-1, keepdim=True)
+        own = (q * inputs.q).sum(-1, keepdim=True)
         squared = torch.add(own + radius, products, alpha=-2)
         # The square root has no slope at 0; what is below is rounding.
         return squared.clamp_min(torch.finfo(squared.dtype).eps).sqrt()
 
-    def _hidden(self, given: Given, products: Tensor, first: int) -> Tensor | None:
+    def _hidden(self, inputs: Inputs, products: Tensor, first: int) -> Tensor | None:
         """Return which keys a query does not see, of a shape that broadcasts; None where it sees all."""
         later = None
         if self.is_causal:
             queries, keys = products.shape[-2:]
             later = torch.ones(queries, keys, dtype=torch.bool, device=products.device).triu(first + 1)
-        if given.bias is None:
+        if inputs.bias is None:
             return later
-        bias = given.bias.detach()
+        bias = inputs.bias.detach()
         bias = bias if later is None else bias.masked_fill(later, -torch.inf)
         return (bias == -torch.inf) | (bias < bias.amax(-1, keepdim=True) - NEGLIGIBLE)
 
     def pulled(
-        self, given: Given, grads: Sequence[Tensor | None], wanted: Sequence[bool], first: int = 0
+        self, inputs: Inputs, grads: Sequence[Tensor | None], wanted: Sequence[bool], first: int = 0
     ) -> list[Tensor | None]:
         """Return the gradients in q, k, v, bias and alpha that are wanted: the formula once more, and backwards."""
         with torch.enable_grad():
             leaves = [
                 None if tensor is None else tensor.detach().requires_grad_(wants)
-                for tensor, wants in zip(given[:5], wanted, strict=True)
+                for tensor, wants in zip(inputs[:5], wanted, strict=True)
             ]
-            results = self.formula(Given._make([*leaves, given.kept]), first)
+            results = self.formula(Inputs._make([*leaves, inputs.kept]), first)
         return gradients(results, grads, leaves)
 
 
@@ -269,23 +269,23 @@ Averages = tuple[Tensor, Tensor | None]
 Gradients = list[Tensor | None]
 
 
-def items(given: Given, rows: int | None) -> Iterator[Place]:
+def items(inputs: Inputs, rows: int | None) -> Iterator[Place]:
     """Yield as many items of the batch at a time as have `rows` heads together, at least one; None: all."""
-    batch, heads, queries, _ = given.q.shape
+    batch, heads, queries, _ = inputs.q.shape
     count = batch if rows is None else max(1, rows // heads)
     for begin in range(0, batch, count):
-        yield slice(begin, begin + count), slice(0, queries), slice(0, given.k.shape[2])
+        yield slice(begin, begin + count), slice(0, queries), slice(0, inputs.k.shape[2])
 
 
 def averaged(
-    places: Iterable[Place], given: Given, needs_weights: bool, run: Callable[[Given, int], Averages]
+    places: Iterable[Place], inputs: Inputs, needs_weights: bool, run: Callable[[Inputs, int], Averages]
 ) -> Averages:
     """Return averages and weights of all queries; `run` gets a part and the number of its first query."""
-    shape = given.q.shape
-    y = given.v.new_empty(*shape[:3], given.v.shape[-1])
-    weights = given.v.new_zeros(*shape[:3], given.k.shape[2]) if needs_weights else None
+    shape = inputs.q.shape
+    y = inputs.v.new_empty(*shape[:3], inputs.v.shape[-1])
+    weights = inputs.v.new_zeros(*shape[:3], inputs.k.shape[2]) if needs_weights else None
     for some, queries, keys in places:
-        y[some, :, queries], found = run(given.part(some, queries, keys), queries.start)
+        y[some, :, queries], found = run(inputs.part(some, queries, keys), queries.start)
         if weights is not None and found is not None:
             weights[some, :, queries, keys] = found
     return y, weights
@@ -293,15 +293,15 @@ def averaged(
 
 def pulled(
     places: Iterable[Place],
-    given: Given,
+    inputs: Inputs,
     grads: Sequence[Tensor | None],
     wanted: Sequence[bool],
-    run: Callable[[Given, Sequence[Tensor | None], int], Gradients],
+    run: Callable[[Inputs, Sequence[Tensor | None], int], Gradients],
 ) -> Gradients:
     """Return the sums of the gradients that `run` finds from a part, its results' gradients and its first query."""
     total = [
         torch.zeros_like(tensor) if wants and tensor is not None else None
-        for tensor, wants in zip(given[:5], wanted, strict=True)
+        for tensor, wants in zip(inputs[:5], wanted, strict=True)
     ]
     gy, gweights = grads
     for some, queries, keys in places:
@@ -309,20 +309,20 @@ def pulled(
             None if gy is None else gy[some, :, queries],
             None if gweights is None else gweights[some, :, queries, keys],
         )
-        found = run(given.part(some, queries, keys), mine, queries.start)
-        for whole, part, place in zip(total, found, _where(given, some, queries, keys), strict=True):
+        found = run(inputs.part(some, queries, keys), mine, queries.start)
+        for whole, part, place in zip(total, found, _where(inputs, some, queries, keys), strict=True):
             if whole is not None and part is not None:
                 whole[place] += part
     return total
 
 
-def _where(given: Given, some: slice, queries: slice, keys: slice) -> Iterator[tuple[slice, ...]]:
+def _where(inputs: Inputs, some: slice, queries: slice, keys: slice) -> Iterator[tuple[slice, ...]]:
     """Yield where in q, k, v, bias and alpha the gradients of a part belong."""
     every = slice(None)
     yield some, every, queries
     yield some, every, keys
     yield some, every, keys
-    yield () if given.bias is None else along(given.bias, (some, every, queries, keys))
+    yield () if inputs.bias is None else along(inputs.bias, (some, every, queries, keys))
     yield ()
 
 
@@ -334,14 +334,14 @@ _HELD = 4  # arrays of the weights' size that exist at once, forward
 _BACK = 3  # a backward pass: the formula again, and its transposes
 
 
-def _run_dense(attention: Attention, given: Given) -> tuple[Tensor, Tensor | None]:
-    return attention.formula(given)
+def _run_dense(attention: Attention, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+    return attention.formula(inputs)
 
 
 def _adjoint_dense(
-    attention: Attention, given: Given, grads: Sequence[Tensor | None], wanted: Sequence[bool]
+    attention: Attention, inputs: Inputs, grads: Sequence[Tensor | None], wanted: Sequence[bool]
 ) -> list[Tensor | None]:
-    return attention.pulled(given, grads, wanted)
+    return attention.pulled(inputs, grads, wanted)
 
 
 def _pairs(workload: Workload) -> int:
@@ -373,23 +373,23 @@ register(Kernel(ATTENTION, "torch", "torch", "dense", _run_dense, _adjoint_dense
 BLOCK = 1 << 18  # weights: 1 MiB in float32; the best of 2**15 to 2**20 on a core with 2 MiB of second-level cache
 
 
-def _run_blocks(attention: Attention, given: Given) -> tuple[Tensor, Tensor | None]:
-    return averaged(blocks(attention, given), given, attention.needs_weights, attention.formula)
+def _run_blocks(attention: Attention, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+    return averaged(blocks(attention, inputs), inputs, attention.needs_weights, attention.formula)
 
 
 def _adjoint_blocks(
-    attention: Attention, given: Given, grads: Sequence[Tensor | None], wanted: Sequence[bool]
+    attention: Attention, inputs: Inputs, grads: Sequence[Tensor | None], wanted: Sequence[bool]
 ) -> list[Tensor | None]:
-    def pull(part: Given, some: Sequence[Tensor | None], first: int) -> list[Tensor | None]:
+    def pull(part: Inputs, some: Sequence[Tensor | None], first: int) -> list[Tensor | None]:
         return attention.pulled(part, some, wanted, first)
 
-    return pulled(blocks(attention, given), given, grads, wanted, pull)
+    return pulled(blocks(attention, inputs), inputs, grads, wanted, pull)
 
 
-def blocks(attention: Attention, given: Given) -> Iterator[Place]:
+def blocks(attention: Attention, inputs: Inputs) -> Iterator[Place]:
     """Yield the blocks: several items of the batch where they are short, else some queries of one."""
-    batch, heads, queries, _ = given.q.shape
-    keys = given.k.shape[2]
+    batch, heads, queries, _ = inputs.q.shape
+    keys = inputs.k.shape[2]
     items = max(1, BLOCK // max(1, heads * queries * keys))
     rows = queries if items > 1 else max(1, min(queries, BLOCK // max(1, heads * keys)))
     for item in range(0, batch, items):

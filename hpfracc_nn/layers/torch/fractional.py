@@ -19,7 +19,7 @@ from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.operator import apply_at
 from hpfracc_nn.fractional.torch.parameters import Alpha
 from hpfracc_nn.fractional.torch.streaming import StreamState
-from hpfracc_nn.layers.order import Bounds, Shape, begun, definition_of, told
+from hpfracc_nn.layers.order import Bounds, Shape, begun, definition_of, options_text
 from hpfracc_nn.layers.shapes import beside_channels, channel_axis, check_channels, counted_channels
 from hpfracc_nn.selection import BackendManager, given_manager
 
@@ -193,7 +193,7 @@ class FractionalLayer(nn.Module):
     def extra_repr(self) -> str:
         alpha = f"alpha={self.definition.alpha}" if not self.learn_alpha else "learn_alpha=True"
         channels = "" if self.channels is None else f", channels={self.channels}"
-        return f"{alpha}, {told(self.definition)}{channels}, dt={self.dt:g}, dim={self.dim}"
+        return f"{alpha}, {options_text(self.definition)}{channels}, dt={self.dt:g}, dim={self.dim}"
 
     def _order_shape(self, given: tuple[int, ...]) -> tuple[int, ...]:
         """The order's shape for an alpha of shape `given`; one that is not scalar says how many channels there are."""

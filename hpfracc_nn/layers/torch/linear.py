@@ -18,7 +18,7 @@ from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.operator import apply_at
 from hpfracc_nn.fractional.torch.parameters import Alpha, check_place
 from hpfracc_nn.fractional.torch.streaming import StreamState
-from hpfracc_nn.layers.order import counted_orders, definition_of, told
+from hpfracc_nn.layers.order import counted_orders, definition_of, options_text
 from hpfracc_nn.layers.shapes import (
     PADDING_MODES,
     check_features,
@@ -548,7 +548,7 @@ class FractionalConv2d(nn.Conv2d):
 
     def extra_repr(self) -> str:
         alpha = "learn_alpha=True" if self.learn_alpha else f"alpha={self.definition.alpha}"
-        return f"{super().extra_repr()}, {alpha}, {told(self.definition)}, dims={self.dims}, dt={self.dt}"
+        return f"{super().extra_repr()}, {alpha}, {options_text(self.definition)}, dims={self.dims}, dt={self.dt}"
 
     def _operators(self) -> tuple[Sequence[Definition], Sequence[Tensor | None]]:
         """Return the definition of each axis, and the present alpha of each where it is learned, else None."""

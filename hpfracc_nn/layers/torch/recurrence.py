@@ -68,36 +68,36 @@ class Recurrence:
     window: int | None
     definition: GrunwaldLetnikov
 
-    def __call__(self, given: Given) -> tuple[Tensor, Tensor]:
+    def __call__(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """Return the outputs [n, batch, outputs] and what is remembered of steps 1 to n, [n, batch, units]."""
-        present = [each for each in given if each is not None]
+        present = [each for each in inputs if each is not None]
         if torch.is_inference_mode_enabled():
             # The kernels keep working memory, and autograd refuses tensors that inference mode made.
             with torch.inference_mode(False), torch.no_grad():
-                return self(given)
-        is_usual = is_plain(given.projected) and {type(each) for each in present}.issubset(PLAIN)
-        if not is_usual or given.projected.is_meta or not given.projected.numel():
-            return self.formula(given)
+                return self(inputs)
+        is_usual = is_plain(inputs.projected) and {type(each) for each in present}.issubset(PLAIN)
+        if not is_usual or inputs.projected.is_meta or not inputs.projected.numel():
+            return self.formula(inputs)
         if torch.is_grad_enabled() and True in [each.requires_grad for each in present]:
-            return _Recorded.apply(self, *given)
-        sums = Sums(self, given, needs_gradient=False)
-        made = self.cell.run(given, sums, keeps=False)
-        return made.out.contiguous(), _remembered(sums, made)
+            return _Recorded.apply(self, *inputs)
+        sums = Sums(self, inputs, needs_gradient=False)
+        record = self.cell.run(inputs, sums, keeps=False)
+        return record.out.contiguous(), _remembered(sums, record)
 
-    def formula(self, given: Given) -> tuple[Tensor, Tensor]:
+    def formula(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """Return the same in plain torch."""
-        n, window = given.projected.shape[0], self.window
-        weights = lag_weights(given.alpha, n + 1, window).to(given.value.dtype)
+        n, window = inputs.projected.shape[0], self.window
+        weights = lag_weights(inputs.alpha, n + 1, window).to(inputs.value.dtype)
         by_lag = weights.reshape(-1, n + 1).t()[:, None, None]  # [n + 1, one set, 1, orders], like [batch, units]
-        h, values, out = given.h, [given.value], []
+        h, values, out = inputs.h, [inputs.value], []
         for first in range(0, n + 1, _BLOCK):
             end = min(first + _BLOCK, n + 1)
             older = 0 if window is None else max(0, first - window)
-            sums = TrackedSums(_far(weights, values[older:first], given.value, end - first), by_lag)
+            sums = TrackedSums(_far(weights, values[older:first], inputs.value, end - first), by_lag)
             m = sums.first
             for k in range(first, end):
                 if k:
-                    h, value = self.cell.step(given, given.projected[k - 1], h, m)
+                    h, value = self.cell.step(inputs, inputs.projected[k - 1], h, m)
                     out.append(h)
                     values.append(value)
                 if k + 1 < end:
@@ -105,9 +105,9 @@ class Recurrence:
         return torch.stack(out), torch.stack(values[1:])
 
 
-def _remembered(sums: Sums, made: Made) -> Tensor:
+def _remembered(sums: Sums, record: Record) -> Tensor:
     """Return what is remembered of steps 1 to n, which autograd must not take for a view of another output."""
-    return sums.layout.as_state(made.values)[1:, 0].detach()
+    return sums.layout.as_state(record.values)[1:, 0].detach()
 
 
 def _far(weights: Tensor, values: list[Tensor], like: Tensor, rows: int) -> Tensor:
@@ -125,77 +125,77 @@ def _far(weights: Tensor, values: list[Tensor], like: Tensor, rows: int) -> Tens
 class _Recorded(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, recurrence: Recurrence, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
-        given = Given(*tensors)  # type: ignore[arg-type]
-        sums = Sums(recurrence, given, needs_gradient=True)
-        made = recurrence.cell.run(given, sums, keeps=True)
+        inputs = Inputs(*tensors)  # type: ignore[arg-type]
+        sums = Sums(recurrence, inputs, needs_gradient=True)
+        record = recurrence.cell.run(inputs, sums, keeps=True)
         ctx.recurrence, ctx.sums = recurrence, sums
-        ctx.save_for_backward(*given, made.out, made.values, *made.kept)
+        ctx.save_for_backward(*inputs, record.out, record.values, *record.kept)
         ctx.set_materialize_grads(False)
-        out = made.out.clone(memory_format=torch.contiguous_format)  # the caller may change the outputs in place
-        return out, _remembered(sums, made)
+        out = record.out.clone(memory_format=torch.contiguous_format)  # the caller may change the outputs in place
+        return out, _remembered(sums, record)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        count = len(Given._fields)
+        count = len(Inputs._fields)
         saved = ctx.saved_tensors  # once: a checkpoint recomputes them when they are asked for
-        given, kept = Given(*saved[:count]), saved[count:]
+        inputs, kept = Inputs(*saved[:count]), saved[count:]
         out, values = grads
         needs = ctx.needs_input_grad[1:]
         if out is None and values is None:
             return (None,) * (1 + count)
         present = [each for each in grads if each is not None]
         if torch.is_grad_enabled() or any(is_batched(each) or has_tangent(each) for each in present):
-            return None, *_by_formula(ctx.recurrence, given, grads, needs)
+            return None, *_by_formula(ctx.recurrence, inputs, grads, needs)
         sums: Sums = ctx.sums
         ctx.recurrence.site.again(sums.plan)
-        made, learns = Made(kept[0], kept[1], kept[2:]), needs[Given._fields.index("alpha")]
-        with torch.autocast(given.value.device.type, enabled=False):
-            return None, *gradients_by_loop(ctx.recurrence, given, made, sums, out, values, learns=learns)
+        record, learns = Record(kept[0], kept[1], kept[2:]), needs[Inputs._fields.index("alpha")]
+        with torch.autocast(inputs.value.device.type, enabled=False):
+            return None, *gradients_by_loop(ctx.recurrence, inputs, record, sums, out, values, learns=learns)
 
 
 def gradients_by_loop(
     recurrence: Recurrence,
-    given: Given,
-    made: Made,
+    inputs: Inputs,
+    record: Record,
     sums: Sums,
     out: Tensor | None,
     values: Tensor | None,
     *,
     learns: bool,
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of what was given, in its order.
+    """Return the gradients in the inputs, in their order.
 
     Args:
         recurrence: The cell and its memory.
-        given: What it was computed from.
-        made: By the loop, which kept what is needed.
+        inputs: Those of the forward pass.
+        record: What the forward loop kept.
         sums: With the plan of the pass.
         out: Cotangents of the outputs, or None.
         values: Of what is remembered of steps 1 to n, or None.
         learns: Whether alpha's gradient is wanted.
     """
-    pulled = recurrence.cell.pull(given, made, sums, torch.zeros_like(made.out) if out is None else out, values)
+    pulled = recurrence.cell.pull(inputs, record, sums, torch.zeros_like(record.out) if out is None else out, values)
     alpha = None
     if learns:
-        alpha = sums.order_gradient(made.values, pulled.memories).reshape(given.alpha.shape)
+        alpha = sums.order_gradient(record.values, pulled.memories).reshape(inputs.alpha.shape)
     return pulled.projected, pulled.h, pulled.value, alpha, pulled.weight, pulled.bias, pulled.projection
 
 
 def _by_formula(
-    recurrence: Recurrence, given: Given, grads: tuple[Tensor | None, ...], needs: tuple[bool, ...]
+    recurrence: Recurrence, inputs: Inputs, grads: tuple[Tensor | None, ...], needs: tuple[bool, ...]
 ) -> list[Tensor | None]:
     """Return the same, themselves differentiable where gradients are on."""
     creates = torch.is_grad_enabled()
     with torch.enable_grad():
-        given = Given(*map(apart, given))  # type: ignore[arg-type]
-        wanted = [each for each, need in zip(given, needs, strict=True) if need and each is not None]
-        pairs = [(y, g) for y, g in zip(recurrence.formula(given), grads, strict=True) if g is not None]
+        inputs = Inputs(*map(apart, inputs))  # type: ignore[arg-type]
+        wanted = [each for each, need in zip(inputs, needs, strict=True) if need and each is not None]
+        pairs = [(y, g) for y, g in zip(recurrence.formula(inputs), grads, strict=True) if g is not None]
         outputs, cotangents = zip(*pairs, strict=True)
         found = iter(torch.autograd.grad(outputs, wanted, cotangents, create_graph=creates, allow_unused=True))
-    return [next(found) if need and each is not None else None for each, need in zip(given, needs, strict=True)]
+    return [next(found) if need and each is not None else None for each, need in zip(inputs, needs, strict=True)]
 
 
-class Given(NamedTuple):
+class Inputs(NamedTuple):
     """What a recurrence over n steps is computed from, all but alpha of one dtype.
 
     Attributes:
@@ -217,8 +217,8 @@ class Given(NamedTuple):
     projection: Tensor | None
 
 
-class Made(NamedTuple):
-    """What a recurrence has made.
+class Record(NamedTuple):
+    """What the loop over the steps returns, and keeps for the loop back.
 
     Attributes:
         out: The outputs, [n, batch, outputs].
@@ -231,8 +231,8 @@ class Made(NamedTuple):
     kept: tuple[Tensor, ...]
 
 
-class Pulled(NamedTuple):
-    """Cotangents of what was given, and of the memories, in the order of a backward past."""
+class Cotangents(NamedTuple):
+    """Cotangents of the inputs, and of the memories of all steps, the last step first."""
 
     projected: Tensor
     h: Tensor
@@ -256,22 +256,22 @@ class Cell(Protocol):
     gates: ClassVar[int]
     keeps: ClassVar[tuple[int, ...]]
 
-    def step(self, given: Given, x: Tensor, h: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
+    def step(self, inputs: Inputs, x: Tensor, h: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
         """Return the output and what is remembered, in plain torch.
 
         Args:
-            given: The weights.
+            inputs: The weights.
             x: The input's part of the gates.
             h: The output before.
             m: The memory.
         """
         ...
 
-    def run(self, given: Given, sums: Sums, *, keeps: bool) -> Made:
+    def run(self, inputs: Inputs, sums: Sums, *, keeps: bool) -> Record:
         """Take all steps, without a graph; `keeps` is whether the loop back follows."""
         ...
 
-    def pull(self, given: Given, made: Made, sums: Sums, out: Tensor, values: Tensor | None) -> Pulled:
+    def pull(self, inputs: Inputs, record: Record, sums: Sums, out: Tensor, values: Tensor | None) -> Cotangents:
         """Return the cotangents for those of the outputs and, after the start, of what is remembered."""
         ...
 
@@ -283,27 +283,27 @@ class LSTMCell:
     gates: ClassVar[int] = 4
     keeps: ClassVar[tuple[int, ...]] = (4, 1)
 
-    def step(self, given: Given, x: Tensor, h: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
+    def step(self, inputs: Inputs, x: Tensor, h: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
         """See `Cell`."""
-        i, f, g, o = (x + F.linear(h, given.weight)).chunk(4, dim=-1)
+        i, f, g, o = (x + F.linear(h, inputs.weight)).chunk(4, dim=-1)
         c = torch.sigmoid(f) * m + torch.sigmoid(i) * torch.tanh(g)
         h = torch.sigmoid(o) * torch.tanh(c)
-        return (h if given.projection is None else F.linear(h, given.projection)), c
+        return (h if inputs.projection is None else F.linear(h, inputs.projection)), c
 
-    def run(self, given: Given, sums: Sums, *, keeps: bool) -> Made:
+    def run(self, inputs: Inputs, sums: Sums, *, keeps: bool) -> Record:
         """See `Cell`."""
-        x, n = given.projected, given.projected.shape[0]
+        x, n = inputs.projected, inputs.projected.shape[0]
         units = x.shape[-1] // 4
         past = sums.past("forward")
-        past.views[0] = given.value
-        cells, out = past.views[1:].unbind(), torch.empty_like(x[..., : given.h.shape[-1]]).contiguous()
+        past.views[0] = inputs.value
+        cells, out = past.views[1:].unbind(), torch.empty_like(x[..., : inputs.h.shape[-1]]).contiguous()
         gates = _rows(x, n if keeps else 1, 4 * units)
         memories = _rows(x, n if keeps else 0, units)
         both, others = gates[..., : 2 * units].unbind(), gates.chunk(4, dim=-1)
         i, f, g, o = [each.unbind() for each in others]
         all_gates, held, results = gates.unbind(), memories.unbind(), out.unbind()
         shown = x.new_empty(x.shape[1], units)
-        weight, h = given.weight.t().contiguous(), given.h
+        weight, h = inputs.weight.t().contiguous(), inputs.h
         for rows in _blocks(past, n):
             for k in rows:
                 j = k if keeps else 0
@@ -317,19 +317,19 @@ class LSTMCell:
                     held[k].copy_(m)
                 torch.tanh(c, out=shown)
                 h = results[k]
-                if given.projection is None:
+                if inputs.projection is None:
                     torch.mul(o[j], shown, out=h)
                 else:
-                    torch.mm(shown.mul_(o[j]), given.projection.t(), out=h)
+                    torch.mm(shown.mul_(o[j]), inputs.projection.t(), out=h)
         sums.tell(past)
-        return Made(out, past.values, (gates, memories) if keeps else ())
+        return Record(out, past.values, (gates, memories) if keeps else ())
 
-    def pull(self, given: Given, made: Made, sums: Sums, out: Tensor, values: Tensor | None) -> Pulled:
+    def pull(self, inputs: Inputs, record: Record, sums: Sums, out: Tensor, values: Tensor | None) -> Cotangents:
         """See `Cell`."""
-        gates, memories = made.kept
+        gates, memories = record.kept
         n, batch, width = gates.shape
-        units, projection = width // 4, given.projection
-        past, cells = sums.past("backward"), sums.layout.as_state(made.values)[1:, 0]
+        units, projection = width // 4, inputs.projection
+        past, cells = sums.past("backward"), sums.layout.as_state(record.values)[1:, 0]
         slots = past.views.unbind()
         pulled = torch.empty_like(gates)
         inner, outer, rows = pulled.view(n, batch, 4, units)[:, :, :3].unbind(), pulled[..., 3 * units :].unbind(), None
@@ -347,7 +347,7 @@ class LSTMCell:
                 if rows is None:
                     gh.copy_(out[k])
                 else:
-                    torch.addmm(out[k], rows, given.weight, out=gh)
+                    torch.addmm(out[k], rows, inputs.weight, out=gh)
                 if projection is not None:
                     gh = gh @ projection
                 gc = torch.addcmul(past.memory(n - 1 - k), gh, through[j])
@@ -364,8 +364,8 @@ class LSTMCell:
         if projection is not None:
             raw = gates[..., 3 * units :] * torch.tanh(cells)
             of_projection = outputs.flatten(0, 1).t() @ raw.flatten(0, 1)
-        of_weight = _of_weight(pulled, given.h, made.out)
-        return Pulled(pulled, rows @ given.weight, value, of_weight, None, of_projection, past.values)
+        of_weight = _of_weight(pulled, inputs.h, record.out)
+        return Cotangents(pulled, rows @ inputs.weight, value, of_weight, None, of_projection, past.values)
 
 
 class GRUCell:
@@ -375,21 +375,21 @@ class GRUCell:
     gates: ClassVar[int] = 3
     keeps: ClassVar[tuple[int, ...]] = (3, 1, 1)
 
-    def step(self, given: Given, x: Tensor, h: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
+    def step(self, inputs: Inputs, x: Tensor, h: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
         """See `Cell`."""
         of_r, of_z, of_n = x.chunk(3, dim=-1)
-        r, z, q = F.linear(h, given.weight, given.bias).chunk(3, dim=-1)
+        r, z, q = F.linear(h, inputs.weight, inputs.bias).chunk(3, dim=-1)
         r, z = torch.sigmoid(of_r + r), torch.sigmoid(of_z + z)
         n = torch.tanh(of_n + r * q)
         h = n + z * (m - n)
         return h, h
 
-    def run(self, given: Given, sums: Sums, *, keeps: bool) -> Made:
+    def run(self, inputs: Inputs, sums: Sums, *, keeps: bool) -> Record:
         """See `Cell`."""
-        x, steps = given.projected, given.projected.shape[0]
+        x, steps = inputs.projected, inputs.projected.shape[0]
         units = x.shape[-1] // 3
         past = sums.past("forward")
-        past.views[0] = given.value
+        past.views[0] = inputs.value
         results = past.views[1:].unbind()
         gates = _rows(x, steps if keeps else 1, 3 * units)  # r, z, and what r multiplies
         news, memories = [_rows(x, steps if keeps else 1, units) for _ in range(2)]
@@ -397,24 +397,24 @@ class GRUCell:
         r = gates[..., :units].unbind()
         x_both, x_new = x[..., : 2 * units].unbind(), x[..., 2 * units :].unbind()
         all_gates, new, held = gates.unbind(), news.unbind(), memories.unbind()
-        weight, h = given.weight.t().contiguous(), given.h
+        weight, h = inputs.weight.t().contiguous(), inputs.h
         for rows in _blocks(past, steps):
             for k in rows:
                 j = k if keeps else 0
-                if given.bias is None:
+                if inputs.bias is None:
                     torch.mm(h, weight, out=all_gates[j])
                 else:
-                    torch.addmm(given.bias, h, weight, out=all_gates[j])
+                    torch.addmm(inputs.bias, h, weight, out=all_gates[j])
                 both[j].add_(x_both[k]).sigmoid_()
                 n = torch.addcmul(x_new[k], r[j], q[j], out=new[j]).tanh_()
                 m = held[j].copy_(past.memory(k + 1))
                 h = torch.lerp(n, m, z[j], out=results[k])
         sums.tell(past)
-        return Made(past.views[1:], past.values, (gates, news, memories) if keeps else ())
+        return Record(past.views[1:], past.values, (gates, news, memories) if keeps else ())
 
-    def pull(self, given: Given, made: Made, sums: Sums, out: Tensor, values: Tensor | None) -> Pulled:
+    def pull(self, inputs: Inputs, record: Record, sums: Sums, out: Tensor, values: Tensor | None) -> Cotangents:
         """See `Cell`."""
-        gates, news, memories = made.kept
+        gates, news, memories = record.kept
         steps, batch, width = gates.shape
         units = width // 3
         past = sums.past("backward")
@@ -434,7 +434,7 @@ class GRUCell:
                 j = k - first
                 g = past.memory(steps - 1 - k) + out[k]
                 if rows is not None:
-                    g = torch.addmm(g, rows, given.weight)
+                    g = torch.addmm(g, rows, inputs.weight)
                 if values is not None:
                     g = g + values[k]
                 torch.mul(parts[j], g[:, None], out=each[k])
@@ -444,9 +444,9 @@ class GRUCell:
         value = past.memory(steps)
         sums.tell(past)
         of_x = torch.cat([pulled[:, :, :2].flatten(2), pulled[:, :, 3]], dim=-1)
-        of_bias = None if given.bias is None else hidden.sum((0, 1))
-        of_weight = _of_weight(hidden, given.h, made.out)
-        return Pulled(of_x, rows @ given.weight, value, of_weight, of_bias, None, past.values)
+        of_bias = None if inputs.bias is None else hidden.sum((0, 1))
+        of_weight = _of_weight(hidden, inputs.h, record.out)
+        return Cotangents(of_x, rows @ inputs.weight, value, of_weight, of_bias, None, past.values)
 
 
 CELLS: dict[str, Cell] = {cell.name: cell for cell in (LSTMCell(), GRUCell())}
@@ -516,7 +516,7 @@ class Weights(NamedTuple):
 def weights_of(
     definition: GrunwaldLetnikov, alpha: Tensor, shape: torch.Size, like: Tensor, n: int, window: int | None
 ) -> Weights:
-    """Return the weights of orders alpha, [orders] in float64, for values [batch, units] of the dtype of `like`."""
+    """Return the weights of orders alpha, [orders] in float64, for values [batch, units] in the dtype of `like`."""
     orders = alpha.numel()
     if definition.bounds is not None:  # certified once between them, not for each alpha
         definition = replace(definition, alpha=alpha)
@@ -548,14 +548,16 @@ class Sums:
 
     Args:
         recurrence: Whose memory it is.
-        given: What the recurrence is computed from.
+        inputs: What the recurrence is computed from.
         needs_gradient: Whether there will be a backward pass.
         direction: Of the pass that asks for a plan; a backward pass without a forward pass before asks itself.
     """
 
-    def __init__(self, recurrence: Recurrence, given: Given, *, needs_gradient: bool, direction: Direction = "forward"):
-        self.recurrence, self.n, self._like = recurrence, given.projected.shape[0], given.value
-        self._alpha = given.alpha.detach().reshape(-1)
+    def __init__(
+        self, recurrence: Recurrence, inputs: Inputs, *, needs_gradient: bool, direction: Direction = "forward"
+    ):
+        self.recurrence, self.n, self._like = recurrence, inputs.projected.shape[0], inputs.value
+        self._alpha = inputs.alpha.detach().reshape(-1)
         definition, like, n, window = recurrence.definition, self._like, self.n, recurrence.window
         if definition.bounds is None and n * self._alpha.numel() <= _KEPT_LAGS:
             weights = _fixed(definition.alpha, like.shape, like.dtype, like.device, n, window)
@@ -632,24 +634,24 @@ def _toeplitz(weights: Tensor, nodes: Nodes | None, like: Tensor, n: int, window
     return Toeplitz(columns, nodes, fitted.to(like)[:, None, None])
 
 
-_GIVEN = (
+_SCHEMA = (
     "Tensor projected, Tensor h, Tensor value, Tensor alpha, Tensor weight, Tensor? bias, Tensor? projection, "
     "str cell, int window, float[] orders, float[] bounds"
 )
 _LIBRARY = torch.library.Library("hpfracc_nn", "FRAGMENT")
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
 # traced: whether a compiler's graph calls
-_LIBRARY.define(f"recurrence({_GIVEN}, bool traced=False) -> (Tensor, Tensor)", tags=_TAGS)
-_LIBRARY.define(f"recurrence_kept({_GIVEN}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)", tags=_TAGS)
+_LIBRARY.define(f"recurrence({_SCHEMA}, bool traced=False) -> (Tensor, Tensor)", tags=_TAGS)
+_LIBRARY.define(f"recurrence_kept({_SCHEMA}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)", tags=_TAGS)
 _LIBRARY.define(
-    f"recurrence_backward({_GIVEN}, Tensor[] made, Tensor out, Tensor values, bool learns) -> Tensor[]", tags=_TAGS
+    f"recurrence_backward({_SCHEMA}, Tensor[] made, Tensor out, Tensor values, bool learns) -> Tensor[]", tags=_TAGS
 )
 FORWARD = torch.ops.hpfracc_nn.recurrence.default
 KEPT = torch.ops.hpfracc_nn.recurrence_kept.default
 BACKWARD = torch.ops.hpfracc_nn.recurrence_backward.default
 
-_INPUTS = len(Given._fields)
-_ALPHA = Given._fields.index("alpha")
+_INPUTS = len(Inputs._fields)
+_ALPHA = Inputs._fields.index("alpha")
 _KEPT = 3  # tensors at most
 _ROWS = torch.contiguous_format
 _WHOLE = 0  # in place of a window: all of the past
@@ -666,7 +668,7 @@ class Names(NamedTuple):
     bounds: Sequence[float]
 
 
-def compiled(recurrence: Recurrence, given: Given) -> tuple[Tensor, Tensor]:
+def compiled(recurrence: Recurrence, inputs: Inputs) -> tuple[Tensor, Tensor]:
     """Return what the recurrence does, in a way that a compiler can follow.
 
     Raises:
@@ -679,15 +681,15 @@ def compiled(recurrence: Recurrence, given: Given) -> tuple[Tensor, Tensor]:
                 "a recurrent layer: torch.export needs the process-wide BackendManager; leave manager=None and "
                 "configure() that manager."
             )
-        return _outside(recurrence, given)
+        return _outside(recurrence, inputs)
     bounds = [] if definition.bounds is None else list(definition.bounds)
     orders = [] if bounds else list(definition.orders)
     window = _WHOLE if recurrence.window is None else recurrence.window
-    return FORWARD(*given, recurrence.cell.name, window, orders, bounds)  # type: ignore[no-any-return]
+    return FORWARD(*inputs, recurrence.cell.name, window, orders, bounds)  # type: ignore[no-any-return]
 
 
-def _outside(recurrence: Recurrence, given: Given) -> tuple[Tensor, Tensor]:
-    return recurrence(given)
+def _outside(recurrence: Recurrence, inputs: Inputs) -> tuple[Tensor, Tensor]:
+    return recurrence(inputs)
 
 
 uncompiled(_outside, "a graph cannot name a BackendManager of the caller's own; it runs outside")
@@ -698,26 +700,26 @@ uncompiled(_outside, "a graph cannot name a BackendManager of the caller's own; 
 
 def _run(*arguments: Any) -> tuple[Tensor, Tensor]:
     """Return the outputs and what is remembered of each step."""
-    out, values, *_ = _made(arguments, keeps=False)
+    out, values, *_ = _run_loop(arguments, keeps=False)
     return out, values
 
 
 def _run_kept(*arguments: Any) -> Found:
     """Return the same, and what the backward pass needs besides."""
-    return _made(arguments, keeps=True)
+    return _run_loop(arguments, keeps=True)
 
 
-def _made(arguments: Sequence[Any], *, keeps: bool) -> Found:
-    given, names, _ = _read(arguments)
-    if not given.projected.numel():
+def _run_loop(arguments: Sequence[Any], *, keeps: bool) -> Found:
+    inputs, names, _ = _read(arguments)
+    if not inputs.projected.numel():
         return _fake_kept(*arguments)
     recurrence = _recurrence(names)
     with plainly():
-        sums = Sums(recurrence, given, needs_gradient=keeps)
-        made = recurrence.cell.run(given, sums, keeps=keeps)
-        values = sums.layout.as_state(made.values)[1:, 0]
-        nothing = [given.projected.new_empty(0) for _ in range(_KEPT - len(made.kept))]
-        return _own(made.out), _own(values), *made.kept, *nothing
+        sums = Sums(recurrence, inputs, needs_gradient=keeps)
+        record = recurrence.cell.run(inputs, sums, keeps=keeps)
+        values = sums.layout.as_state(record.values)[1:, 0]
+        nothing = [inputs.projected.new_empty(0) for _ in range(_KEPT - len(record.kept))]
+        return _own(record.out), _own(values), *record.kept, *nothing
 
 
 def _fake(*arguments: Any) -> tuple[Tensor, Tensor]:
@@ -727,101 +729,101 @@ def _fake(*arguments: Any) -> tuple[Tensor, Tensor]:
 
 def _fake_kept(*arguments: Any) -> Found:
     """Return tensors of the same shapes."""
-    given, names, _ = _read(arguments)
-    x, cell = given.projected, CELLS[names.cell]
+    inputs, names, _ = _read(arguments)
+    x, cell = inputs.projected, CELLS[names.cell]
     n, batch, width = x.shape
     units = width // cell.gates
-    widths = [given.h.shape[-1], units, *(units * each for each in cell.keeps)]
+    widths = [inputs.h.shape[-1], units, *(units * each for each in cell.keeps)]
     nothing = [x.new_empty(0) for _ in range(_KEPT - len(cell.keeps))]
     return *(x.new_empty(n, batch, each) for each in widths), *nothing
 
 
 def _autograd(*arguments: Any) -> tuple[Tensor, Tensor]:
     """Choose who differentiates: for a compiler the pair of operations, for all others what they always do."""
-    given, names, traced = _read(arguments)
-    tensors = [each for each in given if each is not None]
-    moves, watched = has_tangent(*tensors), is_watched(given.projected)
+    inputs, names, traced = _read(arguments)
+    tensors = [each for each in inputs if each is not None]
+    moves, watched = has_tangent(*tensors), is_watched(inputs.projected)
     tracks = torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
     if torch._C._are_functorch_transforms_active() or (moves and not traced):
-        return _recurrence(names).formula(given)
+        return _recurrence(names).formula(inputs)
     if moves:
         raise RuntimeError(
             "a recurrent layer (x with a tangent): a compiled graph loses the tangents of its inputs; "
             "take forward mode inside the compiled function, or call it without torch.compile."
         )
     if tracks and not watched:
-        return _recurrence(names)(given)
+        return _recurrence(names)(inputs)
     if tracks:
-        return _Opaque.apply(names, *given)  # type: ignore[no-any-return]
+        return _Opaque.apply(names, *inputs)  # type: ignore[no-any-return]
     with torch._C._AutoDispatchBelowAutograd():
-        return FORWARD(*given, *names, watched or traced)  # type: ignore[no-any-return]
+        return FORWARD(*inputs, *names, watched or traced)  # type: ignore[no-any-return]
 
 
 class _Opaque(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, names: Names, *given: Tensor | None) -> tuple[Tensor, Tensor]:
-        found: Found = KEPT(*given, *names)
+    def forward(ctx: Any, names: Names, *inputs: Tensor | None) -> tuple[Tensor, Tensor]:
+        found: Found = KEPT(*inputs, *names)
         ctx.names = names
-        ctx.save_for_backward(*given, *found)
+        ctx.save_for_backward(*inputs, *found)
         return found[0], found[1]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         saved, learns = ctx.saved_tensors, ctx.needs_input_grad[1 + _ALPHA]
-        given, made = saved[:_INPUTS], saved[_INPUTS:]
-        found = iter(BACKWARD(*given, *ctx.names, list(made), grads[0], grads[1], learns))
-        return None, *(None if each is None else next(found) for each in given)
+        inputs, record = saved[:_INPUTS], saved[_INPUTS:]
+        found = iter(BACKWARD(*inputs, *ctx.names, list(record), grads[0], grads[1], learns))
+        return None, *(None if each is None else next(found) for each in inputs)
 
 
 # Backward
 
 
 def _run_backward(*arguments: Any) -> list[Tensor]:
-    """Return the gradients of all tensors that were given and are there, alpha's 0 where none is wanted."""
-    given, names, made, out, values, learns = _read_backward(arguments)
-    if not given.projected.numel():
-        return [torch.zeros_like(each, memory_format=_ROWS) for each in given if each is not None]
+    """Return the gradients in all inputs that are tensors; zeros for alpha where none is wanted."""
+    inputs, names, record, out, values, learns = _read_backward(arguments)
+    if not inputs.projected.numel():
+        return [torch.zeros_like(each, memory_format=_ROWS) for each in inputs if each is not None]
     recurrence = _recurrence(names)
     with plainly():
-        sums = Sums(recurrence, given, needs_gradient=True, direction="backward")
-        remembered = sums.layout.as_matrix(torch.cat([given.value[None], made[1]]))[:, :, None]
-        kept = Made(made[0], remembered, tuple(made[2 : 2 + len(recurrence.cell.keeps)]))
-        found = gradients_by_loop(recurrence, given, kept, sums, out, values, learns=learns)
+        sums = Sums(recurrence, inputs, needs_gradient=True, direction="backward")
+        remembered = sums.layout.as_matrix(torch.cat([inputs.value[None], record[1]]))[:, :, None]
+        kept = Record(record[0], remembered, tuple(record[2 : 2 + len(recurrence.cell.keeps)]))
+        found = gradients_by_loop(recurrence, inputs, kept, sums, out, values, learns=learns)
     return [
         torch.zeros_like(each, memory_format=_ROWS) if one is None else _own(one)
-        for one, each in zip(found, given, strict=True)
+        for one, each in zip(found, inputs, strict=True)
         if each is not None
     ]
 
 
 def _fake_backward(*arguments: Any) -> list[Tensor]:
-    given, *_ = _read_backward(arguments)
-    return [torch.empty_like(each, memory_format=_ROWS) for each in given if each is not None]
+    inputs, *_ = _read_backward(arguments)
+    return [torch.empty_like(each, memory_format=_ROWS) for each in inputs if each is not None]
 
 
 def _autograd_backward(*arguments: Any) -> list[Tensor]:
     """Take the plain formula where the gradients are themselves differentiated."""
-    given, names, _, out, values, _ = _read_backward(arguments)
-    tensors = [each for each in (*given, out, values) if each is not None]
+    inputs, names, _, out, values, _ = _read_backward(arguments)
+    tensors = [each for each in (*inputs, out, values) if each is not None]
     if (
         torch._C._are_functorch_transforms_active()
         or has_tangent(*tensors)
         or (torch.is_grad_enabled() and any(each.requires_grad for each in tensors))
     ):
-        return _formula_backward(_recurrence(names), given, out, values)
+        return _formula_backward(_recurrence(names), inputs, out, values)
     with torch._C._AutoDispatchBelowAutograd():
         return BACKWARD(*arguments)  # type: ignore[no-any-return]
 
 
-def _formula_backward(recurrence: Recurrence, given: Given, out: Tensor, values: Tensor) -> list[Tensor]:
+def _formula_backward(recurrence: Recurrence, inputs: Inputs, out: Tensor, values: Tensor) -> list[Tensor]:
     """Return the gradients, themselves differentiable."""
-    is_there = [each is not None for each in given]
+    is_there = [each is not None for each in inputs]
 
     def formula(*present: Tensor) -> tuple[Tensor, Tensor]:
         each = iter(present)
-        return recurrence.formula(Given(*(next(each) if there else None for there in is_there)))  # type: ignore[arg-type]
+        return recurrence.formula(Inputs(*(next(each) if there else None for there in is_there)))  # type: ignore[arg-type]
 
-    pull = torch.func.vjp(formula, *(each for each in given if each is not None))[1]
+    pull = torch.func.vjp(formula, *(each for each in inputs if each is not None))[1]
     return list(pull((out, values)))
 
 
@@ -853,22 +855,22 @@ def _one_by_one(operation: Any, count: int, in_dims: Sequence[Any], arguments: S
 # What all of them share
 
 
-def _read(arguments: Sequence[Any]) -> tuple[Given, Names, bool]:
+def _read(arguments: Sequence[Any]) -> tuple[Inputs, Names, bool]:
     """Return what stands behind the arguments; the dispatcher leaves out what has its default value."""
     last = _INPUTS + len(Names._fields)
     (traced,) = (*arguments[last:], False)[:1]
-    return Given(*arguments[:_INPUTS]), _names(arguments[_INPUTS:last]), traced
+    return Inputs(*arguments[:_INPUTS]), _names(arguments[_INPUTS:last]), traced
 
 
-def _read_backward(arguments: Sequence[Any]) -> tuple[Given, Names, list[Tensor], Tensor, Tensor, bool]:
+def _read_backward(arguments: Sequence[Any]) -> tuple[Inputs, Names, list[Tensor], Tensor, Tensor, bool]:
     last = _INPUTS + len(Names._fields)
-    made, out, values, learns = arguments[last:]
-    return Given(*arguments[:_INPUTS]), _names(arguments[_INPUTS:last]), made, out, values, learns
+    record, out, values, learns = arguments[last:]
+    return Inputs(*arguments[:_INPUTS]), _names(arguments[_INPUTS:last]), record, out, values, learns
 
 
-def _names(given: Sequence[Any]) -> Names:
+def _names(inputs: Sequence[Any]) -> Names:
     """A program of AOTInductor hands over None where a list is empty."""
-    known: list[Any] = [() if each is None else each for each in given]
+    known: list[Any] = [() if each is None else each for each in inputs]
     return Names(*known)
 
 

@@ -23,7 +23,7 @@ from hpfracc_nn.fractional.torch.parameters import Alpha, check_place
 from hpfracc_nn.fractional.torch.streaming import StreamState
 from hpfracc_nn.layers.order import averaging
 from hpfracc_nn.layers.torch.fractional import place_of, started, with_weights_of
-from hpfracc_nn.layers.torch.recurrence import CELLS, Cell, Given, Recurrence, compiled, lag_weights, operation
+from hpfracc_nn.layers.torch.recurrence import CELLS, Cell, Inputs, Recurrence, compiled, lag_weights, operation
 from hpfracc_nn.selection import BackendManager, given_manager
 
 Hidden = tuple[Tensor, Tensor]  # h and c, or h twice
@@ -41,23 +41,22 @@ class Recurrent(nn.RNNBase):
 
     def __init__(
         self,
-        mode: str,
         input_size: int,
         hidden_size: int,
-        num_layers: int,
-        bias: bool,
-        batch_first: bool,
-        dropout: float,
-        bidirectional: bool,
-        proj_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
         *,
-        alpha: float | Sequence[float] | Alpha,
-        learn_alpha: bool,
-        bounds: tuple[float, float] | None,
-        memory: int | None,
-        manager: BackendManager | None,
-        device: torch.device | str | None,
-        dtype: torch.dtype | None,
+        alpha: float | Sequence[float] | Alpha = 0.5,
+        learn_alpha: bool = False,
+        bounds: tuple[float, float] | None = None,
+        memory: int | None = None,
+        manager: BackendManager | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ):
         owner = type(self).__name__
         check_place(owner, device, dtype)
@@ -71,7 +70,7 @@ class Recurrent(nn.RNNBase):
             errors.claim(owner, "bidirectional", bidirectional),
             errors.count(owner, "proj_size", proj_size, 0),
         )
-        super().__init__(mode, *options, device, dtype)
+        super().__init__(self.ordinary.__name__, *options, device, dtype)
         definition, order = started(
             owner,
             GrunwaldLetnikov(0.5),
@@ -161,7 +160,7 @@ class Recurrent(nn.RNNBase):
         projected = F.linear(x, weights["weight_ih"], self._input_bias(weights))
         with _exactly(x.device):
             begin = None if start is None else (start[0][number], start[1][number])
-            given = self._given(projected, weights, alpha, begin)
+            given = self._inputs(projected, weights, alpha, begin)
             recurrence = Recurrence(self.cell, self.site, self.memory, self.definition)
             out, values = compiled(recurrence, given) if torch.compiler.is_compiling() else recurrence(given)
         out, values = out.to(projected.dtype), values.to(projected.dtype)
@@ -180,7 +179,7 @@ class Recurrent(nn.RNNBase):
         """What is added to the output's part of the gates."""
         return weights.get("bias_hh")
 
-    def _given(self, projected: Tensor, weights: dict[str, Tensor], alpha: Tensor, start: Hidden | None) -> Given:
+    def _inputs(self, projected: Tensor, weights: dict[str, Tensor], alpha: Tensor, start: Hidden | None) -> Inputs:
         """Return what a recurrence takes, in the dtype that it is computed in."""
         dtype = torch.promote_types(projected.dtype, torch.float32)
         if start is None:
@@ -189,7 +188,7 @@ class Recurrent(nn.RNNBase):
             start = zeros, (projected.new_zeros(*shape, self.hidden_size) if self.proj_size else zeros)
         hidden = self._hidden_bias(weights)
         projection = weights.get("weight_hr")
-        return Given(
+        return Inputs(
             projected.to(dtype),
             start[0].to(dtype),
             start[1].to(dtype),
@@ -295,7 +294,7 @@ class Recurrent(nn.RNNBase):
             with _exactly(x.device):
                 memory = state.memory[layer]
                 m = recalled(owner, memory, state.h[layer].dtype, self._source())
-                given = self._given(projected[None], weights, projected.new_empty(0), (state.h[layer], m))
+                given = self._inputs(projected[None], weights, projected.new_empty(0), (state.h[layer], m))
                 h, value = self.cell.step(given, given.projected[0], given.h, m)
                 memories.append(remembered(owner, value, memory, self._source()))
             hs.append(h)
@@ -382,44 +381,6 @@ class FractionalLSTM(Recurrent):
 
     cell: ClassVar[Cell] = CELLS["lstm"]
     ordinary: ClassVar[type[nn.RNNBase]] = nn.LSTM
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        proj_size: int = 0,
-        *,
-        alpha: float | Sequence[float] | Alpha = 0.5,
-        learn_alpha: bool = False,
-        bounds: tuple[float, float] | None = None,
-        memory: int | None = None,
-        manager: BackendManager | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ):
-        super().__init__(
-            "LSTM",
-            input_size,
-            hidden_size,
-            num_layers,
-            bias,
-            batch_first,
-            dropout,
-            bidirectional,
-            proj_size,
-            alpha=alpha,
-            learn_alpha=learn_alpha,
-            bounds=bounds,
-            memory=memory,
-            manager=manager,
-            device=device,
-            dtype=dtype,
-        )
 
     @classmethod
     def from_torch(cls, module: nn.LSTM, **options: Any) -> Self:
@@ -558,7 +519,6 @@ class FractionalGRU(Recurrent):
         dtype: torch.dtype | None = None,
     ):
         super().__init__(
-            "GRU",
             input_size,
             hidden_size,
             num_layers,
@@ -566,7 +526,6 @@ class FractionalGRU(Recurrent):
             batch_first,
             dropout,
             bidirectional,
-            0,
             alpha=alpha,
             learn_alpha=learn_alpha,
             bounds=bounds,

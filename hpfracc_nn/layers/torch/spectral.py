@@ -22,7 +22,7 @@ from hpfracc_nn.layers.multipliers import (
     check_numbers,
     multiplier_bounds,
     multiplier_of,
-    told,
+    options_text,
 )
 from hpfracc_nn.selection import BackendManager, given_manager
 
@@ -122,7 +122,7 @@ class SpectralFractional(nn.Module):
     def extra_repr(self) -> str:
         alpha = "learn_alpha=True" if self.learn_alpha else f"alpha={self.definition.alpha}"
         channels = "" if self.channels is None else f", channels={self.channels}"
-        return f"{alpha}, {told(self.definition)}{channels}, dt={self.dt}, dim={self.dim}"
+        return f"{alpha}, {options_text(self.definition)}{channels}, dt={self.dt}, dim={self.dim}"
 
     def _order(
         self,

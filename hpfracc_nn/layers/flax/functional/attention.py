@@ -15,7 +15,7 @@ from jax import numpy as jnp
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.jax.arrays import Array, computed_in, of_numpy
 from hpfracc_nn.fractional.jax.sharding import unplaced
-from hpfracc_nn.layers.flax.functional.attention_ops import Attention, Given, attended
+from hpfracc_nn.layers.flax.functional.attention_ops import Attention, Inputs, attended
 from hpfracc_nn.layers.flax.functional.core import (
     BIAS_INIT,
     Alpha,
@@ -339,7 +339,7 @@ class FractionalAttention(Ordered):
         share = 1 - self.dropout_rate
         attention = Attention(self.dimension, self.bandwidth, is_causal, need_weights, share)  # type: ignore[arg-type]
         orders = self._orders(params, key)
-        return attended(attention, Given(q, k, v, bias, orders, dropout_key if share < 1 else None), self.manager)
+        return attended(attention, Inputs(q, k, v, bias, orders, dropout_key if share < 1 else None), self.manager)
 
     def _extended(self, params: Params, name: str, x: Array) -> Array:
         """Return keys or values with the learned one and the one of zeros."""

@@ -33,25 +33,25 @@ from hpfracc_nn.selection import (
 )
 
 
-def attended(attention: Attention, given: Given, manager: BackendManager | None) -> Averages:
+def attended(attention: Attention, inputs: Inputs, manager: BackendManager | None) -> Averages:
     """Return averages [batch, heads, queries, values] and weights; half precision is computed in float32.
 
-    A kernel's `run(attention, given, items)` is a pure function that JAX differentiates; it gets the numbers of the
+    A kernel's `run(attention, inputs, items)` is a pure function that JAX differentiates; it gets the numbers of the
     items of the batch too.
     """
-    dtype = given.q.dtype
+    dtype = inputs.q.dtype
     wide = at_least_single(dtype)
     if wide != dtype:
-        cast = given._replace(**{name: getattr(given, name).astype(wide) for name in ("q", "k", "v")})
-        cast = cast._replace(bias=None if given.bias is None else given.bias.astype(wide))
+        cast = inputs._replace(**{name: getattr(inputs, name).astype(wide) for name in ("q", "k", "v")})
+        cast = cast._replace(bias=None if inputs.bias is None else inputs.bias.astype(wide))
         y, weights = attended(attention, cast, manager)
         return y.astype(dtype), None if weights is None else weights.astype(dtype)
-    if 0 in given.q.shape or 0 in given.k.shape:
-        return attention.formula(given, jnp.arange(given.q.shape[2]), jnp.arange(given.q.shape[0]))
+    if 0 in inputs.q.shape or 0 in inputs.k.shape:
+        return attention.formula(inputs, jnp.arange(inputs.q.shape[2]), jnp.arange(inputs.q.shape[0]))
     site = given_manager("FractionalAttention", manager).shared_site(ATTENTION, "jax", "FractionalAttention")
-    facts = (given.q.shape, given.k.shape[2], str(dtype), attention.needs_weights)
+    facts = (inputs.q.shape, inputs.k.shape[2], str(dtype), attention.needs_weights)
     plan = site.pick_traced(facts, lambda: workload(*facts))
-    found: Averages = carried_out(_TRACED, site, plan, attention, given)
+    found: Averages = carried_out(_TRACED, site, plan, attention, inputs)
     return found
 
 
@@ -74,29 +74,29 @@ def workload(shape: tuple[int, ...], keys: int, dtype: str, needs_weights: bool)
     )
 
 
-def _run(plan: Plan, attention: Attention, given: Given) -> Averages:
+def _run(plan: Plan, attention: Attention, inputs: Inputs) -> Averages:
     plan.kernel.calls["run"] += 1
-    found: Averages = _computed(attention, plan.kernel, plan.chunk, given)
+    found: Averages = _computed(attention, plan.kernel, plan.chunk, inputs)
     return found
 
 
 @partial(jax.jit, static_argnames=("attention", "kernel", "rows"))
-def _computed(attention: Attention, kernel: Kernel, rows: int | None, given: Given) -> Averages:
+def _computed(attention: Attention, kernel: Kernel, rows: int | None, inputs: Inputs) -> Averages:
     """The kernel's result, of so many heads at a time where memory is short."""
-    return unplaced(partial(_by, attention, kernel, rows), given)  # type: ignore[no-any-return]
+    return unplaced(partial(_by, attention, kernel, rows), inputs)  # type: ignore[no-any-return]
 
 
-def _by(attention: Attention, kernel: Kernel, rows: int | None, given: Given) -> Averages:
-    items = jnp.arange(given.q.shape[0])
-    if rows is None or fits(rows // given.q.shape[1], given.q.shape[0]):
-        return kernel.run(attention, given, items)  # type: ignore[no-any-return]
-    return by_items(given, items, rows // given.q.shape[1], lambda one, item: kernel.run(attention, one, item))
+def _by(attention: Attention, kernel: Kernel, rows: int | None, inputs: Inputs) -> Averages:
+    items = jnp.arange(inputs.q.shape[0])
+    if rows is None or fits(rows // inputs.q.shape[1], inputs.q.shape[0]):
+        return kernel.run(attention, inputs, items)  # type: ignore[no-any-return]
+    return by_items(inputs, items, rows // inputs.q.shape[1], lambda one, item: kernel.run(attention, one, item))
 
 
 _TRACED = Work(_run, is_timed=False)  # what is traced tells no time, and what is computed is waited for by nobody
 
 
-class Given(NamedTuple):
+class Inputs(NamedTuple):
     """The arrays of a call.
 
     Attributes:
@@ -135,22 +135,22 @@ class Attention:
     needs_weights: bool = False
     share: float = 1.0
 
-    def formula(self, given: Given, queries: Array, items: Array) -> tuple[Array, Array | None]:
+    def formula(self, inputs: Inputs, queries: Array, items: Array) -> tuple[Array, Array | None]:
         """Return averages [batch, heads, queries, values] and weights.
 
         The weights of a query that sees no key are zeros, and it has no slope.
 
         Args:
-            given: Some of the items of a batch, and some of their queries.
+            inputs: Some of the items of a batch, and some of their queries.
             queries: The numbers of those queries, [queries].
             items: The numbers of those items, [batch].
         """
-        q = given.q * (1 / self.bandwidth)
-        products = jnp.einsum("bhqd,bhkd->bhqk", q, given.k)
-        if not given.k.shape[2]:
-            return jnp.einsum("bhqk,bhkd->bhqd", products, given.v), products if self.needs_weights else None
-        hidden = self._hidden(given, queries)
-        logarithms = self._logarithms(given, q, products, hidden)
+        q = inputs.q * (1 / self.bandwidth)
+        products = jnp.einsum("bhqd,bhkd->bhqk", q, inputs.k)
+        if not inputs.k.shape[2]:
+            return jnp.einsum("bhqk,bhkd->bhqd", products, inputs.v), products if self.needs_weights else None
+        hidden = self._hidden(inputs, queries)
+        logarithms = self._logarithms(inputs, q, products, hidden)
         if hidden is None:
             weights = jax.nn.softmax(logarithms, axis=-1)
         else:
@@ -158,37 +158,37 @@ class Attention:
             # Zeros first, because the softmax of a row of minus infinities is NaN, and so is its slope.
             logarithms = jnp.where(is_blind, 0, jnp.where(hidden, -jnp.inf, logarithms))
             weights = jnp.where(is_blind, 0, jax.nn.softmax(logarithms, axis=-1))
-        if given.key is not None:
-            kept = self._kept(given.key, queries, items, weights.shape)
+        if inputs.key is not None:
+            kept = self._kept(inputs.key, queries, items, weights.shape)
             weights = jnp.where(kept, weights / self.share if self.share else weights, 0)
-        return jnp.einsum("bhqk,bhkd->bhqd", weights, given.v), weights if self.needs_weights else None
+        return jnp.einsum("bhqk,bhkd->bhqd", weights, inputs.v), weights if self.needs_weights else None
 
-    def _logarithms(self, given: Given, q: Array, products: Array, hidden: Array | None) -> Array:
+    def _logarithms(self, inputs: Inputs, q: Array, products: Array, hidden: Array | None) -> Array:
         """Return those of the weights, up to a number for each query, from what was divided by the bandwidth."""
-        if given.alpha is None:
+        if inputs.alpha is None:
             found = 2 * products
         else:
-            exponent = (self.dimension + given.alpha)[None, :, None, None].astype(products.dtype)
-            found = -exponent * jnp.log1p(self._distances(given, q, products, hidden))
-        return found if given.bias is None else found + given.bias
+            exponent = (self.dimension + inputs.alpha)[None, :, None, None].astype(products.dtype)
+            found = -exponent * jnp.log1p(self._distances(inputs, q, products, hidden))
+        return found if inputs.bias is None else found + inputs.bias
 
-    def _distances(self, given: Given, q: Array, products: Array, hidden: Array | None) -> Array:
+    def _distances(self, inputs: Inputs, q: Array, products: Array, hidden: Array | None) -> Array:
         """Return the distances from queries to lifted keys, in square roots of the bandwidth."""
-        squares = jnp.square(given.k).sum(-1)[..., None, :] * (1 / self.bandwidth)  # [batch, heads, 1, keys]
+        squares = jnp.square(inputs.k).sum(-1)[..., None, :] * (1 / self.bandwidth)  # [batch, heads, 1, keys]
         radius = (squares if hidden is None else jnp.where(hidden, 0, squares)).max(-1, keepdims=True)
-        own = (q * given.q).sum(-1, keepdims=True)
+        own = (q * inputs.q).sum(-1, keepdims=True)
         squared = own + radius - 2 * products
         # The square root has no slope at 0; what is below is rounding.
         return jnp.sqrt(jnp.maximum(squared, jnp.finfo(squared.dtype).eps))
 
-    def _hidden(self, given: Given, queries: Array) -> Array | None:
+    def _hidden(self, inputs: Inputs, queries: Array) -> Array | None:
         """Return which keys a query does not see, of a shape that broadcasts; None where it sees all."""
         later = None
         if self.is_causal:
-            later = jnp.arange(given.k.shape[2])[None] > queries[:, None]
-        if given.bias is None:
+            later = jnp.arange(inputs.k.shape[2])[None] > queries[:, None]
+        if inputs.bias is None:
             return None if later is None else later[None, None]
-        bias = jax.lax.stop_gradient(given.bias)
+        bias = jax.lax.stop_gradient(inputs.bias)
         bias = bias if later is None else jnp.where(later[None, None], -jnp.inf, bias)
         return (bias == -jnp.inf) | (bias < bias.max(-1, keepdims=True) - NEGLIGIBLE)
 
@@ -206,25 +206,25 @@ class Attention:
 Averages = tuple[Array, Array | None]
 
 
-def by_items(given: Given, items: Array, together: int, run: Callable[[Given, Array], Averages]) -> Averages:
+def by_items(inputs: Inputs, items: Array, together: int, run: Callable[[Inputs, Array], Averages]) -> Averages:
     """Return the averages of all items, so many of which are computed at a time.
 
     Args:
-        given: The arrays of all.
+        inputs: The arrays of all.
         items: Their numbers, [batch].
         together: How many at a time.
         run: A function of the arrays of one item, whose batch is 1, and of its number, [1].
     """
-    bias = given.bias
+    bias = inputs.bias
     is_own = bias is not None and bias.shape[0] > 1  # of each item, not of all
 
     def of_item(one: tuple[Array, Array, Array, Array, Array | None]) -> Averages:
         item, q, k, v, own = one
         mask = own[None] if is_own and own is not None else bias
-        y, weights = run(given._replace(q=q[None], k=k[None], v=v[None], bias=mask), item[None])
+        y, weights = run(inputs._replace(q=q[None], k=k[None], v=v[None], bias=mask), item[None])
         return y[0], None if weights is None else weights[0]
 
-    each = items, given.q, given.k, given.v, bias if is_own else None
+    each = items, inputs.q, inputs.k, inputs.v, bias if is_own else None
     found: Averages = jax.lax.map(of_item, each, batch_size=min(items.size, max(1, together)))
     return found
 
@@ -234,8 +234,8 @@ _BACK = 2  # a backward pass, in forward passes
 _HELD = 4  # arrays of the weights' size that exist at once
 
 
-def _run_dense(attention: Attention, given: Given, items: Array) -> Averages:
-    return attention.formula(given, jnp.arange(given.q.shape[2]), items)
+def _run_dense(attention: Attention, inputs: Inputs, items: Array) -> Averages:
+    return attention.formula(inputs, jnp.arange(inputs.q.shape[2]), items)
 
 
 def _pairs(workload: Workload) -> float:
@@ -261,11 +261,11 @@ BLOCK = 1 << 18  # weights: 1 MiB in float32
 _CALLS = 8  # of XLA's in a step of the scan
 
 
-def _run_blocks(attention: Attention, given: Given, items: Array) -> Averages:
-    _, heads, queries, _ = given.q.shape
-    rows = _rows_of(heads, queries, given.k.shape[2])
-    together = BLOCK // (heads * rows * given.k.shape[2])
-    return by_items(given, items, together, lambda one, item: _in_blocks(attention, one, item, rows))
+def _run_blocks(attention: Attention, inputs: Inputs, items: Array) -> Averages:
+    _, heads, queries, _ = inputs.q.shape
+    rows = _rows_of(heads, queries, inputs.k.shape[2])
+    together = BLOCK // (heads * rows * inputs.k.shape[2])
+    return by_items(inputs, items, together, lambda one, item: _in_blocks(attention, one, item, rows))
 
 
 def _rows_of(heads: int, queries: int, keys: int) -> int:
@@ -273,7 +273,7 @@ def _rows_of(heads: int, queries: int, keys: int) -> int:
     return max(1, min(queries, BLOCK // (heads * keys)))
 
 
-def _in_blocks(attention: Attention, one: Given, item: Array, rows: int) -> Averages:
+def _in_blocks(attention: Attention, one: Inputs, item: Array, rows: int) -> Averages:
     """The averages of one item."""
     queries = one.q.shape[2]
     count = -(-queries // rows)

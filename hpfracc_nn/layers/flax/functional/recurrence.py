@@ -49,8 +49,8 @@ class Before(NamedTuple):
     past: Past
 
 
-class Made(NamedTuple):
-    """What a recurrence has made.
+class Record(NamedTuple):
+    """What a recurrence has record.
 
     Attributes:
         out: The outputs, [n, batch, outputs].
@@ -84,7 +84,7 @@ def spread(before: Before, x: Array, others: Any) -> Before:
 
 
 @partial(jax.jit, static_argnames=("cell", "lags"))
-def recurrence(cell: Cell, weights: Weights, x: Array, before: Before, lags: Lags, taps: Taps) -> Made:
+def recurrence(cell: Cell, weights: Weights, x: Array, before: Before, lags: Lags, taps: Taps) -> Record:
     """Take all steps.
 
     Args:
@@ -98,7 +98,7 @@ def recurrence(cell: Cell, weights: Weights, x: Array, before: Before, lags: Lag
     return unplaced(partial(_taken, cell, lags), weights, x, before, taps)  # type: ignore[no-any-return]
 
 
-def _taken(cell: Cell, lags: Lags, weights: Weights, x: Array, before: Before, taps: Taps) -> Made:
+def _taken(cell: Cell, lags: Lags, weights: Weights, x: Array, before: Before, taps: Taps) -> Record:
     n, length = x.shape[0], block_of(x.shape[0])
     blocks = -(-n // length)
     before = spread(before, x[0], (weights, taps))
@@ -118,22 +118,22 @@ def _taken(cell: Cell, lags: Lags, weights: Weights, x: Array, before: Before, t
 
     _, (out, values, pasts) = jax.lax.scan(block, (before.h, before.past), x)
     out, values = (each.reshape(blocks * length, *each.shape[2:])[:n] for each in (out, values))
-    return Made(out, values, pasts)
+    return Record(out, values, pasts)
 
 
 @partial(jax.jit, static_argnames=("lags",))
-def after(made: Made, before: Before, lags: Lags, steps: Array) -> Before:
+def after(record: Record, before: Before, lags: Lags, steps: Array) -> Before:
     """Return what the next step is computed from, after the first `steps` of each series, [batch]."""
-    n, length = made.values.shape[0], block_of(made.values.shape[0])
+    n, length = record.values.shape[0], block_of(record.values.shape[0])
     item, index = jnp.arange(steps.shape[0]), jnp.maximum(steps - 1, 0)
     number = index // length
     rows = number[None] * length + jnp.arange(length)[:, None]
-    values = made.values[jnp.minimum(rows, n - 1), item[None]]  # what lies behind `steps` is not looked at
-    past = Past(*(each[number, item] for each in made.pasts))
+    values = record.values[jnp.minimum(rows, n - 1), item[None]]  # what lies behind `steps` is not looked at
+    past = Past(*(each[number, item] for each in record.pasts))
     has_begun = (steps > 0)[:, None]
     return Before(
-        jnp.where(has_begun, made.out[index, item], before.h),
-        jnp.where(has_begun, made.values[index, item], before.value),
+        jnp.where(has_begun, record.out[index, item], before.h),
+        jnp.where(has_begun, record.values[index, item], before.value),
         lags.advanced(past, values, steps - number * length),
     )
 

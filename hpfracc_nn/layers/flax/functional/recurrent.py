@@ -54,26 +54,29 @@ def orthogonal_init(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32
     return jax.nn.initializers.orthogonal()(key, shape, wide).astype(dtype)
 
 
+@dataclass(frozen=True)
 class Recurrent(Ordered):
-    """The layers' own part; see `FractionalLSTM` and `FractionalGRU`, which have the fields."""
+    """The fields and calls of both layers; see `FractionalLSTM` and `FractionalGRU`."""
 
-    kind: ClassVar[str]
     in_features: int
     hidden_features: int
-    num_layers: int
-    use_bias: bool
-    dropout_rate: float
-    bidirectional: bool
-    alpha: Any
-    learn_alpha: bool
-    bounds: tuple[float, float] | None
-    memory: int | None
-    dim: int
-    dtype: Any
-    kernel_init: Initializer
-    recurrent_kernel_init: Initializer
-    bias_init: Initializer
-    proj_size: int = 0
+    num_layers: int = 1
+    use_bias: bool = True
+    dropout_rate: float = 0.0
+    bidirectional: bool = False
+    _: KW_ONLY
+    alpha: float | Sequence[float] | Alpha = 0.5
+    learn_alpha: bool = False
+    bounds: tuple[float, float] | None = None
+    memory: int | None = None
+    dim: int = -2
+    dtype: Any = None
+    kernel_init: Initializer = kernel_init
+    recurrent_kernel_init: Initializer = orthogonal_init
+    bias_init: Initializer = BIAS_INIT
+
+    kind: ClassVar[str]
+    proj_size = 0
 
     def __post_init__(self) -> None:
         owner = type(self).__name__
@@ -377,23 +380,7 @@ class FractionalLSTM(Recurrent):
         (8, 100, 16)
     """
 
-    in_features: int
-    hidden_features: int
-    num_layers: int = 1
-    use_bias: bool = True
-    dropout_rate: float = 0.0
-    bidirectional: bool = False
     proj_size: int = 0
-    _: KW_ONLY
-    alpha: float | Sequence[float] | Alpha = 0.5
-    learn_alpha: bool = False
-    bounds: tuple[float, float] | None = None
-    memory: int | None = None
-    dim: int = -2
-    dtype: Any = None
-    kernel_init: Initializer = kernel_init
-    recurrent_kernel_init: Initializer = orthogonal_init
-    bias_init: Initializer = BIAS_INIT
 
     kind: ClassVar[str] = "lstm"
 
@@ -445,23 +432,6 @@ class FractionalGRU(Recurrent):
         >>> core(core.init(jax.random.key(0)), jnp.ones((8, 100, 3))).shape
         (8, 100, 16)
     """
-
-    in_features: int
-    hidden_features: int
-    num_layers: int = 1
-    use_bias: bool = True
-    dropout_rate: float = 0.0
-    bidirectional: bool = False
-    _: KW_ONLY
-    alpha: float | Sequence[float] | Alpha = 0.5
-    learn_alpha: bool = False
-    bounds: tuple[float, float] | None = None
-    memory: int | None = None
-    dim: int = -2
-    dtype: Any = None
-    kernel_init: Initializer = kernel_init
-    recurrent_kernel_init: Initializer = orthogonal_init
-    bias_init: Initializer = BIAS_INIT
 
     kind: ClassVar[str] = "gru"
 
