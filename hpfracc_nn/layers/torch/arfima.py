@@ -356,12 +356,12 @@ class ARFIMA(nn.Module):
         return f"{lags}, {alpha}, dim={self.dim}"
 
     def _present(self) -> Tensor:
-        """All parameters, float64 on the CPU."""
+        """Return all parameters, float64 on the CPU."""
         return torch.cat([each.detach().reshape(-1).to("cpu", torch.float64) for each in self.parameters()])
 
     @property
     def _rounding(self) -> float:
-        """How far a cast of the parameters moves them: to float32 and back is no change."""
+        """Return the largest relative change of a parameter that a cast to float32 and back may cause."""
         return 4 * max(torch.finfo(torch.float32).eps, *(torch.finfo(each.dtype).eps for each in self.parameters()))
 
     @property

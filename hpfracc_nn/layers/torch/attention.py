@@ -25,7 +25,7 @@ _OWNER = "FractionalAttention"
 
 
 class Projections(nn.Module):
-    """What `nn.MultiheadAttention` has besides the weights of the average: its parameters, and what they do.
+    """The projections of `nn.MultiheadAttention`: its parameters, under torch's names.
 
     Args:
         owner: Who asks, for messages.
@@ -140,7 +140,7 @@ class Projections(nn.Module):
         return self._extended(k, self.bias_k), self._extended(v, self.bias_v)
 
     def _extended(self, x: Tensor, learned: Tensor | None) -> Tensor:
-        """Return keys or values with the learned one and the one of zeros."""
+        """Return keys or values with the learned vector and the zero vector appended."""
         batch, heads, _, size = x.shape
         parts = [x]
         if learned is not None:
@@ -401,7 +401,7 @@ class FractionalAttention(Projections):
         device: torch.device | str | None,
         dtype: torch.dtype | None,
     ) -> None:
-        """Check the orders, and make or take the learned ones."""
+        """Check alpha, and store the fixed orders or the module of the learned ones."""
         self.learn_alpha = errors.claim(_OWNER, "learn_alpha", learn_alpha) or isinstance(alpha, Alpha)
         if isinstance(alpha, Alpha):
             attention_bounds(_OWNER, alpha.taken_by(_OWNER, bounds, (self.num_heads,) if alpha.shape else ()))
@@ -423,7 +423,7 @@ class FractionalAttention(Projections):
         is_causal: bool,
         needs_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return averages and weights of the keys and those that are added to them."""
+        """Return averages and weights over the keys and the bias and zero keys appended to them."""
         more = self.added
         if more and is_causal:
             hidden = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).triu(1)

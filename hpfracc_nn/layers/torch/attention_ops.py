@@ -163,7 +163,7 @@ class Inputs(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """What is computed, and of what.
+    """The options of a call that are no tensors.
 
     Args:
         dimension: The space's, to which alpha is added in the exponent.
@@ -201,7 +201,7 @@ class Attention:
         return weights @ inputs.v, weights if self.needs_weights else None
 
     def _logarithms(self, inputs: Inputs, q: Tensor, products: Tensor, hidden: Tensor | None) -> Tensor:
-        """Return those of the weights, up to a number for each query.
+        """Return the logarithms of the weights up to a constant per query.
 
         Queries `q` and their products with the keys come divided by the bandwidth.
         """
@@ -317,7 +317,7 @@ def pulled(
 
 
 def _where(inputs: Inputs, some: slice, queries: slice, keys: slice) -> Iterator[tuple[slice, ...]]:
-    """Yield where in q, k, v, bias and alpha the gradients of a part belong."""
+    """Yield the slices of q, k, v, bias and alpha that a part's gradients are added to."""
     every = slice(None)
     yield some, every, queries
     yield some, every, keys
@@ -363,7 +363,7 @@ def _cost_dense(workload: Workload) -> Cost:
 
 
 def _saved(workload: Workload) -> float:
-    """Queries, keys and values."""
+    """Return the bytes saved for the backward pass: queries, keys and values."""
     return float(workload.bytes + 2 * workload.rows * workload.exponentials * workload.width * workload.itemsize)
 
 

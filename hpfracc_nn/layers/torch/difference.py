@@ -205,7 +205,7 @@ class FractionalDifference(StateMetadata):
         return list(self.parts)  # type: ignore[arg-type]
 
     def _take(self, order: Alpha, bounds: tuple[float, float]) -> None:
-        """Make the bank of one part, whose orders are given as a module."""
+        """Set up a bank of one part from an `Alpha`."""
         self.bounds = bounds
         self._parts = [(np.arange(self.channels * self.orders), bounds)]
         self._definitions = [GrunwaldLetnikov(bounds[1], bounds=bounds)]
@@ -218,7 +218,7 @@ class FractionalDifference(StateMetadata):
         device: torch.device | str | None,
         dtype: torch.dtype | None,
     ) -> None:
-        """Make the parts of a bank whose orders are given in numbers."""
+        """Set up the parts of a bank from first values and bounds."""
         owner = "FractionalDifference"
         low, high = self.bounds = GrunwaldLetnikov(middle(owner, bounds), bounds=bounds).interval
         check_no_module(owner, "init", init)
@@ -238,14 +238,14 @@ class FractionalDifference(StateMetadata):
         ]
 
     def _split(self, x: Tensor, where: int) -> list[Tensor]:
-        """What each part of the bank sees: its orders' channels."""
+        """Return the input of each part of the bank: x repeated to one channel per order."""
         if len(self._parts) == 1:
             return [x if self.orders == 1 else x.repeat_interleave(self.orders, dim=where)]
         sources = (torch.as_tensor(index // self.orders, device=x.device) for index, _ in self._parts)
         return [x.index_select(where, source) for source in sources]
 
     def _joined(self, parts: list[Tensor], where: int) -> Tensor:
-        """The parts' results in the orders' own order."""
+        """Return the parts' outputs joined along the channels, in the sequence of the orders."""
         if len(parts) == 1:
             return parts[0]
         order = torch.as_tensor(self._inverse, device=parts[0].device)
@@ -256,7 +256,7 @@ class FractionalDifference(StateMetadata):
         return apply_at("FractionalDifference", x, self._definitions[number], self.dt, axis, self.site, alpha)
 
     def _definition(self, number: int) -> GrunwaldLetnikov:
-        """One part's definition, with its present orders."""
+        """Return the definition of one part, with its present orders."""
         definition = self._definitions[number]
         return replace(definition, alpha=self.parts[number]()) if self.learn_alpha else definition
 
@@ -426,7 +426,7 @@ class RoughnessFeatures(nn.Module):
 def _orders(
     alpha: Any, bounds: Any, channels: int, orders: int, learn_alpha: bool
 ) -> tuple[float | Sequence[float] | Alpha | None, tuple[float, float] | None]:
-    """Return the orders, and where they stay, as `FractionalDifference` takes them: an `Alpha` has its own bounds."""
+    """Return (init, bounds) for `FractionalDifference`; an `Alpha` has its own bounds."""
     if isinstance(alpha, Alpha):
         return alpha, bounds
     check_no_module(_OWNER, "alpha", alpha)

@@ -182,7 +182,7 @@ class FractionalLayer(nn.Module):
         return Source(type(self).__name__, self.definition, self.learn_alpha, self.dt)
 
     def _present(self, ndim: int, axis: int) -> Definition:
-        """The definition with the present alpha, shaped to fit x."""
+        """Return the definition with the present alpha, shaped to broadcast with x."""
         definition = self.definition
         if self.learn_alpha:
             return replace(definition, alpha=self._aligned(self.order(), ndim, axis))
@@ -196,7 +196,7 @@ class FractionalLayer(nn.Module):
         return f"{alpha}, {options_text(self.definition)}{channels}, dt={self.dt:g}, dim={self.dim}"
 
     def _order_shape(self, given: tuple[int, ...]) -> tuple[int, ...]:
-        """The order's shape for an alpha of shape `given`; one that is not scalar says how many channels there are."""
+        """Return the shape of the order for an alpha of shape `given`, which sets `channels` where it is not scalar."""
         self.channels = counted_channels("FractionalLayer", given, self.channels)
         return () if self.channels is None else (self.channels,)
 

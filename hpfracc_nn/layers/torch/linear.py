@@ -406,7 +406,7 @@ class FractionalConv1d(Derived, nn.Conv1d):
 
     @property
     def _reach(self) -> int:
-        """How many samples before its own a result depends on, by the convolution."""
+        """The convolution's receptive field minus one, in samples."""
         return self.dilation[0] * (self.kernel_size[0] - 1)
 
 

@@ -106,12 +106,12 @@ class Recurrence:
 
 
 def _remembered(sums: Sums, record: Record) -> Tensor:
-    """Return what is remembered of steps 1 to n, which autograd must not take for a view of another output."""
+    """Return the values of steps 1 to n, detached: autograd must not see a view of another output."""
     return sums.layout.as_state(record.values)[1:, 0].detach()
 
 
 def _far(weights: Tensor, values: list[Tensor], like: Tensor, rows: int) -> Tensor:
-    """Return what the next `rows` steps have of these values, which end at the step before: [rows, batch, units]."""
+    """Return the sums over `values`, the latest steps, for each of the next steps: [rows, batch, units]."""
     if not values:
         return like.new_zeros(rows, *like.shape)
     past, count = torch.stack(values), len(values)
@@ -184,7 +184,7 @@ def gradients_by_loop(
 def _by_formula(
     recurrence: Recurrence, inputs: Inputs, grads: tuple[Tensor | None, ...], needs: tuple[bool, ...]
 ) -> list[Tensor | None]:
-    """Return the same, themselves differentiable where gradients are on."""
+    """Return the gradients by autograd of the formula, differentiable where gradients are on."""
     creates = torch.is_grad_enabled()
     with torch.enable_grad():
         inputs = Inputs(*map(apart, inputs))  # type: ignore[arg-type]
@@ -196,7 +196,7 @@ def _by_formula(
 
 
 class Inputs(NamedTuple):
-    """What a recurrence over n steps is computed from, all but alpha of one dtype.
+    """The tensors that a recurrence over n steps takes, all but alpha of one dtype.
 
     Attributes:
         projected: The input's part of the gates, [n, batch, gates * units].
@@ -464,7 +464,7 @@ def _blocks(past: Memory, n: int) -> Iterator[range]:
 
 
 def _back(past: Memory, n: int) -> Iterator[tuple[int, int]]:
-    """Yield (first, last), blocks of rows from the last one down, whose steps are blocks of a backward past."""
+    """Yield (first, last) of each block of rows of a backward past, the last rows first."""
     for first in range(0, n + 1, past.block):
         end = past.begin(first)
         if first < n:
@@ -535,7 +535,7 @@ def _fixed(
     n: int,
     window: int | None,
 ) -> Weights:
-    """Return the weights of a fixed order, which are those of every series of that shape."""
+    """Return the weights of a fixed order for series of n steps, cached by value."""
     like = torch.empty(0, dtype=dtype, device=device)
     orders = torch.tensor(alpha, dtype=torch.float64, device=device).reshape(-1)
     return weights_of(GrunwaldLetnikov(alpha), orders, shape, like, n, window)
@@ -660,7 +660,7 @@ Found = tuple[Tensor, ...]
 
 
 class Names(NamedTuple):
-    """What an operation knows of a recurrence beside its tensors."""
+    """The arguments of the operation that are no tensors."""
 
     cell: str
     window: int
@@ -699,13 +699,13 @@ uncompiled(_outside, "a graph cannot name a BackendManager of the caller's own; 
 
 
 def _run(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """Return the outputs and what is remembered of each step."""
+    """Return the outputs and the values of all steps."""
     out, values, *_ = _run_loop(arguments, keeps=False)
     return out, values
 
 
 def _run_kept(*arguments: Any) -> Found:
-    """Return the same, and what the backward pass needs besides."""
+    """Return outputs, values, and three more tensors for the backward pass."""
     return _run_loop(arguments, keeps=True)
 
 
@@ -728,7 +728,7 @@ def _fake(*arguments: Any) -> tuple[Tensor, Tensor]:
 
 
 def _fake_kept(*arguments: Any) -> Found:
-    """Return tensors of the same shapes."""
+    """Return empty tensors of the shapes that `_run_kept` returns."""
     inputs, names, _ = _read(arguments)
     x, cell = inputs.projected, CELLS[names.cell]
     n, batch, width = x.shape
@@ -739,7 +739,7 @@ def _fake_kept(*arguments: Any) -> Found:
 
 
 def _autograd(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """Choose who differentiates: for a compiler the pair of operations, for all others what they always do."""
+    """Dispatch autograd: the pair of operations in a compiler's graph, the formula under a transform."""
     inputs, names, traced = _read(arguments)
     tensors = [each for each in inputs if each is not None]
     moves, watched = has_tangent(*tensors), is_watched(inputs.projected)
@@ -816,7 +816,7 @@ def _autograd_backward(*arguments: Any) -> list[Tensor]:
 
 
 def _formula_backward(recurrence: Recurrence, inputs: Inputs, out: Tensor, values: Tensor) -> list[Tensor]:
-    """Return the gradients, themselves differentiable."""
+    """Return the gradients by `torch.func.vjp` of the formula, themselves differentiable."""
     is_there = [each is not None for each in inputs]
 
     def formula(*present: Tensor) -> tuple[Tensor, Tensor]:
@@ -856,7 +856,7 @@ def _one_by_one(operation: Any, count: int, in_dims: Sequence[Any], arguments: S
 
 
 def _read(arguments: Sequence[Any]) -> tuple[Inputs, Names, bool]:
-    """Return what stands behind the arguments; the dispatcher leaves out what has its default value."""
+    """Parse the operation's arguments; the dispatcher leaves out those that have their default."""
     last = _INPUTS + len(Names._fields)
     (traced,) = (*arguments[last:], False)[:1]
     return Inputs(*arguments[:_INPUTS]), _names(arguments[_INPUTS:last]), traced
@@ -869,13 +869,13 @@ def _read_backward(arguments: Sequence[Any]) -> tuple[Inputs, Names, list[Tensor
 
 
 def _names(inputs: Sequence[Any]) -> Names:
-    """A program of AOTInductor hands over None where a list is empty."""
+    """Parse the arguments that are no tensors; AOTInductor passes None for an empty list."""
     known: list[Any] = [() if each is None else each for each in inputs]
     return Names(*known)
 
 
 def _recurrence(names: Names) -> Recurrence:
-    """Return the recurrence of an operation's names."""
+    """Return the recurrence that the operation's arguments describe, of the process-wide manager."""
     within = None if names.window == _WHOLE else names.window
     site = default_manager().shared_site(operation(within), "torch", "compiled")
     return Recurrence(CELLS[names.cell], site, within, _definition(tuple(names.orders), tuple(names.bounds)))
@@ -889,7 +889,7 @@ def _definition(orders: tuple[float, ...], bounds: tuple[float, ...]) -> Grunwal
 
 
 def _own(x: Tensor) -> Tensor:
-    """Return a copy in row order: the results of an operation must be as its fake has them, and share nothing."""
+    """Return a contiguous copy: an operation's results must have the strides of its fake, and share no memory."""
     return x.clone(memory_format=_ROWS)
 
 

@@ -31,7 +31,7 @@ _OF_WEIGHTS = ("input_size", "hidden_size", "num_layers", "bias", "bidirectional
 
 
 class Recurrent(nn.RNNBase):
-    """The layers' own part; see `FractionalLSTM` and `FractionalGRU`.
+    """Parameters, layers, directions and steps of `FractionalLSTM` and `FractionalGRU`.
 
     They are no subclasses of torch's LSTM and GRU, whose every instance the compiler leaves out of its graphs.
     """
@@ -172,15 +172,15 @@ class Recurrent(nn.RNNBase):
         return {name.partition("_l")[0]: getattr(self, name) for name in self._all_weights[number]}
 
     def _input_bias(self, weights: dict[str, Tensor]) -> Tensor | None:
-        """What is added to the input's part of the gates."""
+        """Return the bias that is added to the input's projection, or None."""
         return weights.get("bias_ih")
 
     def _hidden_bias(self, weights: dict[str, Tensor]) -> Tensor | None:
-        """What is added to the output's part of the gates."""
+        """Return the bias that is added to the output's projection, or None."""
         return weights.get("bias_hh")
 
     def _inputs(self, projected: Tensor, weights: dict[str, Tensor], alpha: Tensor, start: Hidden | None) -> Inputs:
-        """Return what a recurrence takes, in the dtype that it is computed in."""
+        """Return the tensors of a recurrence in the dtype of the computation."""
         dtype = torch.promote_types(projected.dtype, torch.float32)
         if start is None:
             shape = projected.shape[1:-1]
@@ -312,12 +312,12 @@ def _first_weight(module: nn.RNNBase) -> Tensor:
 
 
 def _is_cast(device: torch.device) -> bool:
-    """Whether autocast is on; the meta device has none, and torch raises where it is asked."""
+    """Return whether autocast is on; torch raises for the meta device, which has none."""
     return device.type != "meta" and torch.is_autocast_enabled(device.type)
 
 
 def _exactly(device: torch.device) -> AbstractContextManager[Any]:
-    """Leave operations in the dtype of their arguments."""
+    """Return a context without autocast."""
     return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
 
 

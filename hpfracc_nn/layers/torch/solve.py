@@ -256,7 +256,7 @@ class FSDEBlock(nn.Module):
         return self._solved(x, generator)
 
     def _unsolved(self, x: Tensor) -> Tensor:
-        """Return what has the result's shape, after a look at those of drift and diffusion."""
+        """Check the shapes of drift and diffusion, and return a tensor of the result's shape."""
         owner, t, equation = type(self).__name__, x.new_zeros(()), self.equation
         drift, diffusion = equation.drift(t, x), equation.diffusion(t, x)
         check_like(owner, "drift", drift, x.shape, x.dtype)
@@ -442,7 +442,7 @@ class FractionalGraphConv(CaputoEquation):
     def _flow(
         self, start: Tensor, edge_index: Tensor, edge_weight: Tensor | None
     ) -> Callable[[Tensor, Tensor], Tensor]:
-        """Return F on this graph."""
+        """Return the right-hand side F(t, x) on this graph."""
         if isinstance(self.func, GraphAttention | MeanDiffusion):
             flow: Diffusion = self.func(start, edge_index, edge_weight)
             return flow
@@ -455,7 +455,7 @@ class FractionalGraphConv(CaputoEquation):
 
 
 def _messages(func: nn.Module, graph: tuple[Tensor, ...], t: Tensor, x: Tensor) -> Any:
-    """Return the user's right-hand side."""
+    """Return the user's function of x and the graph."""
     return func(x, *graph)
 
 

@@ -29,7 +29,7 @@ _OWNER = "ARFIMA"
 
 
 class ArfimaState(NamedTuple):
-    """What a filter remembers between two samples; a pytree.
+    """The state of a filter between two samples; a pytree.
 
     Attributes:
         stream: Of the difference.
@@ -41,7 +41,7 @@ class ArfimaState(NamedTuple):
 
 
 class _Made(Ordered):
-    """What follows from the fields.
+    """Attributes that `__post_init__` computes from the fields.
 
     Attributes:
         difference: The operator without lags and mean.
@@ -475,7 +475,7 @@ def _level(mean: Any, like: Array) -> Array:
 
 
 def _of_rank(array: Array, ndim: int) -> Array:
-    """Return an array of that many axes, the first of length 1."""
+    """Return an array padded with leading axes of length 1 to a number of axes."""
     return jnp.expand_dims(array, tuple(range(ndim - array.ndim)))
 
 
@@ -510,7 +510,7 @@ def _positive(deviation: Any, dtype: Any) -> Array:
 
 @partial(jax.jit, static_argnames="steps")
 def _ahead(last: Array, before: Array, ar: Array, ma: Array, steps: int) -> Array:
-    """Return what the lags make of the last p differences and q errors, [..., steps]; compiled once for each shape."""
+    """Return the ARMA forecast from the last p differences and q errors, [..., steps]; compiled once per shape."""
 
     def onwards(state: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Array]:
         last, before = state

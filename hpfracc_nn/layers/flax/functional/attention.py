@@ -324,7 +324,7 @@ class FractionalAttention(Ordered):
         key: Array | None,
         dropout_key: Array | None,
     ) -> tuple[Array, Array | None]:
-        """Return averages and weights of the keys and those that are added to them."""
+        """Return averages and weights over the keys and the bias and zero keys appended to them."""
         q, k, v = projected
         more = int(self.add_bias_kv) + int(self.add_zero_attn)
         if more and is_causal:
@@ -342,7 +342,7 @@ class FractionalAttention(Ordered):
         return attended(attention, Inputs(q, k, v, bias, orders, dropout_key if share < 1 else None), self.manager)
 
     def _extended(self, params: Params, name: str, x: Array) -> Array:
-        """Return keys or values with the learned one and the one of zeros."""
+        """Return keys or values with the learned vector and the zero vector appended."""
         batch, heads, _, size = x.shape
         parts = [x]
         if self.add_bias_kv:

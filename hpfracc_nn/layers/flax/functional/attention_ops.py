@@ -82,7 +82,7 @@ def _run(plan: Plan, attention: Attention, inputs: Inputs) -> Averages:
 
 @partial(jax.jit, static_argnames=("attention", "kernel", "rows"))
 def _computed(attention: Attention, kernel: Kernel, rows: int | None, inputs: Inputs) -> Averages:
-    """The kernel's result, of so many heads at a time where memory is short."""
+    """Return the kernel's result, computed for `rows` heads at a time where memory is limited."""
     return unplaced(partial(_by, attention, kernel, rows), inputs)  # type: ignore[no-any-return]
 
 
@@ -119,7 +119,7 @@ class Inputs(NamedTuple):
 
 @dataclass(frozen=True)
 class Attention:
-    """What is computed, and of what.
+    """The options of a call that are static.
 
     Attributes:
         dimension: The space's, to which alpha is added in the exponent.
@@ -164,7 +164,7 @@ class Attention:
         return jnp.einsum("bhqk,bhkd->bhqd", weights, inputs.v), weights if self.needs_weights else None
 
     def _logarithms(self, inputs: Inputs, q: Array, products: Array, hidden: Array | None) -> Array:
-        """Return those of the weights, up to a number for each query, from what was divided by the bandwidth."""
+        """Return the logarithms of the weights up to a constant per query; q and products are over the bandwidth."""
         if inputs.alpha is None:
             found = 2 * products
         else:
@@ -193,7 +193,7 @@ class Attention:
         return (bias == -jnp.inf) | (bias < bias.max(-1, keepdims=True) - NEGLIGIBLE)
 
     def _kept(self, key: Array, queries: Array, items: Array, shape: tuple[int, ...]) -> Array:
-        """Return which weights are not dropped: drawn for each query of each item, whatever the blocks."""
+        """Return the dropout mask, drawn per query and item, so that it does not depend on the blocks."""
 
         def of(item: Array, query: Array) -> Array:
             own = jax.random.fold_in(jax.random.fold_in(key, item), query)
@@ -274,7 +274,7 @@ def _rows_of(heads: int, queries: int, keys: int) -> int:
 
 
 def _in_blocks(attention: Attention, one: Inputs, item: Array, rows: int) -> Averages:
-    """The averages of one item."""
+    """Return the averages of one item of the batch, by a scan over blocks of queries."""
     queries = one.q.shape[2]
     count = -(-queries // rows)
     is_cut = one.bias is not None and one.bias.shape[2] > 1

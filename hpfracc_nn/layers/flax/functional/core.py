@@ -77,7 +77,7 @@ BIAS_INIT: Initializer = jax.nn.initializers.zeros
 
 
 class Core(Protocol):
-    """What the shells need of a core, which is a frozen dataclass.
+    """The interface of a core, a frozen dataclass, that nnx and linen modules use.
 
     Attributes:
         order: The learned order, whose parameters are params["order"]; None where there is none.
@@ -186,7 +186,7 @@ def serializable(kind: type, *names: str) -> None:
 
 
 def _check_alike(owner: str, state: Any, parts: dict[str, Any]) -> None:
-    """Raise unless what was read has the shapes of the state that it is read into."""
+    """Raise unless the restored arrays have the shapes of the state that they replace."""
     for name, part in parts.items():
         wanted, found = ([np.shape(each) for each in jax.tree.leaves(tree)] for tree in (getattr(state, name), part))
         if wanted != found:
@@ -268,7 +268,7 @@ class Alpha:
         check_inside(self.owner, self.start, values, self.bounds)
 
     def _ends(self) -> tuple[Any, Any]:
-        """The bounds, of all orders or of each."""
+        """Return (low, high), numbers or one array entry per order."""
         return self.bounds
 
     def _scaled(self, u: Array) -> Array:
@@ -280,7 +280,7 @@ Operator = Any  # a definition's name, its class or a definition; a core holds t
 
 
 class Ordered:
-    """What cores with one order share; `__post_init__` gives them both attributes, from `started`.
+    """The order of a core that has one; `__post_init__` sets both attributes, from `started`.
 
     Attributes:
         definition: The operator; where the order is learned, at its upper bound.
@@ -295,11 +295,11 @@ class Ordered:
         return self.definition.alpha if self.order is None else self.order.mean(params["order"])
 
     def _order_params(self, key: Array | None, param_dtype: Any) -> Params:
-        """The order's part of the parameters."""
+        """Return the parameters of the order, {} where it is fixed."""
         return {} if self.order is None else {"order": self.order.init(key, param_dtype)}
 
     def _present(self, params: Params, key: Array | None) -> Array:
-        """Alpha of a learned order as it is now: a draw where it is random and there is a key."""
+        """Return the present alpha of a learned order: a draw where it is random and a key is given."""
         assert self.order is not None, "only a learned order is asked for its present value"
         return self.order(params["order"], key=key)
 
@@ -509,10 +509,10 @@ def _leaves(params: Params) -> list[tuple[Any, Any]]:
 
 
 def _is_variables(key: Any) -> bool:
-    """Whether a step leads from a variable of an `nnx.State` into its value: dicts have keys and no attributes."""
+    """Return whether a key of a path is the attribute `value` of a variable of an `nnx.State`."""
     return isinstance(key, jax.tree_util.GetAttrKey) and key.name == "value"
 
 
 def _name(key: Any) -> str:
-    """One step of a path, as the attribute, key or index that it is."""
+    """Return one key of a path as a string: its attribute, key or index."""
     return str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key))))

@@ -195,14 +195,14 @@ class FractionalDifference(Ordered):
         return self.fixed if self.order is None else self.order.mean(params["order"])
 
     def _take(self, order: Alpha, bounds: Bounds) -> None:
-        """Make the bank of one part, whose orders are given."""
+        """Set up a bank of one part from an `Alpha`."""
         everything: list[Part] = [(np.arange(self.channels * self.orders), bounds)]
         definitions = (GrunwaldLetnikov(bounds[1], bounds=bounds),)
         settle(self, bounds=bounds, parts=everything, order=order, learn_alpha=True, fixed=())
         settle(self, definitions=definitions, definition=definitions[0])
 
     def _begin(self, bounds: Any) -> None:
-        """Make the parts of a bank whose orders are given in numbers."""
+        """Set up the parts of a bank from first values and bounds."""
         owner = "FractionalDifference"
         whole = GrunwaldLetnikov(middle(owner, bounds), bounds=bounds)
         low, high = whole.interval
@@ -225,7 +225,7 @@ class FractionalDifference(Ordered):
         return None if self.order is None else self._present(params, key)
 
     def _operator(self, number: int, alphas: Array | None, ndim: int, axis: int) -> GrunwaldLetnikov:
-        """One part's definition, with its present orders, shaped to fit x."""
+        """Return the definition of one part, with its present orders shaped to broadcast with x."""
         definition = self.definitions[number]
         if alphas is not None:
             return replace(definition, alpha=beside_others(alphas[self.parts[number][0]], ndim, axis))
@@ -235,13 +235,13 @@ class FractionalDifference(Ordered):
         return Source("FractionalDifference", self.definitions[number], self.learn_alpha, self.dt)
 
     def _split(self, x: Array, where: int) -> list[Array]:
-        """What each part of the bank sees: its orders' channels."""
+        """Return the input of each part of the bank: x repeated to one channel per order."""
         if len(self.parts) == 1:
             return [x if self.orders == 1 else jnp.repeat(x, self.orders, axis=where)]
         return [jnp.take(x, index // self.orders, axis=where) for index, _ in self.parts]
 
     def _joined(self, parts: list[Array], where: int) -> Array:
-        """The parts' results in the orders' own order."""
+        """Return the parts' outputs joined along the channels, in the sequence of the orders."""
         if len(parts) == 1:
             return parts[0]
         inverse = np.argsort(np.concatenate([index for index, _ in self.parts]))
@@ -252,7 +252,7 @@ _OWNER = "RoughnessFeatures"
 
 
 class RoughnessState(NamedTuple):
-    """What a mean of squares remembers between two samples; a pytree.
+    """The state of `RoughnessFeatures` between two samples; a pytree.
 
     Attributes:
         differences: One state for each part of the bank.
@@ -266,7 +266,7 @@ class RoughnessState(NamedTuple):
 
 
 class _Made:
-    """What follows from the fields.
+    """Attributes that `__post_init__` computes from the fields.
 
     Attributes:
         differences: The bank.

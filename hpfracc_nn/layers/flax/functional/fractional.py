@@ -179,7 +179,7 @@ class FractionalLayer(Ordered):
         return Source("FractionalLayer", self.definition, self.learn_alpha, self.dt)
 
     def _operator(self, params: Params, ndim: int, axis: int, key: Array | None) -> Definition:
-        """The definition with the present alpha, shaped to fit x."""
+        """Return the definition with the present alpha, shaped to broadcast with x."""
         if self.order is not None:
             return replace(self.definition, alpha=beside_others(self._present(params, key), ndim, axis))
         if isinstance(self.definition.alpha, tuple):

@@ -231,7 +231,7 @@ class Convolution(Ordered):
         return {**params, **self._order_params(key, param_dtype)}
 
     def _settle_convolution(self, owner: str) -> None:
-        """Read the convolution's fields, or raise."""
+        """Check the convolution's fields and store them as tuples of numbers."""
         for name in ("in_features", "out_features", "feature_group_count"):
             settle(self, **{name: errors.count(owner, name, getattr(self, name))})
         for name in ("kernel_size", "strides", "kernel_dilation"):
@@ -245,7 +245,7 @@ class Convolution(Ordered):
                 )
 
     def _convolved(self, params: Params, d: Array, padding: Any) -> Array:
-        """Flax's convolution of d, [..., *sizes, in_features]."""
+        """Return Flax's convolution of d, [..., *sizes, in_features]."""
         convolution = linen.Conv(
             self.out_features,
             self._sizes,
@@ -429,7 +429,7 @@ class FractionalConv1d(Convolution):
 
     @property
     def _reach(self) -> int:
-        """How many samples before its own a result depends on, by the convolution."""
+        """The convolution's receptive field minus one, in samples."""
         (dilation,), (size,) = self.kernel_dilation, self._sizes  # type: ignore[misc]
         return dilation * (size - 1)
 
@@ -536,7 +536,7 @@ class FractionalConv2d(Convolution):
         return self._convolved(params, x, self.padding)
 
     def _operators(self, params: Params, key: Array | None) -> list[Definition]:
-        """The definition of each axis, with its present alpha."""
+        """Return the definition of each axis, with its present alpha."""
         count = len(self.dims)
         if self.order is None:
             orders: Any = for_each_axis("FractionalConv2d", "alpha", self.definition.alpha, tuple(self.dims))

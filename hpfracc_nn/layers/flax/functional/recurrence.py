@@ -36,7 +36,7 @@ BLOCK = 16  # steps
 
 
 class Before(NamedTuple):
-    """What a step is computed from besides its input.
+    """The carry of a recurrence: the last output and value, and the past.
 
     Attributes:
         h: The last output, [batch, outputs].
@@ -50,7 +50,7 @@ class Before(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What a recurrence has record.
+    """The outputs of a recurrence, and what its state after any step is made of.
 
     Attributes:
         out: The outputs, [n, batch, outputs].
@@ -146,7 +146,7 @@ def one_step(cell: Cell, weights: Weights, x: Array, before: Before, lags: Lags,
 
 
 class Weights(NamedTuple):
-    """What a cell multiplies its outputs with.
+    """The recurrent weights of a cell.
 
     Attributes:
         kernel: [outputs, gates * units].
@@ -234,7 +234,7 @@ class Taps(NamedTuple):
 
 
 class Past(NamedTuple):
-    """What is remembered between two blocks.
+    """The memory of a cell between two blocks.
 
     Attributes:
         near: The last values, newest first, [batch, K, units].
@@ -330,7 +330,7 @@ def _fixed(lags: Lags, orders: tuple[float, ...], length: int) -> Taps:
 
 @lru_cache(maxsize=64)
 def _decays(nodes: Nodes, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return what r steps leave of the sums, [L + 1, Q], and what the j-th of the values that enter gives them."""
+    """Return the decays exp(-s r) of the sums in r steps, [L + 1, Q], and the gains of values, [L + 1, Q, L]."""
     rates, steps = nodes.rates, np.arange(length + 1)
     ahead = steps[:, None] - 1 - np.arange(length)  # [r, j]
     gain = np.where(ahead[:, None] < 0, 0.0, np.exp(-rates[:, None] * np.maximum(ahead[:, None], 0)))

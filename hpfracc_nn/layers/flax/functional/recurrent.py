@@ -99,7 +99,7 @@ class Recurrent(Ordered):
 
     @property
     def cell(self) -> Cell:
-        """One step of it."""
+        """The cell's step."""
         return CELLS[self.kind]
 
     @property
@@ -254,25 +254,25 @@ class Recurrent(Ordered):
         return given
 
     def _order_now(self, params: Params, key: Array | None) -> Array | None:
-        """The learned order, or None."""
+        """Return the present alpha of a learned order, None where it is fixed."""
         return None if self.order is None else self._present(params, key)
 
     def _lags(self, n: int, dtype: Any) -> Lags:
         return lags_of(self.definition, n, dtype, self.memory, is_learned=self.order is not None)
 
     def _computed(self, params: Params, x: Array | None) -> Any:
-        """The dtype of the computation: half precision is computed in float32."""
+        """Return the dtype of the computation, float32 for half precision."""
         return at_least_single(self._returned(params, x))
 
     def _returned(self, params: Params, x: Array | None) -> Any:
-        """The dtype of the result."""
+        """Return the dtype of the result."""
         if self.dtype is not None:
             return jnp.dtype(self.dtype)
         kernel = params[self.names[0]]["dense_h"]["kernel"].dtype
         return kernel if x is None else jnp.promote_types(kernel, x.dtype)
 
     def _start(self, owner: str, batch: tuple[int, ...], given: Any, dtype: Any) -> RecurrentState | Start:
-        """What a caller gave as the start, in the dtype of the computation."""
+        """Return `initial_carry` as a state or a start, checked and cast to the dtype of the computation."""
         cells = (*batch, len(self.names))
         shapes = (*cells, self.out_features), (*cells, self.hidden_features)
         if not isinstance(given, RecurrentState):
@@ -283,7 +283,7 @@ class Recurrent(Ordered):
         return jax.tree.map(lambda each: each.astype(dtype), given)
 
     def _weights(self, cell: Params, x: Array, dtype: Any) -> tuple[Weights, Array]:
-        """What a cell multiplies its outputs with, and the input's part of its gates."""
+        """Return the recurrent weights of a cell, and x projected to its gates with the bias added."""
         cast = jax.tree.map(lambda each: each.astype(dtype), cell)
         hidden, bias = cast["dense_h"], cast["dense_h"].get("bias")
         projected = x.astype(dtype) @ cast["dense_i"]["kernel"]
@@ -296,7 +296,7 @@ class Recurrent(Ordered):
         return Weights(hidden["kernel"], bias, projection), projected
 
     def _cell_params(self, key: Array, width: int, dtype: Any) -> Params:
-        """First parameters of a cell with so many inputs."""
+        """Return first parameters of a cell with `width` inputs."""
         gates, units = self.cell.gates, self.hidden_features
         of_input, of_output, of_projection, of_bias = jax.random.split(key, 4)
         dense_i = {"kernel": self.kernel_init(of_input, (width, gates * units), dtype)}
@@ -314,7 +314,7 @@ class Recurrent(Ordered):
         return made
 
     def _dropped(self, x: Array, key: Array | None, layer: int) -> Array:
-        """The inputs of a layer: the outputs of the one before, some of them zeros."""
+        """Return x after dropout, which comes between layers."""
         if layer == 0 or key is None or not self.dropout_rate:
             return x
         share = 1 - self.dropout_rate
@@ -511,7 +511,7 @@ def check_features(owner: str, x: Any, features: int) -> None:
 
 
 def _checked_lengths(owner: str, lengths: Any, n: int) -> Array:
-    """Return lengths, or raise unless 0 <= length <= n; what is traced is looked at under `checkify` only."""
+    """Return the lengths, or raise unless 0 <= length <= n; traced lengths are checked under `checkify` only."""
     rule = f"needs 0 <= length <= {n}, the steps of x"
     if isinstance(lengths, jax.core.Tracer):
         return checked(lengths, ((lengths >= 0) & (lengths <= n)).all(), f"{owner}(seq_lengths): {rule}.")
@@ -633,6 +633,6 @@ def check_state(owner: str, state: RecurrentState, shapes: Sequence[tuple[int, .
 
 
 def _joined(x: Array, kept: int) -> Array:
-    """Return x with one axis in the place of all but the last `kept`."""
+    """Return x with all axes but the last `kept` flattened into one."""
     rest = x.ndim - kept
     return x.reshape(math.prod(x.shape[:rest]), *x.shape[rest:])

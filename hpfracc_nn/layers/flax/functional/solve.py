@@ -61,7 +61,7 @@ class Solving:
 
     @property
     def orders_shape(self) -> tuple[int, ...]:
-        """The shape of the order."""
+        """The shape of alpha."""
         return np.shape(self.alpha) if self.order is None else self.order.shape  # type: ignore[return-value]
 
     def alpha_of(self, params: Params) -> float | tuple[float, ...] | Array:
@@ -69,18 +69,18 @@ class Solving:
         return self.alpha if self.order is None else self.order.mean(params["order"])  # type: ignore[no-any-return]
 
     def _order_params(self, key: Array | None, param_dtype: Any) -> Params:
-        """The order's part of the parameters."""
+        """Return the parameters of the order, {} where it is fixed."""
         return {} if self.order is None else {"order": self.order.init(key, param_dtype)}
 
     def _orders(self, params: Params, key: Array | None) -> float | np.ndarray | Array:
-        """The order of one solve: alpha, or what a random one draws."""
+        """Return alpha for one solve: a draw where it is random and a key is given."""
         if self.order is not None:
             return self.order(params["order"], key=key)
         return np.asarray(self.alpha) if isinstance(self.alpha, tuple) else self.alpha  # type: ignore[no-any-return]
 
 
 class CaputoEquation(Solving):
-    """One of Caputo's, of an order in (0, 1], whose right-hand side is still to be said."""
+    """A Caputo equation of an order in (0, 1]; subclasses say the right-hand side."""
 
     t1: float
     n_steps: int
@@ -92,7 +92,7 @@ class CaputoEquation(Solving):
     manager: Any
 
     def _begin(self) -> None:
-        """Check and settle what all of them are given."""
+        """Check and store the fields that all these layers have."""
         owner = type(self).__name__
         Method.of(owner, self.scheme, self.history, "uniform")
         order, alpha = self.alpha, hashable(self.alpha)
@@ -315,7 +315,7 @@ class FSDEBlock(Solving):
         method.rule(self.noise_type, 0.75 if order is not None else float(fixed_orders(owner, self.alpha).min()))
 
     def _order(self, owner: str) -> Alpha | None:
-        """The learned order, or None."""
+        """Return the learned order, or None."""
         if isinstance(self.alpha, Alpha):
             stochastic_bounds(owner, self.alpha.taken_by(owner, self.bounds, self.alpha.shape))  # type: ignore[arg-type]
             return self.alpha
@@ -376,7 +376,7 @@ class FSDEBlock(Solving):
 
 @dataclass(frozen=True)
 class _Part:
-    """A coefficient of a pair that share their variables.
+    """Drift or diffusion, called with its own entry of the shared pair of variables.
 
     Attributes:
         f: It.
@@ -573,7 +573,7 @@ class FractionalGraphConv(CaputoEquation):
         return jnp.zeros((x.shape[0], self.out_features), self.dtype or x.dtype)
 
     def _flow(self, params: Params, graph: Graph, start: Array) -> Flow:
-        """The flow of a built-in function, in the dtype of states."""
+        """Return the flow of a built-in function on a graph."""
         if self.func == "diffusion":
             return mean_flow(graph, start)
         shape = (start.shape[0], self.heads, self.head_features)
@@ -593,7 +593,7 @@ def flowing(t: Array, x: Array, flow: Flow) -> Array:
 
 @dataclass(frozen=True)
 class _Messages:
-    """A right-hand side of the user's on a graph.
+    """The user's right-hand side on a graph, as f(t, x, (graph, variables)).
 
     Attributes:
         func: Called as func(x, *graph, variables).
@@ -655,7 +655,7 @@ def _check_floating(owner: str, name: str, given: Any) -> None:
 
 
 def _checked_nodes(owner: str, edge_index: Any, nodes: int) -> Array:
-    """Return edges, or raise where one names a node that there is not; of traced ones under checkify."""
+    """Return the edges, or raise where a node does not exist; traced edges are checked under checkify."""
     if isinstance(edge_index, jax.core.Tracer):
         message = f"{owner}(edge_index): needs nodes from 0 to {nodes - 1}, those of x; an edge names others."
         return checked(edge_index, ((edge_index >= 0) & (edge_index < nodes)).all(), message)

@@ -92,7 +92,7 @@ class Shell(_Module):
 
     @linen.nowrap
     def _made(self, given: Params) -> Params:
-        """The parameters: those that are given, and others of the module's own."""
+        """Return the parameters: `given`, and the module's own, which are drawn at `init` and else looked up."""
         core = self.core
         shapes = {name: of for name, of in _shapes(core, jnp.dtype(self.param_dtype)).items() if name not in given}
         is_complete = all(self.has_variable("params", name) for name in shapes)
@@ -105,7 +105,7 @@ class Shell(_Module):
 
 @lru_cache(maxsize=1024)
 def _shapes(core: Core, param_dtype: Any) -> Params:
-    """The parameters' shapes and dtypes."""
+    """Return the parameters' shapes and dtypes, without drawing them."""
     return jax.eval_shape(lambda key: core.init(key, param_dtype), jax.random.key(0))
 
 
@@ -122,7 +122,7 @@ def _take_fields(cls: type, core: type) -> None:
 
 
 def _described(field: Any) -> Any:
-    """A module of an order as what it is made from, other modules without variables, all else as it is."""
+    """Return the core of an `Alpha`, another module unbound, and any other field unchanged."""
     if isinstance(field, linen.Module):
         return field.core if isinstance(field, Alpha) else field.clone(parent=None, name=None)
     return field
@@ -179,7 +179,7 @@ class ProbabilisticAlpha(Alpha, core=functional.ProbabilisticAlpha):
 
 
 class Layer(Shell):
-    """The shell of a core with an order.
+    """A linen module around a core with an order.
 
     An `Alpha` that already is a part of the parent, among the fields, is the order itself, and may be that of several
     layers; its parameters are then the parent's. Any other says how the layer's own order is to be made.
@@ -192,12 +192,12 @@ class Layer(Shell):
 
     @linen.nowrap
     def _run(self, *inputs: Any, **options: Any) -> Any:
-        """The core's value with the parameters, and a draw of a random order."""
+        """Return the core's value at the inputs; a random order is drawn where there is a stream `alpha`."""
         return self.core(self.params(), *inputs, **self._drawing(), **options)
 
     @linen.nowrap
     def _drawing(self) -> dict[str, Array]:
-        """What a core takes besides where its order is random and drawn."""
+        """Return {"key": ...} where the order is random and drawn, else {}."""
         order = self.core.order
         if order is None or not order.is_random or not self.has_rng("alpha"):
             return {}
@@ -205,7 +205,7 @@ class Layer(Shell):
 
     @linen.nowrap
     def _dropping(self, deterministic: bool | None, rngs: Array | None) -> dict[str, Array]:
-        """What a core takes besides where it drops: a key of the stream `dropout`, or the one that is given."""
+        """Return {"dropout_key": ...} where dropout is on: `rngs`, or a key of the stream `dropout`; else {}."""
         is_off = rngs is None and not self.has_rng("dropout") if deterministic is None else deterministic
         if is_off or not self.core.dropout_rate:
             return {}

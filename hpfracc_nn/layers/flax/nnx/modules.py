@@ -110,7 +110,7 @@ class RoughnessFeatures(Filter, core=functional.RoughnessFeatures):
 
 
 class _Recurrent(Dropping):
-    """What both layers share."""
+    """The calls of both recurrent layers."""
 
     def __call__(
         self,

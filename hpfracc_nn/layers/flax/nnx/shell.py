@@ -50,13 +50,13 @@ class Shell(nnx.Module):
         return {name: _arrays(getattr(self, name)) for name in self._names}
 
     def _core_of(self, *arguments: Any, **hyperparameters: Any) -> Any:
-        """The core that the constructor's arguments make; or that they are."""
+        """Return the core of the constructor's arguments, which may be a core already."""
         if len(arguments) == 1 and isinstance(arguments[0], self.core_class) and not hyperparameters:
             return arguments[0]
         return self.core_class(*arguments, **hyperparameters)
 
     def _begin(self, core: Any, param_dtype: Any, rngs: nnx.Rngs | None, given: dict[str, nnx.Module]) -> None:
-        """Hold the core and its first parameters, but for those parts that are given."""
+        """Store the core and its first parameters; parts in `given` are used as they are."""
         check_dtype(type(self).__name__, "param_dtype", param_dtype)
         self.core = core
         self.param_dtype = param_dtype
@@ -66,7 +66,7 @@ class Shell(nnx.Module):
             setattr(self, name, given[name] if name in given else self._part(name, value, rngs))
 
     def _part(self, name: str, value: Any, rngs: nnx.Rngs | None) -> Any:
-        """What the module holds for parameters of the core."""
+        """Return the attribute that holds a part of the core's parameters."""
         return _variables(value)
 
 
@@ -89,7 +89,7 @@ def _field(name: str) -> property:
 
 
 def _signature(core: type) -> inspect.Signature:
-    """The core's with what a module takes besides."""
+    """Return the core's signature with `param_dtype` and `rngs` appended."""
     own = inspect.signature(Shell.__init__).parameters
     added = [own[name].replace(kind=inspect.Parameter.KEYWORD_ONLY) for name in ("param_dtype", "rngs")]
     return inspect.Signature([*inspect.signature(core).parameters.values(), *added])
@@ -176,7 +176,7 @@ def module_of(core: functional.Alpha, param_dtype: Any, rngs: nnx.Rngs | None) -
 
 
 class Layer(Shell):
-    """The shell of a core with an order, which is the module `order` where it is learned.
+    """An nnx module around a core with an order, which is the module `order` where it is learned.
 
     An `Alpha` among the constructor's arguments is the order itself, and may be that of several layers.
     """
@@ -197,11 +197,11 @@ class Layer(Shell):
         return self.core.alpha_of(self.params())
 
     def _run(self, *inputs: Any, **options: Any) -> Any:
-        """The core's value with the present parameters, and a draw of a random order."""
+        """Return the core's value at the inputs with the present parameters; a random order is drawn until `eval()`."""
         return self.core(self.params(), *inputs, **self._drawing(), **options)
 
     def _drawing(self) -> dict[str, Array]:
-        """What a core takes besides where its order is random and drawn."""
+        """Return {"key": ...} where the order is random and drawn, else {}."""
         key = None if self.core.order is None else self.order.next_key()
         return {} if key is None else {"key": key}
 
@@ -216,7 +216,7 @@ class Layer(Shell):
 
 
 def _described(argument: Any) -> Any:
-    """A module of an order as what it is made from, all else as it is."""
+    """Return the core of an `Alpha`, and any other argument unchanged."""
     return argument.core if isinstance(argument, Alpha) else argument
 
 
@@ -238,7 +238,7 @@ class Dropping(Layer):
         self.dropout_stream = rngs["dropout"].fork() if drops else nnx.data(None)  # type: ignore[index]
 
     def _dropping(self, deterministic: bool | None, rngs: Randomness | None) -> dict[str, Array]:
-        """What a core takes besides where it drops."""
+        """Return {"dropout_key": ...} where dropout is on, else {}."""
         is_off = self.deterministic if deterministic is None else deterministic
         if is_off or not self.core.dropout_rate:
             return {}
@@ -284,7 +284,7 @@ class Plain:
 
 
 def described(f: Any) -> Pure | Plain | Any:
-    """Return what a core is told of a module or a function."""
+    """Return a module or a function as a hashable field of a core."""
     if isinstance(f, nnx.Module):
         return Pure(nnx.graphdef(f))
     return Plain(f) if callable(f) else f
