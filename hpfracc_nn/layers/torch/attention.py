@@ -24,133 +24,7 @@ from hpfracc_nn.selection import BackendManager, given_manager
 _OWNER = "FractionalAttention"
 
 
-class Projections(nn.Module):
-    """The projections of `nn.MultiheadAttention`: its parameters, under torch's names.
-
-    Args:
-        owner: Who asks, for messages.
-        embed_dim: As in `nn.MultiheadAttention`, as are the next.
-        num_heads: See there.
-        bias: See there.
-        add_bias_kv: See there.
-        add_zero_attn: See there.
-        kdim: See there.
-        vdim: See there.
-        factory: Device and dtype of the parameters.
-    """
-
-    # nn.TransformerEncoderLayer hands the weights of attention of one size to a routine that computes torch's own;
-    # this name, which it reads, keeps it from doing so.
-    _qkv_same_embed_dim = False
-
-    in_proj_weight: nn.Parameter | None
-    q_proj_weight: nn.Parameter | None
-    k_proj_weight: nn.Parameter | None
-    v_proj_weight: nn.Parameter | None
-    in_proj_bias: nn.Parameter | None
-    bias_k: nn.Parameter | None
-    bias_v: nn.Parameter | None
-
-    def __init__(
-        self,
-        owner: str,
-        embed_dim: int,
-        num_heads: int,
-        bias: bool,
-        add_bias_kv: bool,
-        add_zero_attn: bool,
-        kdim: int | None,
-        vdim: int | None,
-        factory: dict[str, Any],
-    ):
-        super().__init__()
-        self.embed_dim = errors.count(owner, "embed_dim", embed_dim)
-        self.num_heads = errors.count(owner, "num_heads", num_heads)
-        if self.embed_dim % self.num_heads:
-            raise ValueError(
-                f"{owner}(embed_dim={embed_dim}, num_heads={num_heads}): needs heads of equal size; "
-                "pass an embed_dim that num_heads divides."
-            )
-        self.head_dim = self.embed_dim // self.num_heads
-        for name, claimed in (("bias", bias), ("add_bias_kv", add_bias_kv), ("add_zero_attn", add_zero_attn)):
-            errors.claim(owner, name, claimed)
-        self.add_zero_attn = add_zero_attn
-        self.kdim = self.embed_dim if kdim is None else errors.count(owner, "kdim", kdim)
-        self.vdim = self.embed_dim if vdim is None else errors.count(owner, "vdim", vdim)
-        self._make_weights(bias, add_bias_kv, factory)
-
-    def _make_weights(self, bias: bool, add_bias_kv: bool, factory: dict[str, Any]) -> None:
-        """Make torch's parameters in its order, so that a seed gives the same weights."""
-        size = self.embed_dim
-        is_one = self.kdim == self.vdim == size
-        shapes = {
-            "in_proj_weight": (3 * size, size) if is_one else None,
-            "q_proj_weight": None if is_one else (size, size),
-            "k_proj_weight": None if is_one else (size, self.kdim),
-            "v_proj_weight": None if is_one else (size, self.vdim),
-            "in_proj_bias": (3 * size,) if bias else None,
-            "bias_k": (1, 1, size) if add_bias_kv else None,
-            "bias_v": (1, 1, size) if add_bias_kv else None,
-        }
-        for name, shape in shapes.items():
-            made = None if shape is None else nn.Parameter(torch.empty(shape, **factory))
-            self.register_parameter(name, made)
-        self.out_proj = nn.Linear(size, size, bias=bias, **factory)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw the weights anew, as `nn.MultiheadAttention` does; the order stays."""
-        for weight in (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight):
-            if weight is not None:
-                nn.init.xavier_uniform_(weight)
-        for bias in (self.in_proj_bias, self.out_proj.bias):
-            if bias is not None:
-                nn.init.zeros_(bias)
-        for added in (self.bias_k, self.bias_v):
-            if added is not None:
-                nn.init.xavier_normal_(added)
-
-    @property
-    def widths(self) -> tuple[int, int, int]:
-        """Features of queries, keys and values."""
-        return self.embed_dim, self.kdim, self.vdim
-
-    @property
-    def added(self) -> int:
-        """How many keys are added to those of each sequence."""
-        return int(self.bias_k is not None) + int(self.add_zero_attn)
-
-    def projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values of each head, [batch, heads, time, head_dim]."""
-        weights: Sequence[Tensor | None] = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
-        if self.in_proj_weight is not None:
-            weights = self.in_proj_weight.chunk(3)
-        biases: Sequence[Tensor | None] = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
-        found = []
-        for x, weight, bias in zip((query, key, value), weights, biases, strict=True):
-            assert weight is not None, "weights are one or three"
-            y = functional.linear(x, weight, bias)
-            found.append(y.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2))
-        return found[0], found[1], found[2]
-
-    def extended(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Return keys and values with the learned ones and those of zeros."""
-        if not self.added:
-            return k, v
-        return self._extended(k, self.bias_k), self._extended(v, self.bias_v)
-
-    def _extended(self, x: Tensor, learned: Tensor | None) -> Tensor:
-        """Return keys or values with the learned vector and the zero vector appended."""
-        batch, heads, _, size = x.shape
-        parts = [x]
-        if learned is not None:
-            parts.append(learned.view(1, heads, 1, size).expand(batch, -1, -1, -1).to(x.dtype))
-        if self.add_zero_attn:
-            parts.append(x.new_zeros(batch, heads, 1, size))
-        return torch.cat(parts, 2)
-
-
-class FractionalAttention(Projections):
+class FractionalAttention(nn.Module):
     """`nn.MultiheadAttention` whose weights fall like a power of the distance between query and key.
 
     The weights of query i are those of a step of a Levy flight of index alpha in `dimension` = D dimensions,
@@ -211,6 +85,17 @@ class FractionalAttention(Projections):
         torch.Size([8, 50, 32])
     """
 
+    # nn.TransformerEncoderLayer hands the weights of attention of one size to a routine that computes torch's own;
+    # this name, which it reads, keeps it from doing so.
+    _qkv_same_embed_dim = False
+
+    in_proj_weight: nn.Parameter | None
+    q_proj_weight: nn.Parameter | None
+    k_proj_weight: nn.Parameter | None
+    v_proj_weight: nn.Parameter | None
+    in_proj_bias: nn.Parameter | None
+    bias_k: nn.Parameter | None
+    bias_v: nn.Parameter | None
     order: Alpha
 
     def __init__(
@@ -237,7 +122,21 @@ class FractionalAttention(Projections):
         factory = {"device": device, "dtype": dtype}
         errors.claim(_OWNER, "batch_first", batch_first)
         check_place(_OWNER, device, dtype)
-        super().__init__(_OWNER, embed_dim, num_heads, bias, add_bias_kv, add_zero_attn, kdim, vdim, factory)
+        super().__init__()
+        self.embed_dim = errors.count(_OWNER, "embed_dim", embed_dim)
+        self.num_heads = errors.count(_OWNER, "num_heads", num_heads)
+        if self.embed_dim % self.num_heads:
+            raise ValueError(
+                f"{_OWNER}(embed_dim={embed_dim}, num_heads={num_heads}): needs heads of equal size; "
+                "pass an embed_dim that num_heads divides."
+            )
+        self.head_dim = self.embed_dim // self.num_heads
+        for name, claimed in (("bias", bias), ("add_bias_kv", add_bias_kv), ("add_zero_attn", add_zero_attn)):
+            errors.claim(_OWNER, name, claimed)
+        self.add_zero_attn = add_zero_attn
+        self.kdim = self.embed_dim if kdim is None else errors.count(_OWNER, "kdim", kdim)
+        self.vdim = self.embed_dim if vdim is None else errors.count(_OWNER, "vdim", vdim)
+        self._make_weights(bias, add_bias_kv, factory)
         self.dropout, self.batch_first = errors.part(_OWNER, "dropout", dropout), batch_first
         self.dimension = errors.real(_OWNER, "dimension", self.head_dim if dimension is None else dimension, 0.0)
         ordinary = 2 * math.sqrt(self.head_dim)
@@ -269,6 +168,18 @@ class FractionalAttention(Projections):
     def alpha(self) -> float | tuple[float, ...] | Tensor:
         """The order in real units: a float64 tensor where it is learned, the mean where it is random."""
         return self.order.mean if self.learn_alpha else self._fixed
+
+    def reset_parameters(self) -> None:
+        """Draw the weights anew, as `nn.MultiheadAttention` does; the order stays."""
+        for weight in (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight):
+            if weight is not None:
+                nn.init.xavier_uniform_(weight)
+        for bias in (self.in_proj_bias, self.out_proj.bias):
+            if bias is not None:
+                nn.init.zeros_(bias)
+        for added in (self.bias_k, self.bias_v):
+            if added is not None:
+                nn.init.xavier_normal_(added)
 
     def forward(
         self,
@@ -303,8 +214,8 @@ class FractionalAttention(Projections):
             x, padding, lengths = padded(query)
             y, weights = self(x, x, x, padding, need_weights, attn_mask, average_attn_weights, is_causal)
             return nested(y, lengths), weights
-        given, is_single = with_batch(_OWNER, (query, key, value), self.batch_first, self.widths)
-        q, k, v = self.projected(*given)
+        given, is_single = with_batch(_OWNER, (query, key, value), self.batch_first, self._widths)
+        q, k, v = self._projected(*given)
         causal = is_causal and attn_mask is None
         bias = merged_bias(_OWNER, q, k.shape[2], key_padding_mask, attn_mask)
         y, weights = self._averaged(q, k, v, bias, self._present(), causal, need_weights)
@@ -381,7 +292,7 @@ class FractionalAttention(Projections):
                 f"{owner}(x of shape {tuple(x.shape)}): needs one time slice [{state.key.shape[0]}, {self.embed_dim}]; "
                 "pass the samples of one step, without a time axis."
             )
-        q, k, v = self.projected(x[:, None], x[:, None], x[:, None])
+        q, k, v = self._projected(x[:, None], x[:, None], x[:, None])
         state = state.grown(owner, k, v)
         y, _ = self._averaged(q, state.key, state.value, None, state.alpha, False, False)
         return self.out_proj(y.transpose(1, 2).flatten(2)).squeeze(1), state
@@ -392,6 +303,64 @@ class FractionalAttention(Projections):
             f"{self.embed_dim}, {self.num_heads}, dropout={self.dropout:g}, batch_first={self.batch_first}, {alpha}, "
             f"dimension={self.dimension:g}, bandwidth={self.bandwidth:.4g}"
         )
+
+    def _make_weights(self, bias: bool, add_bias_kv: bool, factory: dict[str, Any]) -> None:
+        """Make torch's parameters in its order, so that a seed gives the same weights."""
+        size = self.embed_dim
+        is_one = self.kdim == self.vdim == size
+        shapes = {
+            "in_proj_weight": (3 * size, size) if is_one else None,
+            "q_proj_weight": None if is_one else (size, size),
+            "k_proj_weight": None if is_one else (size, self.kdim),
+            "v_proj_weight": None if is_one else (size, self.vdim),
+            "in_proj_bias": (3 * size,) if bias else None,
+            "bias_k": (1, 1, size) if add_bias_kv else None,
+            "bias_v": (1, 1, size) if add_bias_kv else None,
+        }
+        for name, shape in shapes.items():
+            made = None if shape is None else nn.Parameter(torch.empty(shape, **factory))
+            self.register_parameter(name, made)
+        self.out_proj = nn.Linear(size, size, bias=bias, **factory)
+        self.reset_parameters()
+
+    @property
+    def _widths(self) -> tuple[int, int, int]:
+        """Features of queries, keys and values."""
+        return self.embed_dim, self.kdim, self.vdim
+
+    @property
+    def _added(self) -> int:
+        """How many keys are added to those of each sequence."""
+        return int(self.bias_k is not None) + int(self.add_zero_attn)
+
+    def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values of each head, [batch, heads, time, head_dim]."""
+        weights: Sequence[Tensor | None] = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        if self.in_proj_weight is not None:
+            weights = self.in_proj_weight.chunk(3)
+        biases: Sequence[Tensor | None] = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        found = []
+        for x, weight, bias in zip((query, key, value), weights, biases, strict=True):
+            assert weight is not None, "weights are one or three"
+            y = functional.linear(x, weight, bias)
+            found.append(y.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2))
+        return found[0], found[1], found[2]
+
+    def _with_added(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Return keys and values with the learned ones and those of zeros."""
+        if not self._added:
+            return k, v
+        return self._extended(k, self.bias_k), self._extended(v, self.bias_v)
+
+    def _extended(self, x: Tensor, learned: Tensor | None) -> Tensor:
+        """Return keys or values with the learned vector and the zero vector appended."""
+        batch, heads, _, size = x.shape
+        parts = [x]
+        if learned is not None:
+            parts.append(learned.view(1, heads, 1, size).expand(batch, -1, -1, -1).to(x.dtype))
+        if self.add_zero_attn:
+            parts.append(x.new_zeros(batch, heads, 1, size))
+        return torch.cat(parts, 2)
 
     def _make_order(
         self,
@@ -424,14 +393,14 @@ class FractionalAttention(Projections):
         needs_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """Return averages and weights over the keys and the bias and zero keys appended to them."""
-        more = self.added
+        more = self._added
         if more and is_causal:
             hidden = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).triu(1)
             later = torch.zeros_like(hidden, dtype=q.dtype).masked_fill(hidden, -torch.inf)
             bias, is_causal = later[None, None] if bias is None else bias + later, False
         if more and bias is not None:
             bias = functional.pad(bias, (0, more))
-        k, v = self.extended(k, v)
+        k, v = self._with_added(k, v)
         share = 1 - self.dropout if self.training else 1.0
         kept = None
         if share < 1:
