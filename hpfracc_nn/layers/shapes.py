@@ -81,6 +81,14 @@ def convolution_sizes(
     )
 
 
+def check_is_state(owner: str, state: Any, kind: type) -> None:
+    """Raise unless a state is of the class that a layer's `initial_state` returns."""
+    if not isinstance(state, kind):
+        raise TypeError(
+            f"{owner}(state of type {type(state).__name__}): needs a state; pass what initial_state returned."
+        )
+
+
 def channel_axis(ndim: int, axis: int) -> int:
     """Return the channel axis: 1 when time, which is `axis`, is last (0 without a batch), else the last."""
     return min(1, ndim - 2) if axis == ndim - 1 else ndim - 1

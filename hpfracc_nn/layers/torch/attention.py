@@ -17,6 +17,7 @@ from hpfracc_nn.fractional.streaming import slice_shape
 from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.parameters import Alpha, check_place
 from hpfracc_nn.layers.order import ATTENTION, attention_bounds, attention_orders
+from hpfracc_nn.layers.shapes import check_is_state
 from hpfracc_nn.layers.torch.attention_ops import Attention, Inputs, attended
 from hpfracc_nn.layers.torch.fractional import place_of, with_weights_of
 from hpfracc_nn.selection import BackendManager, given_manager
@@ -277,10 +278,7 @@ class FractionalAttention(nn.Module):
         """
         owner = f"{_OWNER}.step"
         check_dense(owner, "x", x)
-        if not isinstance(state, AttentionState):
-            raise TypeError(
-                f"{owner}(state of type {type(state).__name__}): needs a state; pass what initial_state returned."
-            )
+        check_is_state(owner, state, AttentionState)
         heads, size = state.key.shape[1], state.key.shape[3]
         if (heads, size) != (self.num_heads, self.head_dim):
             raise ValueError(

@@ -21,7 +21,7 @@ from hpfracc_nn.fractional.torch.operator import apply_at
 from hpfracc_nn.fractional.torch.parameters import Alpha, StateMetadata
 from hpfracc_nn.fractional.torch.streaming import StreamState
 from hpfracc_nn.layers.order import first_orders, middle, roughness_orders, stretches
-from hpfracc_nn.layers.shapes import channel_axis
+from hpfracc_nn.layers.shapes import channel_axis, check_is_state
 from hpfracc_nn.layers.torch.fractional import LayerState, check_no_module
 from hpfracc_nn.selection import BackendManager, given_manager
 
@@ -408,10 +408,7 @@ class RoughnessFeatures(nn.Module):
             ValueError: x has another shape than the state.
         """
         _wide(f"{_OWNER}.step", x)
-        if not isinstance(state, RoughnessState):
-            raise TypeError(
-                f"{_OWNER}.step(state of type {type(state).__name__}): needs a state; pass what initial_state returned."
-            )
+        check_is_state(f"{_OWNER}.step", state, RoughnessState)
         # The result has the dtype of x, and squares add up in float64.
         y, states = self.differences.step(x.to(torch.float64), state.differences)
         counts = state.step >= self.skip

@@ -22,6 +22,7 @@ from hpfracc_nn.layers.order import counted_orders, definition_of, options_text
 from hpfracc_nn.layers.shapes import (
     PADDING_MODES,
     check_features,
+    check_is_state,
     convolution_sizes,
     for_each_axis,
     image_axes,
@@ -386,11 +387,7 @@ class FractionalConv1d(Derived, nn.Conv1d):
             ValueError: As in `FractionalLayer.step`, or the state was made for another kernel.
             TypeError: As in `FractionalLayer.step`.
         """
-        if not isinstance(state, ConvolutionState):
-            raise TypeError(
-                f"FractionalConv1d.step(state of type {type(state).__name__}): needs a state; pass what initial_state "
-                "returned."
-            )
+        check_is_state("FractionalConv1d.step", state, ConvolutionState)
         if state.past.shape[-1] != self._reach:
             raise ValueError(
                 f"FractionalConv1d.step(state with {state.past.shape[-1]} past samples): needs {self._reach} of them, "

@@ -21,6 +21,7 @@ from hpfracc_nn.fractional.jax.streaming import HORIZON, StreamState
 from hpfracc_nn.layers.flax.functional.core import Alpha, Ordered, Params, check_fields, settle
 from hpfracc_nn.layers.flax.functional.fractional import FractionalLayer
 from hpfracc_nn.layers.order import start_in
+from hpfracc_nn.layers.shapes import check_is_state
 from hpfracc_nn.selection import BackendManager
 from hpfracc_nn.series.arfima import fitted
 from hpfracc_nn.series.results import ArfimaResults
@@ -163,10 +164,7 @@ class ARFIMA(_Made):
             ValueError: As in `FractionalLayer.step`.
             TypeError: As in `FractionalLayer.step`; or `state` is none.
         """
-        if not isinstance(state, ArfimaState):
-            raise TypeError(
-                f"{_OWNER}.step(state of type {type(state).__name__}): needs a state; pass what initial_state returned."
-            )
+        check_is_state(f"{_OWNER}.step", state, ArfimaState)
         x = of_numpy(x)
         wide = x.astype(computed_in(f"{_OWNER}.step", x))
         u, stream = self.difference.step(params, wide - params["mean"].astype(wide.dtype), state.stream)

@@ -30,6 +30,7 @@ from hpfracc_nn.layers.flax.functional.core import (
     settle,
 )
 from hpfracc_nn.layers.order import attention_bounds, attention_orders
+from hpfracc_nn.layers.shapes import check_is_state
 from hpfracc_nn.selection import BackendManager
 
 _OWNER = "FractionalAttention"
@@ -244,10 +245,7 @@ class FractionalAttention(Ordered):
             key: For a random order, the same at every step of a stream; None is its mean.
         """
         owner, x = f"{_OWNER}.step", of_numpy(x)
-        if not isinstance(state, AttentionState):
-            raise TypeError(
-                f"{owner}(state of type {type(state).__name__}): needs a state; pass what initial_state returned."
-            )
+        check_is_state(owner, state, AttentionState)
         computed_in(owner, x)
         wanted = (*x.shape[:-1], self.num_heads, state.horizon, self.head_dim)
         if x.ndim == 0 or x.shape[-1] != self.in_features or state.key.shape != wanted:

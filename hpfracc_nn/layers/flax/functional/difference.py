@@ -20,7 +20,7 @@ from hpfracc_nn.fractional.streaming import slice_shape
 from hpfracc_nn.layers.flax.functional.core import Alpha, Ordered, Params, check_fields, hashable, settle
 from hpfracc_nn.layers.flax.functional.fractional import beside_others
 from hpfracc_nn.layers.order import Part, first_orders, middle, roughness_orders, stretches
-from hpfracc_nn.layers.shapes import beside_channels, channel_axis, check_channels
+from hpfracc_nn.layers.shapes import beside_channels, channel_axis, check_channels, check_is_state
 from hpfracc_nn.selection import BackendManager
 
 
@@ -425,10 +425,7 @@ class RoughnessFeatures(_Made):
         """
         x = of_numpy(x)
         computed_in(f"{_OWNER}.step", x)
-        if not isinstance(state, RoughnessState):
-            raise TypeError(
-                f"{_OWNER}.step(state of type {type(state).__name__}): needs a state; pass what initial_state returned."
-            )
+        check_is_state(f"{_OWNER}.step", state, RoughnessState)
         y, states = self.differences.step(params, x.astype(state.sums.dtype), state.differences)
         count = state.seen + 1
         sums = state.sums + jnp.where(count > self.skip, y * y, 0)

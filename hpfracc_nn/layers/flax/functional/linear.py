@@ -36,7 +36,7 @@ from hpfracc_nn.layers.flax.functional.core import (
 )
 from hpfracc_nn.layers.flax.functional.fractional import FractionalLayer, settle_derivative
 from hpfracc_nn.layers.order import counted_orders, definition_of
-from hpfracc_nn.layers.shapes import check_features, for_each_axis, image_axes, image_order_shape
+from hpfracc_nn.layers.shapes import check_features, check_is_state, for_each_axis, image_axes, image_order_shape
 from hpfracc_nn.selection import BackendManager
 
 
@@ -413,10 +413,7 @@ class FractionalConv1d(Convolution):
             TypeError: As in `FractionalLayer.step`.
         """
         owner = "FractionalConv1d.step"
-        if not isinstance(state, ConvolutionState):
-            raise TypeError(
-                f"{owner}(state of type {type(state).__name__}): needs a state; pass what initial_state returned."
-            )
+        check_is_state(owner, state, ConvolutionState)
         if state.past.shape[-2] != self._reach:
             raise ValueError(
                 f"{owner}(state with {state.past.shape[-2]} past samples): needs {self._reach} of them, "

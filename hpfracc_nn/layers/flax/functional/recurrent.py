@@ -46,6 +46,7 @@ from hpfracc_nn.layers.flax.functional.recurrence import (
     recurrence,
 )
 from hpfracc_nn.layers.order import averaging
+from hpfracc_nn.layers.shapes import check_is_state
 
 
 def orthogonal_init(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
@@ -173,10 +174,7 @@ class Recurrent(Ordered):
             )
         x = of_numpy(x)
         check_features(owner, x, self.in_features)
-        if not isinstance(state, RecurrentState):
-            raise TypeError(
-                f"{owner}(state of type {type(state).__name__}): needs a state; pass what initial_state returned."
-            )
+        check_is_state(owner, state, RecurrentState)
         dtype = self._computed(params, x)
         start = self._start(owner, x.shape[:-1], state, dtype)
         lags = self._lags(state.horizon, dtype)
