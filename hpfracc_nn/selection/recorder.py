@@ -62,10 +62,14 @@ class Recorder:
         self.log.after_fork()
         self.device_times.clear()
 
-    def publish(self) -> None:
-        """Pass new events to the listeners; the lock is not held, because a listener may be slow."""
+    def join(self) -> None:
+        """Let the process-wide Telemetry watch this recorder, once the process has imported OpenTelemetry."""
         if self.telemetry is None and OPENTELEMETRY in sys.modules:
             inform(self._join, self)
+
+    def publish(self) -> None:
+        """Pass new events to the listeners; the lock is not held, because a listener may be slow."""
+        self.join()
         self.log.publish()
 
     def reconsider(self) -> None:

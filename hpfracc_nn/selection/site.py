@@ -241,6 +241,7 @@ class Site:
     def _first(self, key: Hashable, describe: Callable[[], Workload]) -> Plan:
         """Return what runs for a key that is new, or was chosen before something was configured; count the call."""
         recorder, started = self.recorder, time.perf_counter()
+        recorder.join()  # before the first event
         recorder.harvest()
         with recorder.planner.lock:
             plan, found = self._drafted(key, describe)

@@ -338,7 +338,7 @@ def key_of(workload: Workload) -> Key:
     return Key(group, _features(workload.rows, workload.n, workload.width))
 
 
-@lru_cache(4096)
+@lru_cache(256)
 def _features(*sizes: int) -> tuple[float, ...]:
     return tuple(math.log2(max(1, bucket(size))) for size in sizes)
 

@@ -7,8 +7,10 @@ would be compiled once more. Numba is imported when a kernel is first considered
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import sys
+import time
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
@@ -248,13 +250,14 @@ def is_kept(beside: str = __file__) -> bool:
         beside: A file of the folder whose functions are meant, by default of this room.
     """
     chosen = os.environ.get("NUMBA_CACHE_DIR")
-    where = Path(chosen) if chosen else Path(beside).parent / "__pycache__"
-    if where not in _found:
-        mark = sources()[:16] + MARK
-        if next(iter(where.rglob(mark) if chosen else where.glob(mark)), None) is None:
-            return False
-        _found.add(where)
-    return True
+    where, now = chosen or os.path.dirname(beside), time.monotonic()
+    found, looked = _seen.get(where, (False, -math.inf))
+    if not found and now >= looked + _LOOK_AGAIN:
+        folder, mark = Path(where) if chosen else Path(where) / "__pycache__", sources()[:16] + MARK
+        found = next(iter(folder.rglob(mark) if chosen else folder.glob(mark)), None) is not None
+        _seen[where] = found, now
+    return found
 
 
-_found: set[Path] = set()  # directories where there was some: every first decision asks
+_LOOK_AGAIN = 1.0  # seconds after which a directory without code is read again: every first decision asks
+_seen: dict[str, tuple[bool, float]] = {}  # by directory: whether there was some, and when that was looked up
