@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass
+from functools import lru_cache
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -33,6 +34,7 @@ OWNER = "fdiff"
 MODES = ("same", "valid")
 
 _WIDEST = 8  # bytes of a float that the kernels take
+_fixed = lru_cache(maxsize=256)(GrunwaldLetnikov)
 _BINOMIAL = 3.0  # orders that the series of `binomial` is made for
 
 
@@ -273,7 +275,8 @@ class _Difference:
         whole = math.trunc(self.value)
         rest = self.n - whole
         bounds = None if isinstance(rest, float) else (0.0, 1.0) if self.value >= 0 else (-1.0, 0.0)
-        definition = GrunwaldLetnikov(rest, bounds=bounds)
+        is_kept = isinstance(x, np.ndarray)  # torch.compile follows no cache
+        definition = _fixed(rest) if is_kept else GrunwaldLetnikov(rest, bounds=bounds)
         if whole == 0:
             return self._product(x, definition, axis)
         operator.computed_in(OWNER, x, definition)  # refuses what float64 could not hold

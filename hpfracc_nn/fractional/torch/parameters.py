@@ -14,14 +14,19 @@ import torch
 from torch import Tensor, nn
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.alpha import Bounds, check_inside, check_taken, finite_bounds, first_values, order_shape
 from hpfracc_nn.fractional.distributions import (
     DISTRIBUTIONS,
+    Bounds,
     Distribution,
     Pair,
     broadcast,
+    check_inside,
+    check_taken,
+    finite_bounds,
     first_spread,
     first_unconstrained,
+    first_values,
+    order_shape,
     prior_of,
 )
 from hpfracc_nn.fractional.torch.namespace import TORCH

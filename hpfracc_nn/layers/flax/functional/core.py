@@ -55,15 +55,20 @@ from flax import serialization
 from jax import numpy as jnp
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.alpha import Bounds, check_inside, check_taken, finite_bounds, first_values, order_shape
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.distributions import (
     DISTRIBUTIONS,
+    Bounds,
     Distribution,
     Pair,
     broadcast,
+    check_inside,
+    check_taken,
+    finite_bounds,
     first_spread,
     first_unconstrained,
+    first_values,
+    order_shape,
     prior_of,
 )
 from hpfracc_nn.fractional.jax.arrays import JAX, Array, widest

@@ -11,8 +11,8 @@ from jax import numpy as jnp
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional import dispatch
-from hpfracc_nn.fractional.alpha import Bounds, check_inside
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
+from hpfracc_nn.fractional.distributions import Bounds, check_inside
 from hpfracc_nn.fractional.jax import streaming
 from hpfracc_nn.fractional.jax.arrays import Array, computed_in, of_numpy, widest
 from hpfracc_nn.fractional.jax.streaming import HORIZON, Source, StreamState
