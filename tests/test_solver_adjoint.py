@@ -89,6 +89,23 @@ def test_it_is_on_a_graded_mesh(scheme, alpha):
     assert_same(gradients(alpha, True, **options), gradients(alpha, False, **options))
 
 
+@pytest.mark.parametrize("mesh", ["uniform", "graded"])
+@pytest.mark.parametrize("alpha", [0.6, [0.4, 0.7, 0.9]], ids=str)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_it_is_for_states_of_many_numbers(scheme, alpha, mesh):
+    if mesh == "graded" and SCHEMES[scheme].needs_uniform:
+        pytest.skip("it needs equal steps")
+    order = torch.tensor(alpha, dtype=torch.float64, requires_grad=True)
+    y0 = torch.linspace(-1, 1, 300, dtype=torch.float64).view(100, 3).requires_grad_()
+    rate, ts = tensor(0.7, 1.1, 1.6).requires_grad_(), torch.linspace(0, 1, 35, dtype=torch.float64)  # three blocks
+
+    def found(adjoint):
+        ys = fdeint(lambda t, y: torch.sin(rate * y), y0, ts, order, scheme=scheme, mesh=mesh, adjoint=adjoint)
+        return [ys.detach(), *torch.autograd.grad(ys.square().sum(), [y0, order, rate])]
+
+    assert_same(found(True), found(False))
+
+
 @pytest.mark.parametrize("n_steps", [1, 2, 3, *(pytest.param(n, marks=SLOW) for n in (63, 64, 65, 128))])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_it_is_for_every_number_of_steps(scheme, n_steps):
