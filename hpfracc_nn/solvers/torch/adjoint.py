@@ -156,6 +156,53 @@ def _retained(tensors: Iterable[Tensor]) -> Iterator[None]:
             each.grad = grad
 
 
+class Gradients:
+    """The gradients of the tensors that a right-hand side depends on, added up over blocks of steps.
+
+    Args:
+        label: Whose right-hand side, for messages.
+        parameters: The tensors.
+        makes_leaves: Whether the right-hand side makes tensors that require a gradient by itself.
+
+    Attributes:
+        totals: The gradients, None of tensors that are not used.
+    """
+
+    def __init__(self, label: str, parameters: list[Tensor], makes_leaves: bool):
+        self.label, self.parameters, self.makes_leaves = label, parameters, makes_leaves
+        self.totals: list[Tensor | None] = [None] * len(parameters)
+
+    def of(
+        self, outputs: list[Tensor], grads: list[Tensor], inputs: list[Tensor], leaves: Sequence[Tensor] = ()
+    ) -> Sequence[Tensor | None]:
+        """Return the gradients in `inputs`, None where nothing depends on one, and add up those in the parameters.
+
+        Args:
+            outputs: What a block has made.
+            grads: Their cotangents.
+            inputs: Leaves that the block begins with.
+            leaves: Other leaves that were made for the block.
+
+        Raises:
+            RuntimeError: A tensor is read whose gradient would be lost.
+        """
+        kept = [(out, grad) for out, grad in zip(outputs, grads, strict=True) if out.requires_grad]
+        if not kept:
+            return [None] * len(inputs)
+        outs, cotangents = zip(*kept, strict=True)
+        if not self.makes_leaves:
+            check_known(self.label, outs, self.parameters, [*inputs, *leaves])
+        every = [*inputs, *self.parameters]
+        with _retained(self.parameters):
+            # The graph is kept: blocks may share a part of it, such as what a parameter is made of.
+            found = torch.autograd.grad(outs, every, cotangents, retain_graph=True, allow_unused=True)
+        for k, part in enumerate(found[len(inputs) :]):
+            before = self.totals[k]
+            if part is not None:
+                self.totals[k] = part if before is None else before + part  # one part may be that of two tensors
+        return found[: len(inputs)]
+
+
 def direct_parts(tensors: Sequence[Tensor], totals: Sequence[Tensor | None]) -> list[Tensor | None]:
     """Return of gradients what reaches each tensor other than through another of them.
 
@@ -246,7 +293,7 @@ class _Solve(torch.autograd.Function):
         with without(g.device.type), ctx.snapshot.renewed(wanted):
             z0_gradient, dz0_gradient = replay.run()
             of_alpha = replay.order_gradient(alpha) if learns else None
-            found = iter(direct_parts(wanted, replay.totals))
+            found = iter(direct_parts(wanted, replay.gradients.totals))
         return (
             None,
             None,
@@ -285,8 +332,7 @@ class Replay:
         learns: bool,
     ):
         self.problem, self.plan, self.states, self.sums, self.g = problem, plan, states, sums, g
-        self.parameters, self.learns = parameters, learns
-        self.totals: list[Tensor | None] = [None] * len(parameters)  # None of those that f does not use
+        self.gradients, self.learns = Gradients(problem.field.label, parameters, problem.field.makes_leaves), learns
         self.memory = problem.reversed_past(plan)
         self.values = torch.zeros_like(states) if learns else None  # the right-hand sides
         self.step = step_of(problem.scheme, problem.field)
@@ -296,7 +342,7 @@ class Replay:
     def run(self) -> tuple[Tensor, Tensor]:
         """Return the gradients in the state at the start and in its derivative."""
         problem, memory, last = self.problem, self.memory, self.problem.n_steps
-        with torch.no_grad(), _retained(self.parameters):
+        with torch.no_grad():
             end = 0
             for k in range(0, last, memory.block):
                 end = memory.begin(k)
@@ -336,7 +382,8 @@ class Replay:
                     self.values[n] = value.detach()
                 if i + 1 < count:
                     m = sums.following(i, value)
-        found = self._products(outs, grads, [rows, *(own if self.learns else [])])
+        found = self.gradients.of(outs, grads, [rows, *(own if self.learns else [])], self.step.leaves)
+        self.step.leaves.clear()
         assert found[0] is not None, "each state depends on its sums"
         memory.views[k:end] = found[0].flip(0)
         if self.learns:
@@ -349,26 +396,8 @@ class Replay:
         z, value = evaluated(self.problem.field, 0, self.states[0])
         if self.values is not None:
             self.values[0] = value.detach()
-        (found,) = self._products([value], [g], [z])
+        (found,) = self.gradients.of([value], [g], [z])
         return torch.zeros_like(g) if found is None else found
-
-    def _products(self, outs: list[Tensor], grads: list[Tensor], inputs: list[Tensor]) -> Sequence[Tensor | None]:
-        """Return the products of cotangents with the Jacobians in `inputs`, and add up those in the parameters."""
-        kept = [(out, grad) for out, grad in zip(outs, grads, strict=True) if out.requires_grad]
-        if not kept:
-            return [None] * len(inputs)
-        outputs, cotangents = zip(*kept, strict=True)
-        if not self.problem.field.makes_leaves:
-            check_known(self.problem.field.label, outputs, self.parameters, [*inputs, *self.step.leaves])
-        self.step.leaves.clear()
-        every = [*inputs, *self.parameters]
-        # The graph is kept: f may share a part of it between calls.
-        found = torch.autograd.grad(outputs, every, cotangents, retain_graph=True, allow_unused=True)
-        for k, part in enumerate(found[len(inputs) :]):
-            before = self.totals[k]
-            if part is not None:
-                self.totals[k] = part if before is None else before + part  # one part may be that of two tensors
-        return found[: len(inputs)]
 
     def order_gradient(self, alpha: Tensor) -> Tensor:
         """Return alpha's gradient, from the cotangents of the sums and the right-hand sides."""
@@ -488,7 +517,7 @@ class _BlockSolve(torch.autograd.Function):
         replay = StochasticReplay(solve, weighting, plan, ctx.weights, wanted, needs[1], whole if needs[2] else None)
         with without(grads[0].device.type), snapshot.renewed(wanted):
             z0_gradient = replay.run(grads[0].contiguous(), carries, list(saved))
-            totals = iter(direct_parts(wanted, replay.totals))
+            totals = iter(direct_parts(wanted, replay.gradients.totals))
         return (
             None,
             None,
@@ -514,7 +543,6 @@ class StochasticReplay:
         noise: All of the noise, where its gradient is wanted, else None.
 
     Attributes:
-        totals: The parameters' gradients, None of those that are not used.
         of_noise: The noise's, or None.
     """
 
@@ -528,14 +556,8 @@ class StochasticReplay:
         learns: bool,
         noise: Tensor | None,
     ):
-        self.solve, self.weighting, self.weights, self.parameters, self.learns = (
-            solve,
-            weighting,
-            weights,
-            parameters,
-            learns,
-        )
-        self.totals: list[Tensor | None] = [None] * len(parameters)  # None of those that are not used
+        self.solve, self.weighting, self.weights, self.learns = solve, weighting, weights, learns
+        self.gradients = Gradients("fsdeint(sde)", parameters, solve.makes_leaves)
         self.of_noise = None if noise is None else torch.zeros_like(noise)
         self.memory: Forgetful | Anticipation = Forgetful()
         if weighting is not None and plan is not None:
@@ -580,48 +602,27 @@ class StochasticReplay:
         if self.learns:
             self.values.append([value.detach() for value in made.values])
         inputs = [*carry, *past[:1], *shared, *([] if self.of_noise is None else [noise])]
-        parts = self._products(made, first, last, g, of_carry, later, [*inputs, *self.parameters])
-        found = (torch.zeros_like(each) if part is None else part for part, each in zip(parts, inputs, strict=False))
-        found_of_parameters = parts[len(inputs) :]
+        parts = self.gradients.of(*self._outputs(made, first, last, g, of_carry, later), inputs)
+        found = (torch.zeros_like(each) if part is None else part for part, each in zip(parts, inputs, strict=True))
         mine = [next(found) for _ in carry]
         of_rows = next(found) if rows is not None else None
         for total in self.of_shared:
             total += next(found)
         if self.of_noise is not None:
             self.of_noise[first : first + noise.shape[0]] = next(found)
-        for k, part in enumerate(found_of_parameters):
-            before = self.totals[k]
-            if part is not None:
-                self.totals[k] = part if before is None else before + part  # one part may be that of two tensors
         return mine, of_rows
 
-    def _products(
-        self,
-        made: Advance,
-        first: int,
-        last: int,
-        g: Tensor,
-        of_carry: Sequence[Tensor],
-        later: Tensors,
-        inputs: list[Tensor],
-    ) -> Sequence[Tensor | None]:
-        """Return the products of all cotangents of a block with its Jacobians, None where there is none."""
+    def _outputs(
+        self, made: Advance, first: int, last: int, g: Tensor, of_carry: Sequence[Tensor], later: Tensors
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Return what a block has made that has cotangents, and the cotangents."""
         low, high = self.solve.wanted(first, last)
-        outputs = [made.states[n - first] for n in self.solve.outputs[low:high]]
-        grads = list(g[low:high].unbind())
-        outputs += made.carry
-        grads += of_carry
+        outputs = [*(made.states[n - first] for n in self.solve.outputs[low:high]), *made.carry]
+        grads = [*g[low:high].unbind(), *of_carry]
         if later:
             outputs += made.values
             grads += later[0][: len(made.values)].unbind()
-        kept = [(out, grad) for out, grad in zip(outputs, grads, strict=True) if out.requires_grad]
-        if not kept:
-            return [None] * len(inputs)
-        outs, their = zip(*kept, strict=True)
-        if not self.solve.makes_leaves:
-            check_known("fsdeint(sde)", outs, self.parameters, inputs[: len(inputs) - len(self.parameters)])
-        # The graph is kept: blocks may share a part of it, such as what a parameter is made of.
-        return torch.autograd.grad(outs, inputs, their, retain_graph=True, allow_unused=True)
+        return outputs, grads
 
     def order_gradient(self, alpha: Tensor) -> Tensor:
         """Return alpha's gradient, from the cotangents of all states and what the steps brought the past."""
