@@ -21,8 +21,8 @@ from hpfracc_nn.fractional.jax.sharding import placed_like, unplaced
 from hpfracc_nn.fractional.special.fractional_fourier import check_shapes, chirps_of, fixed_chirps, nearest, transformed
 from hpfracc_nn.fractional.special.mittag_leffler import (
     Options,
-    check,
-    combination,
+    check_each,
+    combined,
     is_wrong_alpha,
     is_wrong_beta,
     partial_derivative,
@@ -39,7 +39,8 @@ def mittag_leffler(z: Any, alpha: Any, beta: Any, derivative: Orders) -> Array:
     owner = "mittag_leffler"
     given = [_numbers(owner, name, value) for name, value in (("z", z), ("alpha", alpha), ("beta", beta))]
     _check_real(owner, alpha=given[1], beta=given[2])
-    _check_numbers(owner, *given[1:])
+    fixed_orders = (np.empty(0) if isinstance(value, jax.Array) else np.atleast_1d(value) for value in given[1:])
+    check_each(owner, *fixed_orders)
     given[1:] = _checked(owner, *given[1:])
     dtype = jnp.result_type(*given, 1.0)
     shape = jnp.broadcast_shapes(*(jnp.shape(value) for value in given))
@@ -104,10 +105,7 @@ def _computed(z: Array, alpha: Array, beta: Array, *, shape: tuple[int, ...], de
 
 def _combined(points: Array, alpha: Array, beta: Array, derivative: Orders) -> Array:
     options = Options(block=points.size)
-    total = jnp.zeros_like(points)
-    for (power, m, n), c in combination(derivative).items():
-        total = total + c * points**power * partial_derivative(points, alpha, beta, m, n, JAX, options)
-    return total
+    return combined(points, derivative, lambda m, n: partial_derivative(points, alpha, beta, m, n, JAX, options))
 
 
 def fractional_fourier(x: Any, order: Any, dim: int, centred: bool) -> Array:
@@ -173,15 +171,6 @@ def _check_real(owner: str, **values: Any) -> None:
         if jnp.iscomplexobj(value):
             dtype = jnp.result_type(value)
             raise TypeError(f"{owner}({name} of dtype {dtype}): needs real numbers; pass {name}.real.")
-
-
-def _check_numbers(owner: str, alpha: Any, beta: Any) -> None:
-    """Raise where an alpha or beta that is a number or a NumPy array is outside its range."""
-    alphas, betas = (np.empty(0) if isinstance(value, jax.Array) else np.atleast_1d(value) for value in (alpha, beta))
-    for wrong in alphas[is_wrong_alpha(alphas)][:1]:
-        check(owner, float(wrong), 1.0)
-    for wrong in betas[is_wrong_beta(betas)][:1]:
-        check(owner, 1.0, float(wrong))
 
 
 def _checked(owner: str, alpha: Any, beta: Any) -> list[Any]:

@@ -11,10 +11,8 @@ from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.special.fractional_fourier import check_shapes, chirps_of, fixed_chirps, nearest, transformed
 from hpfracc_nn.fractional.special.mittag_leffler import (
     Options,
-    check,
-    combination,
-    is_wrong_alpha,
-    is_wrong_beta,
+    check_each,
+    combined,
     partial_derivative,
 )
 
@@ -25,10 +23,7 @@ def mittag_leffler(z: Any, alpha: Any, beta: Any, derivative: tuple[int, int, in
     """Return E or a derivative of it; see `fractional.special.functions`."""
     owner = "mittag_leffler"
     points, alphas, betas = _double(owner, "z", z), _real(owner, "alpha", alpha), _real(owner, "beta", beta)
-    for wrong in alphas[is_wrong_alpha(alphas)][:1]:
-        check(owner, float(wrong), 1.0)
-    for wrong in betas[is_wrong_beta(betas)][:1]:
-        check(owner, 1.0, float(wrong))
+    check_each(owner, alphas, betas)
     dtype = np.result_type(
         *(value if isinstance(value, int | float | complex) else np.asarray(value).dtype for value in (z, alpha, beta))
     )
@@ -36,10 +31,8 @@ def mittag_leffler(z: Any, alpha: Any, beta: Any, derivative: tuple[int, int, in
     shape = np.broadcast_shapes(points.shape, alphas.shape, betas.shape)
     flat = np.broadcast_to(points, shape).reshape(-1)
     flat_alpha, flat_beta = (v if v.ndim == 0 else np.broadcast_to(v, shape).reshape(-1) for v in (alphas, betas))
-    total = np.zeros_like(flat)
     with np.errstate(all="ignore"):  # overflow is inf, and what a mask drops may be anything
-        for (power, m, n), c in combination(derivative).items():
-            total += c * flat**power * _partial(flat, flat_alpha, flat_beta, m, n)
+        total = combined(flat, derivative, lambda m, n: _partial(flat, flat_alpha, flat_beta, m, n))
         return total.reshape(shape).astype(dtype, copy=False)[()]
 
 

@@ -113,6 +113,19 @@ def check(owner: str, alpha: float, beta: float) -> None:
         )
 
 
+def check_each(owner: str, alpha: np.ndarray, beta: np.ndarray) -> None:
+    """Raise ValueError for the first alpha or beta that is outside its range."""
+    for wrong in alpha[is_wrong_alpha(alpha)][:1]:
+        check(owner, float(wrong), 1.0)
+    for wrong in beta[is_wrong_beta(beta)][:1]:
+        check(owner, 1.0, float(wrong))
+
+
+def combined(z: Array, derivative: tuple[int, int, int], member: Callable[[int, int], Array]) -> Array:
+    """Return the derivative of E of these orders in z, alpha and beta, where `member` computes F[m, n] at z."""
+    return sum(c * z**power * member(m, n) for (power, m, n), c in combination(derivative).items())
+
+
 def combination(derivative: tuple[int, int, int]) -> dict[tuple[int, int, int], int]:
     """Return {(p, m, n): c}: E's derivative of these orders in z, alpha and beta is the sum of c z**p F[m, n]."""
     in_z, in_alpha, in_beta = derivative

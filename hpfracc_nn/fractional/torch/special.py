@@ -21,7 +21,7 @@ from hpfracc_nn.fractional.special.fractional_fourier import check_shapes, chirp
 from hpfracc_nn.fractional.special.mittag_leffler import (
     Options,
     check,
-    combination,
+    combined,
     is_wrong_alpha,
     is_wrong_beta,
     partial_derivative,
@@ -45,9 +45,7 @@ def mittag_leffler(z: Any, alpha: Any, beta: Any, derivative: tuple[int, int, in
     check(owner, *(value if isinstance(value, int | float) else 1.0 for value in (alpha, beta)))
     like = _leading(given)
     points, alphas, betas = (_double(value, like) for value in given)
-    total: Any = 0
-    for (power, m, n), c in combination(derivative).items():
-        total = total + c * points**power * partial(points, alphas, betas, m, n)
+    total = combined(points, derivative, lambda m, n: partial(points, alphas, betas, m, n))
     return total.to(_promoted(*given))
 
 
