@@ -96,7 +96,6 @@ class FSDEBlock(Layer, core=functional.FSDEBlock):
             x: The states at 0.
             key: Where the noise is drawn; None takes the next key of the block's stream.
         """
-        key = self._noise_key() if key is None else key
         x = of_numpy(x)
         t = jnp.zeros((), x.dtype)
         drift, of_drift = self._taken_apart("drift", t, x)
@@ -105,7 +104,8 @@ class FSDEBlock(Layer, core=functional.FSDEBlock):
             self.params(),
             x,
             (of_drift, of_diffusion),
-            noise_key=key,
+            # After the fields' keys, which linen draws from the same stream: a key has the paths that it had.
+            noise_key=self._noise_key() if key is None else key,
             **self._drawing(),
         )
 
