@@ -246,6 +246,18 @@ def test_a_state_can_be_kept_used_twice_copied_and_pickled(name: str) -> None:
         _, kept = layer.step(x_t, kept)
 
 
+def test_a_state_that_an_older_version_pickled_goes_on() -> None:
+    layer, x = FractionalLayer([0.3, 0.8], "riemann_liouville", channels=2, dt=DT), data(4, 2)
+    _, state = layer.step(x, layer.initial_state((4, 2)))
+    expected, _ = layer.step(x, state)
+    written = pickle.dumps(state, protocol=2)  # classes stand in it by their names
+    older = written.replace(
+        b"chpfracc_nn.fractional.streaming\nRules\n", b"chpfracc_nn.fractional.torch.streaming\n_Rules\n"
+    )
+    assert older != written
+    assert torch.equal(layer.step(x, pickle.loads(older))[0], expected)
+
+
 def test_a_state_passes_through_transforms() -> None:
     layer, x = FractionalLayer(0.6, dt=DT), data(5, 3, 4)
 
