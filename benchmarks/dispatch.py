@@ -63,7 +63,7 @@ def bare_kernel(x: Tensor) -> Call:
 
     def call() -> Tensor:
         y = torch.empty_like(data)
-        run(parts.form, parts.boundary, parts.canonical, data, y)
+        run(parts.operator, parts.boundary, parts.canonical, data, y)
         return y
 
     return call

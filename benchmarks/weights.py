@@ -21,7 +21,7 @@ from torch import Tensor
 
 from hpfracc_nn.fractional import tables
 from hpfracc_nn.fractional.definitions import Caputo, Definition, GrunwaldLetnikov, RiemannLiouville
-from hpfracc_nn.fractional.torch.forms import ColumnForm
+from hpfracc_nn.fractional.linear import Column
 from hpfracc_nn.fractional.torch.weights import Weights
 
 LENGTHS = (256, 1024, 16384, 65536)
@@ -48,7 +48,7 @@ class Step:
         weights = Weights(definition, self.n, 0.5, torch.float32, torch.device("cpu"), tabulated=self.tabulated)
         form = weights.column() if self.form == "column" else weights.chunks(16)
         columns = weights.columns()
-        tensors = [form.column] if isinstance(form, ColumnForm) else [form.near, form.far]
+        tensors = [form.weights] if isinstance(form, Column) else [form.intra, form.C]
         return tensors if columns is None else [*tensors, columns]
 
     def both(self) -> Tensor:

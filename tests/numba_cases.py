@@ -12,8 +12,8 @@ from torch import Tensor
 from hpfracc_nn.fractional import boundary
 from hpfracc_nn.fractional.boundary import boundary_of
 from hpfracc_nn.fractional.definitions import Caputo
+from hpfracc_nn.fractional.linear import StateSpace
 from hpfracc_nn.fractional.stencil import Stencil
-from hpfracc_nn.fractional.torch.forms import ChunkForm
 from hpfracc_nn.fractional.torch.kernels import numba_recurrence as kernel
 from hpfracc_nn.fractional.torch.weights import Weights
 
@@ -60,7 +60,7 @@ def _shape(x: Tensor) -> tuple[int, int, int, int]:
 
 
 @lru_cache(maxsize=16)
-def weights_of(channels: int, short: bool, dtype: torch.dtype) -> tuple[ChunkForm, np.ndarray]:
+def weights_of(channels: int, short: bool, dtype: torch.dtype) -> tuple[StateSpace, np.ndarray]:
     """Return the weights in chunks and as columns [channels, length] in float64; `short` ones have no exponentials."""
     alpha: Any = 0.6 if channels == 1 else tuple(np.linspace(0.2, 0.9, channels))
     length = 16 if short else LONGEST
@@ -73,7 +73,7 @@ class Operator:
 
     def __init__(self, case: Case, n: int, channels: int, dtype: torch.dtype):
         self.n, self.stencil = n, case.stencil(n)
-        self.form, column = weights_of(channels, n <= 16, dtype)
+        self.operator, column = weights_of(channels, n <= 16, dtype)
         self.column = column[:, :n]
         terms = self.stencil.starts + case.terms
         rng = np.random.default_rng(n)
@@ -83,12 +83,12 @@ class Operator:
 
     def run(self, x: Tensor) -> Tensor:
         y = torch.full_like(x, torch.nan)
-        kernel.run(self.form, self.boundary, _shape(x), x, y)
+        kernel.run(self.operator, self.boundary, _shape(x), x, y)
         return y
 
     def adjoint(self, g: Tensor) -> Tensor:
         gx = torch.full_like(g, torch.nan)
-        kernel.adjoint(self.form, self.boundary, _shape(g), g, gx)
+        kernel.adjoint(self.operator, self.boundary, _shape(g), g, gx)
         return gx
 
     def expected(self, x: Tensor) -> tuple[Tensor, float]:

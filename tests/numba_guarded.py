@@ -10,8 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from hpfracc_nn.fractional.numba.kernel import _compiled
-from hpfracc_nn.fractional.torch.kernels.numba_recurrence import Backward, Forward
+from hpfracc_nn.fractional.numba.kernel import Backward, Forward, _compiled
 from tests.numba_cases import CASES, Case, Operator, random
 
 Keep = Callable[[np.ndarray], np.ndarray]
@@ -44,7 +43,7 @@ def results(case: Case, shape: tuple[int, int, int, int], dtype: torch.dtype, ke
     for direction, source, arrangement in (("forward", x, Forward), ("backward", g, Backward)):
         function, units = _compiled(direction, shape[3] == 1)
         result = keep(np.full(shape, np.nan, x.dtype))
-        operands = [keep(a) for a in operator.form.cached(arrangement)]
+        operands = [keep(a) for a in operator.operator.cached(arrangement)]
         function(source, result, 0, units(x), *operands, columns, *boundary)
         found.append(result)
     return found

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn import workload
+from hpfracc_nn.fractional.cache import nbytes
 from hpfracc_nn.fractional.definitions import Caputo, Definition, RiemannLiouvilleIntegral
-from hpfracc_nn.fractional.torch.forms import ChunkForm
+from hpfracc_nn.fractional.linear import StateSpace
 from hpfracc_nn.fractional.torch.kernels import cuda_host, cuda_launch, cuda_product
 from hpfracc_nn.fractional.torch.kernels.cuda_product import Arrangement
 from hpfracc_nn.fractional.torch.operator import apply
@@ -102,9 +103,9 @@ def test_the_size_of_cached_weights_includes_what_lies_on_a_device() -> None:
     form = weights.chunks(16)
     before = weights.nbytes
     there = form.cached(cuda_host.There(HERE))
-    assert weights.nbytes == before + sum(part.nbytes for part in there.parts)
+    assert weights.nbytes == before + nbytes((there.intra, there.C, there.B, there.A))
     there.cached(Arrangement(backward=False, multiple=1))
-    assert weights.nbytes > before + sum(part.nbytes for part in there.parts)
+    assert weights.nbytes > before + nbytes((there.intra, there.C, there.B, there.A))
     CACHE.get("another", lambda: None)
     assert CACHE.size > weights.nbytes
     assert form.cached(cuda_host.There(HERE)) is there
@@ -116,9 +117,9 @@ def test_operands_are_made_before_the_first_part_leaves(emulated: Emulated, monk
     made: list[str] = []
     real = cuda_product.Arrangement.operands
 
-    def operands(self: cuda_product.Arrangement, form: ChunkForm) -> cuda_product.Operands:
+    def operands(self: cuda_product.Arrangement, model: StateSpace) -> cuda_product.Operands:
         made.append("operands")
-        return real(self, form)
+        return real(self, model)
 
     def synchronize() -> None:
         made.append("wait")

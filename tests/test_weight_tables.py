@@ -21,8 +21,8 @@ from hpfracc_nn.fractional.definitions import (
     RiemannLiouvilleIntegral,
     family,
 )
+from hpfracc_nn.fractional.linear import StateSpace
 from hpfracc_nn.fractional.schemes.exponentials import tolerance
-from hpfracc_nn.fractional.torch.forms import ChunkForm
 from hpfracc_nn.fractional.torch.weights import Columns, Weights
 from tests.table_rounding import H, rounding
 from tests.torch_cases import DT, SCHEMES
@@ -105,17 +105,17 @@ def test_the_column_and_its_derivatives_are_those_of_the_formula(
 ) -> None:
     case, alpha = (kind, scheme, bounds), orders(bounds)
     table = tables.column_table(family(kind(alpha, scheme, bounds)), n)
-    got = derivatives(lambda a: weights(case, a, n, True).column().column, alpha)
-    wanted = differentiated(lambda a: weights(case, a, n, False).column().column, alpha)
+    got = derivatives(lambda a: weights(case, a, n, True).column().weights, alpha)
+    wanted = differentiated(lambda a: weights(case, a, n, False).column().weights, alpha)
     assert_agree(got, wanted, 1e-12, noise_of(case, alpha, n, table))
 
 
 def tensors(of: Columns) -> list[Tensor]:
     """Return all that kernels may ask for, as far as there are exponentials and columns."""
-    found, columns = [of.column().column], of.columns()
+    found, columns = [of.column().weights], of.columns()
     if of.nodes is not None or of.n <= 16:
         chunks = of.chunks(16)
-        found += [chunks.near, chunks.far]
+        found += [chunks.intra, chunks.C]
     return found if columns is None else [*found, columns]
 
 
@@ -137,12 +137,12 @@ def test_slopes_are_the_weights_tangent_in_alpha(
 @pytest.mark.parametrize("tabulated", [True, False])
 def test_slopes_are_differentiable_where_gradients_are_on(tabulated: bool) -> None:
     case, alpha = (RiemannLiouville, "bdf2", (0, 1)), torch.tensor(0.4, dtype=torch.float64, requires_grad=True)
-    _, _, wanted = derivatives(lambda a: weights(case, a, 40, True).column().column, alpha.detach())
-    slopes = weights(case, alpha, 40, tabulated).slopes(alpha).column().column
+    _, _, wanted = derivatives(lambda a: weights(case, a, 40, True).column().weights, alpha.detach())
+    slopes = weights(case, alpha, 40, tabulated).slopes(alpha).column().weights
     found = torch.stack([torch.autograd.grad(slope, alpha, retain_graph=True)[0] for slope in slopes[0]])
     torch.testing.assert_close(found, wanted[0], rtol=1e-8, atol=1e-9)  # torch's trigamma, as in `differentiated`
     with torch.no_grad():
-        assert not weights(case, alpha, 40, tabulated).slopes(alpha).column().column.requires_grad
+        assert not weights(case, alpha, 40, tabulated).slopes(alpha).column().weights.requires_grad
 
 
 @every_case
@@ -161,12 +161,12 @@ def test_boundary_columns_and_their_derivatives_are_those_of_the_formula(
     assert_agree(got, wanted, 1e-12, noise_of(case, alpha, n, table, boundary=True))
 
 
-def response(form: ChunkForm, n: int, at: int) -> Tensor:
-    """Return the weights that a form stands for, [channels, n - at]: its answer to an impulse at sample `at`."""
-    channels = form.near.shape[0]
+def response(model: StateSpace, n: int, at: int) -> Tensor:
+    """Return the weights that a model stands for, [channels, n - at]: its answer to an impulse at sample `at`."""
+    channels = model.intra.shape[0]
     x = torch.zeros(1, channels, n, 1, dtype=torch.float64)
     x[:, :, at] = 1
-    return form.product(x)[0, :, at:, 0]
+    return model.matvec(x)[0, :, at:, 0]
 
 
 @every_case
@@ -176,7 +176,7 @@ def test_chunk_forms_and_their_derivatives_are_those_of_the_formula(
     kind: type[Definition], scheme: str, bounds: tuple[float, float], n: int
 ) -> None:
     case, alpha, at = (kind, scheme, bounds), orders(bounds), 5
-    wanted = differentiated(lambda a: weights(case, a, n, False).column().column[:, : n - at], alpha)
+    wanted = differentiated(lambda a: weights(case, a, n, False).column().weights[:, : n - at], alpha)
 
     def chunked(a: Tensor, length: int) -> Tensor:
         return response(weights(case, a, n, True).chunks(length), n, at)
@@ -200,7 +200,7 @@ def test_gradients_reach_alpha_as_through_the_formula(
     case = (kind, scheme, bounds)
     found = []
     for tabulated in (True, False):
-        column = weights(case, alpha, n, tabulated).column().column
+        column = weights(case, alpha, n, tabulated).column().weights
         (first,) = torch.autograd.grad((column * g).sum(), alpha, create_graph=True)
         found.append((first, *torch.autograd.grad(first.sum(), alpha)))
     for one, other, rtol in zip(*found, (1e-9, 1e-8), strict=True):
@@ -213,7 +213,7 @@ def test_one_table_serves_every_step_and_every_dt() -> None:
     table = tables.column_table(key, n)
     assert tables.column_table(family(Caputo(alpha + 0.1, bounds=(0, 1))), n) is table
     assert tables.column_table(family(Caputo(alpha, bounds=(0, 0.9))), n) is not table
-    one, other = (weights((Caputo, "l1_2", (0, 1)), alpha, n, True, dt).column().column for dt in (1.0, 1e-3))
+    one, other = (weights((Caputo, "l1_2", (0, 1)), alpha, n, True, dt).column().weights for dt in (1.0, 1e-3))
     torch.testing.assert_close(other, one * 1e-3**-0.4, rtol=1e-14, atol=0)
     assert tables.column_table(key, n) is table
 
@@ -255,18 +255,18 @@ def test_tables_stay_within_their_limit(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_an_alpha_far_outside_its_bounds_has_no_weights() -> None:
     case = (GrunwaldLetnikov, "grunwald", (0.0, 1.0))
-    column = weights(case, torch.tensor([1.05, 1.2], dtype=torch.float64), 50, True).column().column
-    wanted = weights(case, torch.tensor([1.05], dtype=torch.float64), 50, False).column().column
+    column = weights(case, torch.tensor([1.05, 1.2], dtype=torch.float64), 50, True).column().weights
+    wanted = weights(case, torch.tensor([1.05], dtype=torch.float64), 50, False).column().weights
     torch.testing.assert_close(column[:1], wanted, rtol=1e-12, atol=1e-15)
     assert column[1].isnan().all()
 
 
 def test_tables_first_used_inside_a_transform_serve_calls_outside() -> None:
     case, alpha = (Caputo, "l1_2", (0.1, 0.9)), torch.full((1,), 0.3, dtype=torch.float64)
-    wanted = weights(case, alpha, 90, False).chunks(16).near
+    wanted = weights(case, alpha, 90, False).chunks(16).intra
 
     def near(a: Tensor) -> Tensor:
-        return weights(case, a, 90, True).chunks(16).near
+        return weights(case, a, 90, True).chunks(16).intra
 
     inside, _ = tangent(near, alpha, torch.ones_like(alpha))
     batched = torch.vmap(near)(alpha.expand(2, 1))

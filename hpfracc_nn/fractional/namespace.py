@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from scipy import fft as scipy_fft
 from scipy import special
 
@@ -34,6 +35,9 @@ class Namespace(Protocol):
     def asarray(self, value: Any) -> Array: ...
     def constant(self, values: np.ndarray, like: Array) -> Array: ...
     def astype(self, x: Array, dtype: Any) -> Array: ...
+    def complex_of(self, dtype: Any) -> Any:
+        """Return the complex dtype of a real one's precision."""
+
     def like(self, x: Array, other: Array) -> Array: ...
     def contiguous(self, x: Array) -> Array: ...
     def moveaxis(self, x: Array, source: Any, destination: Any) -> Array: ...
@@ -58,9 +62,14 @@ class Namespace(Protocol):
     def polygamma(self, n: int, x: Array) -> Array: ...
     def expit(self, x: Array) -> Array: ...
     def matmul(self, a: Array, b: Array) -> Array: ...
+    def chunk_matmul(self, data: Array, matrix: Array) -> Array:
+        """Return data [batch, channels, chunks, L, width] times matrices [channels or 1, L, K] along L."""
+
     def convolve(self, a: Array, b: Array) -> Array: ...
     def fft(self, x: Array, *, norm: str | None = None) -> Array: ...
     def ifft(self, x: Array, *, norm: str | None = None) -> Array: ...
+    def rfft(self, x: Array, n: int, *, axis: int) -> Array: ...
+    def irfft(self, x: Array, n: int, *, axis: int) -> Array: ...
     def fftfreq(self, n: int, d: float, like: Array) -> Array: ...
     def rfftfreq(self, n: int, d: float, like: Array) -> Array: ...
     def sum(self, x: Array, *, axis: int, keepdims: bool = False, dtype: Any = None) -> Array: ...
@@ -77,6 +86,8 @@ class Namespace(Protocol):
     def permute_dims(self, x: Array, axes: Sequence[int]) -> Array: ...
     def broadcast_to(self, x: Array, shape: Sequence[int]) -> Array: ...
     def pad(self, x: Array, before: int, after: int = 0, *, axis: int) -> Array: ...
+    def toeplitz(self, column: Array, length: int) -> Array:
+        """Return M [*c, length, length] with M[j, l] = column[l - j], zero for l < j and beyond the column."""
 
 
 class NumpyNamespace:
@@ -87,6 +98,9 @@ class NumpyNamespace:
 
     def constant(self, values: np.ndarray, like: np.ndarray) -> np.ndarray:
         return values
+
+    def complex_of(self, dtype: Any) -> Any:
+        return np.result_type(dtype, np.complex64)
 
     def astype(self, x: np.ndarray, dtype: Any) -> np.ndarray:
         return x.astype(dtype, copy=False)
@@ -121,6 +135,8 @@ class NumpyNamespace:
     matmul = staticmethod(np.matmul)
     fft = staticmethod(scipy_fft.fft)
     ifft = staticmethod(scipy_fft.ifft)
+    rfft = staticmethod(scipy_fft.rfft)
+    irfft = staticmethod(scipy_fft.irfft)
     cumulative_sum = staticmethod(np.cumsum)
     cumulative_prod = staticmethod(np.cumprod)
     nan_to_num = staticmethod(np.nan_to_num)
@@ -163,6 +179,15 @@ class NumpyNamespace:
         padded = np.zeros((*x.shape[:axis], before + n + after, *x.shape[axis + 1 :]), x.dtype)  # np.pad is slow
         padded[(slice(None),) * axis + (slice(before, before + n),)] = x
         return padded
+
+    def toeplitz(self, column: np.ndarray, length: int) -> np.ndarray:
+        column = column[..., :length]
+        padded = self.pad(column, length - 1, length - column.shape[-1], axis=-1)
+        # contiguous, or NumPy multiplies it without BLAS
+        return np.ascontiguousarray(sliding_window_view(padded, length, axis=-1)[..., ::-1, :])
+
+    def chunk_matmul(self, data: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+        return np.matmul(matrix.mT[:, None], data)  # type: ignore[no-any-return]
 
     def convolve(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         n = a.shape[-1]  # the product of two power series, as many coefficients as they have

@@ -38,7 +38,7 @@ from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace, NumpyNamespace
 from hpfracc_nn.fractional.schemes.exponentials import Nodes
 from hpfracc_nn.fractional.stencil import Stencil
-from hpfracc_nn.fractional.weights import chunk_matrices, toeplitz, transitions
+from hpfracc_nn.fractional.weights import transitions
 
 _POINTS = 40  # Chebyshev points per cell; n = 10**6 needs 26 of them
 _TAIL = 30  # from here on coefficients must be the formula's own rounding, which the degree is measured by
@@ -200,7 +200,7 @@ def boundary_table(family: Definition, n: int) -> Table | None:
 
 
 def chunk_table(family: Definition, n: int, nodes: Nodes | None, length: int) -> Table | None:
-    """Return the tables of `near` [L, L] and, where there are nodes, `far` [K, L] of chunks; as `column_table`."""
+    """Return the tables of intra [L, L] and, where there are nodes, C [K, L]; see `linear.StateSpace`."""
     return _CACHE.get((family, n, nodes, length), lambda: _chunks(family, n, nodes, length))
 
 
@@ -241,14 +241,13 @@ def _boundary(family: Definition, n: int) -> Table | None:
 def _chunks(family: Definition, n: int, nodes: Nodes | None, length: int) -> Table | None:
     if nodes is None:
         lags = np.arange(min(n, length))
-        pad = ((0, 0), (0, length - lags.size))
         return _tabulated(
-            family, n, length**2, lambda stencil: stencil.column(lags), lambda values: [toeplitz(np.pad(values, pad))]
+            family, n, length**2, lambda stencil: stencil.column(lags), lambda values: [NUMPY.toeplitz(values, length)]
         )
-    form = transitions(nodes, length)
+    found = transitions(nodes, length)
     outputs = length * (length + nodes.states)
     return _tabulated(
-        family, n, outputs, lambda stencil: stencil.column(form.lags), lambda values: chunk_matrices(values, form)
+        family, n, outputs, lambda stencil: stencil.column(found.lags), lambda values: found.matrices(values, NUMPY)
     )
 
 

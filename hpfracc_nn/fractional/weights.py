@@ -1,13 +1,6 @@
-"""The weights of fixed orders, which are made once and kept by value, also as a state space model over chunks.
+"""The weights of fixed orders, which are cached by value, and what state space models take from their exponentials.
 
-Over chunks of L samples, with X [L] a chunk and S [K] the states before it,
-
-    Y = X near + S far,      S' = decay * S + X into.
-
-The first states are the exponentials, the last few the samples just before the chunk, whose lags are exact. `near` and
-`far` are linear in the weights, `into` and `decay` do not depend on them.
-
-Dao & Gu, arXiv 2405.21060, for the state space model.
+The letters A, B, C and intra are those of `linear.py`.
 """
 
 from __future__ import annotations
@@ -54,40 +47,40 @@ def without_negligible(values: Array, xp: Namespace) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Transitions:
-    """What a chunk form takes from its nodes alone.
+    """What a state space model over chunks of L samples takes from its exponentials alone, in NumPy.
 
     Attributes:
+        nodes: Their rates s [Q], and from which lag on they stand for the weights.
         lags: Where the weights are needed, increasing; the first L are 0 to L - 1.
         fitted: Which of them the exponentials are fitted to.
-        far: exp(-s (l + 1 - first)), [Q, L].
-        into: From the samples to the states, [L, K].
-        decay: Factor of each state from chunk to chunk, [K].
+        C: Without the coefficients: exp(-s (l + 1 - first)), [Q, L].
+        B: From the samples to the states, [L, K].
+        A: Decay of each state from chunk to chunk, [K].
     """
 
     nodes: Nodes
     lags: np.ndarray
     fitted: np.ndarray
-    far: np.ndarray
-    into: np.ndarray
-    decay: np.ndarray
+    C: np.ndarray
+    B: np.ndarray
+    A: np.ndarray
 
-    @property
-    def length(self) -> int:
-        """L."""
-        return self.far.shape[1]
+    def matrices(self, values: Array, xp: Namespace) -> tuple[Array, Array]:
+        """Return intra [*c, L, L] and C [*c, K, L] of the weights [*c, lags]."""
+        coefficients = self.nodes.fit(xp.take(values, self.fitted, axis=-1), xp)
+        slow = coefficients[..., None] * xp.constant(self.C, values)
+        C = xp.concat([slow, self._correction(values, coefficients, xp)], axis=-2)
+        length = self.C.shape[1]
+        return xp.toeplitz(xp.part(values, 0, length, axis=values.ndim - 1), length), C
 
-    def coefficients(self, values: Array, xp: Namespace) -> Array:
-        """Return those of the exponentials, [*c, Q], from the weights [*c, lags]."""
-        return self.nodes.fit(xp.take(values, self.fitted, axis=-1), xp)
-
-    def correction(self, values: Array, coefficients: Array, xp: Namespace) -> Array:
-        """Return the rows of `far` for exact lags, [*c, K - Q, L]: what the exponentials leave wrong there."""
+    def _correction(self, values: Array, coefficients: Array, xp: Namespace) -> Array:
+        """Return the rows of C for exact lags, [*c, K - Q, L]: what the exponentials leave wrong there."""
         nodes, exact = self.nodes, self.nodes.first - 1
         reach = np.exp(-nodes.rates[:, None] * (np.arange(nodes.first) - nodes.first))
         wrong = xp.take(values, np.arange(nodes.first), axis=-1) - xp.matmul(
             coefficients, xp.constant(reach, coefficients)
         )
-        r, at = np.arange(1, nodes.first)[:, None], np.arange(self.length)[None, :]
+        r, at = np.arange(1, nodes.first)[:, None], np.arange(self.C.shape[1])[None, :]
         inside = xp.constant((r + at <= exact).astype(np.float64), values)
         return xp.take(wrong, np.minimum(r + at, exact), axis=-1) * inside
 
@@ -96,25 +89,10 @@ class Transitions:
 def transitions(nodes: Nodes, length: int) -> Transitions:
     """Return what chunks of `length` samples, at least 8, take from the nodes."""
     s, at, exact = nodes.rates, np.arange(length), nodes.first - 1
-    far = np.exp(-np.outer(s, at + 1 - nodes.first))
-    into = np.concatenate([np.exp(-np.outer(length - 1 - at, s)), np.eye(length)[:, : length - 1 - exact : -1]], axis=1)
-    decay = np.concatenate([np.exp(-s * length), np.zeros(exact)])
-    for matrix in (far, into, decay):
+    C = np.exp(-np.outer(s, at + 1 - nodes.first))
+    B = np.concatenate([np.exp(-np.outer(length - 1 - at, s)), np.eye(length)[:, : length - 1 - exact : -1]], axis=1)
+    A = np.concatenate([np.exp(-s * length), np.zeros(exact)])
+    for matrix in (C, B, A):
         matrix[np.abs(matrix) < _NEGLIGIBLE] = 0
     lags = np.union1d(at, nodes.lags)
-    return Transitions(nodes, lags, np.searchsorted(lags, nodes.lags), far, into, decay)
-
-
-def chunk_matrices(values: np.ndarray, found: Transitions) -> tuple[np.ndarray, np.ndarray]:
-    """Return near [c, L, L] and far [c, K, L] for the weights [c, lags]."""
-    coefficients = found.coefficients(values, NUMPY)
-    slow = coefficients[..., None] * found.far
-    far = np.concatenate([slow, found.correction(values, coefficients, NUMPY)], axis=-2)
-    return toeplitz(values[..., : found.length]), far
-
-
-def toeplitz(column: np.ndarray) -> np.ndarray:
-    """Return M [c, L, L] with M[j, l] = column[l - j], zero for l < j, for a column [c, L]."""
-    length = column.shape[-1]
-    lag = np.subtract.outer(np.arange(length), np.arange(length)).T
-    return np.where(lag >= 0, column[..., np.maximum(lag, 0)], 0.0)
+    return Transitions(nodes, lags, np.searchsorted(lags, nodes.lags), C, B, A)

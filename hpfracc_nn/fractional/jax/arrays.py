@@ -86,6 +86,21 @@ class JaxNamespace:
     def ifft(self, x: Array, *, norm: str | None = None) -> Array:
         return jnp.fft.ifft(x, norm=norm)
 
+    def rfft(self, x: Array, n: int, *, axis: int) -> Array:
+        return jnp.fft.rfft(x, n, axis)
+
+    def irfft(self, x: Array, n: int, *, axis: int) -> Array:
+        return jnp.fft.irfft(x, n, axis)
+
+    def toeplitz(self, column: Array, length: int) -> Array:
+        lag = np.subtract.outer(np.arange(length), np.arange(length)).T
+        inside = (lag >= 0) & (lag < column.shape[-1])
+        padded = jnp.concatenate([0 * column[..., :1], column], axis=-1)
+        return padded[..., np.where(inside, lag + 1, 0)]
+
+    def complex_of(self, dtype: Any) -> Any:
+        return np.result_type(dtype, np.complex64)
+
     def astype(self, x: Array, dtype: Any) -> Array:
         return x.astype(dtype)
 
@@ -116,6 +131,9 @@ class JaxNamespace:
         widths = [(0, 0)] * x.ndim
         widths[axis] = before, after
         return jnp.pad(x, widths)
+
+    def chunk_matmul(self, data: Array, matrix: Array) -> Array:
+        return jnp.einsum("bcmlw,clk->bcmkw", data, matrix, precision=lax.Precision.HIGHEST)
 
     def convolve(self, a: Array, b: Array) -> Array:
         n = a.shape[-1]

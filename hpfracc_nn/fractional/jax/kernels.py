@@ -1,20 +1,21 @@
 """The kernels for JAX's arrays, registered on import: dense, fft and a chunked scan, which XLA compiles.
 
-A kernel's `run(form, d)` is a pure function of arrays, linear in the data, that JAX differentiates and XLA compiles
-with what stands around it. It is chosen when a call is traced. Nothing is timed unasked: see `planning.py`.
+A kernel is a linear operator of `fractional/linear.py`: `run(operator, d)` is a pure function, linear in the data, that
+JAX differentiates and XLA compiles with what stands around it. It is chosen when a call is traced. Nothing is timed
+unasked: see `planning.py`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
-from jax import numpy as jnp
+import jax
 
-from hpfracc_nn.fractional.jax import products
-from hpfracc_nn.fractional.jax.arrays import Array
-from hpfracc_nn.fractional.jax.products import transposed
-from hpfracc_nn.fractional.jax.weights import ChunkForm, Weights
-from hpfracc_nn.fractional.numpy.weights import padded_length
+from hpfracc_nn.fractional.jax.arrays import Array, fits
+from hpfracc_nn.fractional.jax.weights import Weights
+from hpfracc_nn.fractional.linear import StateSpace, padded_length, refuses_long
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
 
 _LARGEST = 1 << 28  # bytes of all matrices: those of a fixed order are constants of what is compiled
@@ -26,18 +27,34 @@ def chunk_length(workload: Workload) -> int:
     return 128 if workload.width == 1 else 64
 
 
-def _chunks(weights: Weights, workload: Workload) -> ChunkForm:
+Run = Callable[[Any, Array], Array]
+
+
+def in_parts(run: Run, operator: Any, x: Array, chunk: int | None) -> Array:
+    """Return run(operator, x) of x [batch, channels, ...], of at most `chunk` rows at a time where memory is short."""
+    count = None if chunk is None else max(1, chunk // x.shape[1])
+    if count is None or fits(count, x.shape[0]):
+        return run(operator, x)
+    return jax.lax.map(lambda row: run(operator, row[None])[0], x, batch_size=count)  # type: ignore[no-any-return]
+
+
+def _register(algorithm: str, prepare: Callable[[Weights, Workload], Any], **options: Any) -> None:
+    register(
+        Kernel(
+            "toeplitz",
+            "jax",
+            "xla",
+            algorithm,
+            run=lambda operator, x: operator.matvec(x),
+            adjoint=lambda operator, g: operator.rmatvec(g),
+            prepare=prepare,
+            **options,
+        )
+    )
+
+
+def _model(weights: Weights, workload: Workload) -> StateSpace:
     return weights.chunks(chunk_length(workload))
-
-
-def _scan(form: ChunkForm, x: Array) -> Array:
-    n, length = x.shape[2], form.length
-    padded = -(-n // length) * length
-    if padded != n:
-        x = jnp.pad(x, ((0, 0), (0, 0), (0, padded - n), (0, 0)))
-    if form.into is None or form.far is None:
-        return products.dense(x, form.near)[:, :, :n]
-    return products.chunked(x, form.near, form.into, form.far, form.powers)[:, :, :n]
 
 
 def _scan_cost(workload: Workload) -> Cost:
@@ -58,34 +75,12 @@ def _scan_cost(workload: Workload) -> Cost:
     )
 
 
-def _no_exponentials(workload: Workload) -> str | None:
-    """The weights must be a sum of exponentials as soon as there is more than one chunk."""
-    if workload.exponentials == 0 and workload.n > chunk_length(workload):
-        return f"the weights are no sum of exponentials to {workload.dtype} tolerance"
-    return None
-
-
-register(
-    Kernel(
-        "toeplitz",
-        "jax",
-        "xla",
-        "chunked_scan",
-        run=_scan,
-        adjoint=transposed(_scan),
-        prepare=_chunks,
-        cost=_scan_cost,
-        refuses=_no_exponentials,
-    )
+_register(
+    "chunked_scan",
+    _model,
+    cost=_scan_cost,
+    refuses=lambda workload: refuses_long(workload, chunk_length(workload)),
 )
-
-
-def _dense(matrix: Array, x: Array) -> Array:
-    return products.dense(x, matrix)
-
-
-def _matrix(weights: Weights, workload: Workload) -> Array:
-    return weights.matrix()
 
 
 def _dense_cost(workload: Workload) -> Cost:
@@ -107,28 +102,7 @@ def _too_large(workload: Workload) -> str | None:
     return None
 
 
-register(
-    Kernel(
-        "toeplitz",
-        "jax",
-        "xla",
-        "dense",
-        run=_dense,
-        adjoint=transposed(_dense),
-        prepare=_matrix,
-        cost=_dense_cost,
-        refuses=_too_large,
-    )
-)
-
-
-def _filter(form: tuple[Array, int], x: Array) -> Array:
-    spectrum, length = form
-    return products.filtered(x, spectrum, length)
-
-
-def _spectrum(weights: Weights, workload: Workload) -> tuple[Array, int]:
-    return weights.spectrum()
+_register("dense", lambda weights, workload: weights.dense(), cost=_dense_cost, refuses=_too_large)
 
 
 def _fft_cost(workload: Workload) -> Cost:
@@ -143,6 +117,4 @@ def _fft_cost(workload: Workload) -> Cost:
     )
 
 
-register(
-    Kernel("toeplitz", "jax", "xla", "fft", run=_filter, adjoint=transposed(_filter), prepare=_spectrum, cost=_fft_cost)
-)
+_register("fft", lambda weights, workload: weights.fft(), cost=_fft_cost)

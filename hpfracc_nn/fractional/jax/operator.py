@@ -25,8 +25,8 @@ from hpfracc_nn.fractional.jax import kernels  # noqa: F401  registered on impor
 from hpfracc_nn.fractional.jax.arrays import JAX, Array, assumed, check_known, computed_in, of_numpy, widest  # noqa: F401  part of this room
 from hpfracc_nn.fractional.jax.definitions import alpha_shape, checked_alpha, floating_alpha, within
 from hpfracc_nn.fractional.jax.float64 import in_float64
+from hpfracc_nn.fractional.jax.kernels import in_parts
 from hpfracc_nn.fractional.jax.probe import JaxProbe, device_name
-from hpfracc_nn.fractional.jax.products import in_parts
 from hpfracc_nn.fractional.jax.sharding import placed_like
 from hpfracc_nn.fractional.jax.weights import Weights, nodes_of
 from hpfracc_nn.fractional.layout import Layout, layout_of

@@ -19,8 +19,8 @@ from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.jax.arrays import JAX, Array, assumed, computed_in, widest
 from hpfracc_nn.fractional.jax.definitions import checked_alpha
 from hpfracc_nn.fractional.jax.float64 import in_float64, mapped
+from hpfracc_nn.fractional.jax.kernels import in_parts
 from hpfracc_nn.fractional.jax.probe import JaxProbe, device_name
-from hpfracc_nn.fractional.jax.products import in_parts
 from hpfracc_nn.fractional.jax.sharding import placed_like
 from hpfracc_nn.fractional.sample_times import Sampling, sampling_of
 from hpfracc_nn.selection import BackendManager, Kernel, Plan, Site, Work, carried_out, given_manager

@@ -17,36 +17,13 @@ from hpfracc_nn.fractional.cache import cached_property
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.jax.arrays import JAX, Array, widest
 from hpfracc_nn.fractional.jax.float64 import in_float64
-from hpfracc_nn.fractional.jax.products import doublings, squares
+from hpfracc_nn.fractional.linear import DenseToeplitz, FFTToeplitz, StateSpace, padded_length, powers
 from hpfracc_nn.fractional.namespace import NUMPY, Namespace
-from hpfracc_nn.fractional.numpy.weights import padded_length
 from hpfracc_nn.fractional.schemes.exponentials import SHORTEST, Nodes, exponentials, exponentials_over
 from hpfracc_nn.fractional.stencil import Stencil
 from hpfracc_nn.fractional.weights import CACHE, fixed_stencil, transitions, without_negligible
 
 Columns = Callable[[Stencil, Namespace], tuple[Any, ...]]
-
-
-@dataclass(frozen=True, eq=False)
-class ChunkForm:
-    """The weights as a diagonal state space model over chunks of `length` samples; see `weights.py`.
-
-    Attributes:
-        near: Lags inside the chunk, [channels, L, L].
-        into: From the samples to the states, [L, K]; None where there is one chunk.
-        far: From the states to the samples, [channels, K, L], or None.
-        powers: What `products.chunked` scans with.
-    """
-
-    near: Array
-    into: Array | None = None
-    far: Array | None = None
-    powers: tuple[Array, ...] = ()
-
-    @property
-    def length(self) -> int:
-        """L."""
-        return self.near.shape[-1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,51 +54,45 @@ class Weights:
         """A stencil with the same differences, terms and starting index."""
         return fixed_stencil(self.definition, self.n, self.dt)
 
-    def matrix(self) -> Array:
-        """M [channels, n, n] with M[j, l] = w[l - j]."""
+    def dense(self) -> DenseToeplitz:
+        """The matrices [channels, n, n]."""
         n = self.n
 
         def made(stencil: Stencil, xp: Namespace) -> tuple[Any]:
-            return (_toeplitz(stencil.column(np.arange(n)), n, xp),)
+            return (xp.toeplitz(stencil.column(np.arange(n)), n),)
 
-        return self._made(("matrix", n), made)[0]
+        return DenseToeplitz(self._made(("matrix", n), made)[0])
 
-    def spectrum(self) -> tuple[Array, int]:
-        """The column's transform [1, channels, length // 2 + 1, 1], made in float64, and its length."""
+    def fft(self) -> FFTToeplitz:
+        """The column's transform [channels, length // 2 + 1, 1], made in float64."""
         n, length = self.n, padded_length(self.n)
 
         def made(stencil: Stencil, xp: Namespace) -> tuple[Any, Any]:
-            transformed = (np if xp is NUMPY else jnp).fft.rfft(stencil.column(np.arange(n)), length)
+            transformed = xp.rfft(stencil.column(np.arange(n)), length, axis=-1)
             return transformed.real, transformed.imag
 
         real, imaginary = self._made(("spectrum", length), made)
-        return lax.complex(real, imaginary)[None, :, :, None], length
+        return FFTToeplitz(lax.complex(real, imaginary)[:, :, None], length)
 
-    def chunks(self, length: int) -> ChunkForm:
-        """The chunk matrices for chunks of `length`; with more than one chunk there must be exponentials."""
+    def chunks(self, length: int) -> StateSpace:
+        """The model over chunks of `length`; with more than one chunk there must be exponentials."""
         if self.n <= length:
             lags = np.arange(self.n)
 
             def single(stencil: Stencil, xp: Namespace) -> tuple[Any]:
-                return (_toeplitz(stencil.column(lags), length, xp),)
+                return (xp.toeplitz(stencil.column(lags), length),)
 
-            return ChunkForm(self._made(("near", length), single)[0])
+            return StateSpace(self._made(("intra", length), single)[0])
         nodes = self.nodes
         assert nodes is not None, "the kernel accepts sums of exponentials only"
-        form = transitions(nodes, length)
+        found = transitions(nodes, length)
 
         def made(stencil: Stencil, xp: Namespace) -> tuple[Any, Any]:
-            values = stencil.column(form.lags)
-            coefficients = form.coefficients(values, xp)
-            slow = coefficients[..., None] * xp.constant(form.far, values)
-            rest = form.correction(values, coefficients, xp)
-            join = np.concatenate if xp is NUMPY else jnp.concatenate
-            return _toeplitz(values[..., :length], length, xp), join([slow, rest], axis=-2)
+            return found.matrices(stencil.column(found.lags), xp)
 
-        near, far = self._made(("chunks", length, nodes), made)
-        count = max(1, doublings(-(-self.n // length)))
-        powers = tuple(jnp.asarray(each, widest()) for each in squares(form.decay, count))
-        return ChunkForm(near, jnp.asarray(form.into, self.dtype), far, powers)
+        intra, C = self._made(("chunks", length, nodes), made)
+        A = tuple(jnp.asarray(each, widest()) for each in powers(found.A, -(-self.n // length)))
+        return StateSpace(intra, C, jnp.asarray(found.B, self.dtype), A)
 
     def columns(self) -> Array | None:
         """The columns that multiply boundary values, [terms, channels, n]: start, then those of x(0) and dt x'(0)."""
@@ -167,11 +138,3 @@ def nodes_of(definition: Definition, n: int, dt: float, dtype: np.dtype, is_trac
         return None
     found = exponentials_over if is_traced else exponentials
     return found(definition.in_steps(dt), n, np.dtype(dtype).name)
-
-
-def _toeplitz(column: Any, length: int, xp: Namespace) -> Any:
-    """Return M [*c, length, length] with M[j, l] = column[l - j], zero for l < j or beyond the column."""
-    lag = np.subtract.outer(np.arange(length), np.arange(length)).T
-    inside = (lag >= 0) & (lag < column.shape[-1])
-    zero = 0 * column[..., :1]
-    return xp.take(xp.concat([zero, column], axis=-1), np.where(inside, lag + 1, 0), axis=-1)

@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from hpfracc_nn.fractional.linear import StateSpace, refuses_long
 from hpfracc_nn.selection import Compilation, Cost, Workload
 from hpfracc_nn.selection.registry import find_spec
 
@@ -46,31 +47,42 @@ class Operands(NamedTuple):
     powers: np.ndarray
 
 
-def decays(decay: np.ndarray, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Return what both directions share: every state's decay over 1, 4 and 8 chunks, and its powers in between.
+class Forward:
+    """The operands of the product, made of a model whose chunks have 16 samples."""
 
-    Args:
-        decay: From chunk to chunk, [K] in float64.
-        dtype: Of the powers.
-    """
-    decay = _filled(decay, 0)
-    power = np.arange(_PANEL)[:, None]
-    return np.stack([decay, decay ** (_PANEL // 2), decay**_PANEL]), (decay**power).astype(dtype)
+    @staticmethod
+    def operands(model: StateSpace) -> Operands:
+        inward, _ = model.cached_shared(_Entries)
+        return Operands(_rows(model.intra), inward, _rows(_filled(model.C, 1)), *model.cached_shared(_Decays))
 
 
-def entries(into: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the operand of `forward`, and that of `backward`, made of into [16, K]."""
-    return _rows(_filled(into[None], 2)), _rows(_filled(into.T[None], 1))
+class Backward:
+    """The operands of its transpose."""
+
+    @staticmethod
+    def operands(model: StateSpace) -> Operands:
+        _, outward = model.cached_shared(_Entries)
+        intra, inward = (_array(each).swapaxes(1, 2) for each in (model.intra, model.C))
+        return Operands(_rows(intra), _rows(_filled(inward, 2)), outward, *model.cached_shared(_Decays))
 
 
-def forward(near: np.ndarray, far: np.ndarray, into: np.ndarray, fading: tuple[np.ndarray, np.ndarray]) -> Operands:
-    """Return the operands of the product, from near [C, 16, 16], far [C, K, 16], `entries` and `decays`."""
-    return Operands(_rows(near), into, _rows(_filled(far, 1)), *fading)
+class _Entries:
+    """B [16, K] as rows of the product's first step, and as columns of the transpose's last."""
+
+    @staticmethod
+    def operands(model: StateSpace) -> tuple[np.ndarray, np.ndarray]:
+        B = _array(model.B)
+        return _rows(_filled(B[None], 2)), _rows(_filled(B.T[None], 1))
 
 
-def backward(near: np.ndarray, far: np.ndarray, out: np.ndarray, fading: tuple[np.ndarray, np.ndarray]) -> Operands:
-    """Return the operands of its transpose."""
-    return Operands(_rows(near.swapaxes(1, 2)), _rows(_filled(far.swapaxes(1, 2), 2)), out, *fading)
+class _Decays:
+    """Every state's decay over 1, 4 and 8 chunks in float64, [3, K], and its powers 0 to 7 in the product's dtype."""
+
+    @staticmethod
+    def operands(model: StateSpace) -> tuple[np.ndarray, np.ndarray]:
+        decay, power = _filled(_array(model.A[0]), 0), np.arange(_PANEL)[:, None]
+        over = np.stack([decay, decay ** (_PANEL // 2), decay**_PANEL])
+        return over, (decay**power).astype(_array(model.intra).dtype)
 
 
 def apply(
@@ -85,7 +97,7 @@ def apply(
 
     Args:
         direction: Which; the operands are those of the same direction.
-        operands: Made by `forward` or `backward`.
+        operands: Those of `Forward` or `Backward`.
         around: What stands around the product.
         x: The data.
         y: Room for the result, of x's shape and dtype.
@@ -129,9 +141,7 @@ def cost(workload: Workload) -> Cost:
 
 def refuses(workload: Workload) -> str | None:
     """Return why the workload cannot be taken, or None."""
-    is_long = workload.exponentials == 0 and workload.n > CHUNK
-    weights = f"the weights are no sum of exponentials to {workload.dtype} tolerance" if is_long else None
-    return refusal(workload, weights)
+    return refusal(workload, refuses_long(workload, CHUNK))
 
 
 def compiles(workload: Workload) -> Compilation | None:
@@ -143,11 +153,6 @@ def compiles(workload: Workload) -> Compilation | None:
         return None
     key = ("numba", is_last, workload.dtype, *names)
     return compilation(key, compiled=len(missing) * _ONE_COMPILED, loaded=len(missing) * _ONE_LOADED)
-
-
-def saves(workload: Workload) -> float:
-    """Return the bytes held for the backward pass: the data, where the weights are learned; nothing else."""
-    return float(workload.bytes if workload.learns_weights else 0)
 
 
 def _is_narrow(x: np.ndarray) -> bool:
@@ -177,12 +182,20 @@ def _module(name: str) -> Any:
     return import_module(f"hpfracc_nn.fractional.numba.{name}")
 
 
-def _rows(a: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(a)
+def _array(values: Any) -> np.ndarray:
+    """Return a NumPy array, or a tensor of the CPU as one."""
+    if isinstance(values, np.ndarray):
+        return values
+    return (values.detach() if values.requires_grad else values).numpy()  # type: ignore[no-any-return]
 
 
-def _filled(a: np.ndarray, axis: int) -> np.ndarray:
-    """Return `a` with zeros up to whole half vectors of states."""
+def _rows(values: Any) -> np.ndarray:
+    return np.ascontiguousarray(_array(values))
+
+
+def _filled(values: Any, axis: int) -> np.ndarray:
+    """Return an array with zeros up to whole half vectors of states."""
+    a = _array(values)
     short = -a.shape[axis] % _FILLED
     if not short:
         return a

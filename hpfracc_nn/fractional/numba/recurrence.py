@@ -1,7 +1,7 @@
 """The operator on a range of signals in one pass: differences, product and boundary columns while a block is in cache.
 
 Chunks of 16 samples: lags inside a chunk are a small triangular product, everything before it is a sum of decaying
-exponentials whose states are stepped in double precision from chunk to chunk (`torch/forms.py` has the algebra).
+exponentials whose states are stepped in double precision from chunk to chunk (`linear.py` has the algebra).
 Signals are independent, and nothing is shared between calls: threads may work on ranges of their own.
 
 Operands, contiguous: near [C, 16, 16], into [C or 1, 16, K], out [C or 1, K, 16], decay [3, K] in float64, over 1, 4

@@ -2,9 +2,9 @@
 
 Each computes an operator on data [batch, channels, n, width], contiguous, aligned and of the dtype that is computed in:
 
-- `prepare(weights, workload)`: the weights in the kernel's form.
-- `run(form, boundary, x, y)`: writes the operator on x into y.
-- `adjoint(form, boundary, g, gx)`: writes its transpose on g into gx.
+- `prepare(weights, workload)`: the weights as the linear operator that the kernel takes.
+- `run(operator, boundary, x, y)`: writes the definition's operator on x into y.
+- `adjoint(operator, boundary, g, gx)`: writes its transpose on g into gx.
 
 The dense product takes O(n**2) time and memory, and has the least overhead on short series. The zero-padded real FFT
 takes O(n log n) time and O(n) memory. Its rounding is relative to the largest weight and the largest sample of a row:
@@ -20,26 +20,25 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from scipy.fft import irfft
+from numpy.lib.stride_tricks import sliding_window_view
+from scipy.fft import irfft, rfft
 
 from hpfracc_nn.fractional import boundary
 from hpfracc_nn.fractional.boundary import Boundary
+from hpfracc_nn.fractional.linear import Column, StateSpace, padded_length, saves
+from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.numba import kernel as recurrence
-from hpfracc_nn.fractional.numpy.weights import MATRIX_KEPT, ChunkForm, ColumnForm, Weights, padded_length, transform
+from hpfracc_nn.fractional.numpy.weights import MATRIX_KEPT, Weights
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
 
 LONGEST = 4096  # samples of a dense product
 MOST_GIB = 1.0
 
-Step = Callable[[Any, np.ndarray, np.ndarray], None]  # of the weights' form, the data, and room for the result
+Step = Callable[[Any, np.ndarray, np.ndarray], None]  # of the operator, the data, and the array of the result
 
 
-def _column(weights: Weights, workload: Workload) -> ColumnForm:
+def _column(weights: Weights, workload: Workload) -> Column:
     return weights.column
-
-
-def _saves(workload: Workload) -> float:
-    return float(workload.bytes) if workload.learns_weights else 0.0
 
 
 def _wrong_dtype(workload: Workload) -> str | None:
@@ -51,21 +50,21 @@ def _wrong_dtype(workload: Workload) -> str | None:
 def _around(run: Step, adjoint: Step) -> tuple[Callable[..., None], Callable[..., None]]:
     """Return a kernel's run and adjoint, made of those of the product alone."""
 
-    def run_all(form: Any, b: Boundary, x: np.ndarray, y: np.ndarray) -> None:
+    def run_all(operator: Any, b: Boundary, x: np.ndarray, y: np.ndarray) -> None:
         with _quietly():
             if b.differences > 0:
                 boundary.difference_into(x, d := np.empty_like(x), b)
             else:
                 d = boundary.difference(x, b)
-            run(form, d, y)
+            run(operator, d, y)
             if b.columns is not None:
                 for column, value in zip(b.columns, boundary.values(x, d, b), strict=True):
                     y += column[:, :, None] * value
 
-    def adjoint_all(form: Any, b: Boundary, g: np.ndarray, gx: np.ndarray) -> None:
+    def adjoint_all(operator: Any, b: Boundary, g: np.ndarray, gx: np.ndarray) -> None:
         with _quietly():
             gd = np.empty_like(g)
-            adjoint(form, g, gd)
+            adjoint(operator, g, gd)
             boundary.transposed_into(gd, g, gx, b)
 
     return run_all, adjoint_all
@@ -76,13 +75,32 @@ def _quietly() -> np.errstate:
     return np.errstate(invalid="ignore")
 
 
-def _multiply(matrix: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
-    batch, channels, n, width = x.shape
-    if width > 1:
-        np.matmul(matrix, x, out=y)
-        return
-    signals, results = (a.reshape(batch, channels, n).swapaxes(0, 1) for a in (x, y))
-    np.matmul(signals, matrix.swapaxes(1, 2), out=results)  # one product per channel, not per signal
+class _Lower:
+    @staticmethod
+    def operands(column: Column) -> np.ndarray:
+        """Return the transpose of `Column.matrix`, contiguous: from the left it is faster so."""
+        n = column.weights.shape[1]
+        backwards = NUMPY.pad(column.weights[:, ::-1], 0, n - 1, axis=1)
+        return np.ascontiguousarray(sliding_window_view(backwards, n, axis=-1)[:, ::-1])
+
+
+def _dense(column: Column, x: np.ndarray, y: np.ndarray) -> None:
+    if x.shape[3] > 1:
+        np.matmul(column.matrix_by(_Lower), x, out=y)
+    else:
+        _multiply_rows(column.matrix, x, y)
+
+
+def _dense_adjoint(column: Column, g: np.ndarray, gx: np.ndarray) -> None:
+    if g.shape[3] > 1:
+        np.matmul(column.matrix, g, out=gx)
+    else:
+        _multiply_rows(column.matrix.mT, g, gx)
+
+
+def _multiply_rows(matrix: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
+    signals, results = (a.reshape(a.shape[:3]).swapaxes(0, 1) for a in (x, y))
+    np.matmul(signals, matrix, out=results)  # one product per channel, not per signal
 
 
 def _dense_cost(workload: Workload) -> Cost:
@@ -107,10 +125,7 @@ def _too_large(workload: Workload) -> str | None:
     return None
 
 
-_run, _adjoint = _around(
-    lambda form, x, y: _multiply(form.matrix, x, y),
-    lambda form, g, gx: _multiply(form.matrix.swapaxes(1, 2), g, gx),
-)
+_run, _adjoint = _around(_dense, _dense_adjoint)
 register(
     Kernel(
         op="toeplitz",
@@ -122,14 +137,25 @@ register(
         prepare=_column,
         cost=_dense_cost,
         refuses=lambda workload: _wrong_dtype(workload) or _too_large(workload),
-        saves=_saves,
+        saves=saves,
     )
 )
 
 
+class _Spectrum:
+    @staticmethod
+    def operands(column: Column) -> np.ndarray:
+        """Return the weights' transform in double precision, [channels, length // 2 + 1, 1]."""
+        return _transformed(column.weights[:, :, None], padded_length(column.weights.shape[1]))
+
+
+def _transformed(x: np.ndarray, length: int) -> np.ndarray:
+    return rfft(x.astype(np.float64, copy=False), length, axis=-2)
+
+
 def _filter(x: np.ndarray, spectrum: np.ndarray, y: np.ndarray) -> None:
     length = padded_length(x.shape[2])
-    transformed = transform(x, length)
+    transformed = _transformed(x, length)
     transformed *= spectrum
     y[...] = irfft(transformed, length, axis=-2, overwrite_x=True)[:, :, : x.shape[2]]
 
@@ -155,8 +181,8 @@ def _fft_cost(workload: Workload) -> Cost:
 
 
 _run, _adjoint = _around(
-    lambda form, x, y: _filter(x, form.spectrum, y),
-    lambda form, g, gx: _filter(g, np.conj(form.spectrum), gx),
+    lambda column, x, y: _filter(x, column.cached(_Spectrum), y),
+    lambda column, g, gx: _filter(g, column.cached(_Spectrum).conj(), gx),
 )
 register(
     Kernel(
@@ -169,12 +195,12 @@ register(
         prepare=_column,
         cost=_fft_cost,
         refuses=_wrong_dtype,
-        saves=_saves,
+        saves=saves,
     )
 )
 
 
-def _chunks(weights: Weights, workload: Workload) -> ChunkForm:
+def _chunks(weights: Weights, workload: Workload) -> StateSpace:
     return weights.chunks(recurrence.CHUNK)
 
 
@@ -182,12 +208,12 @@ def _one_thread() -> int:
     return 1  # as the other kernels here, and as the probe says
 
 
-def _recur(form: ChunkForm, b: Boundary, x: np.ndarray, y: np.ndarray) -> None:
-    recurrence.apply("forward", form.forward, b.arrays, x, y, _one_thread)
+def _recur(model: StateSpace, b: Boundary, x: np.ndarray, y: np.ndarray) -> None:
+    recurrence.apply("forward", model.cached(recurrence.Forward), b.arrays, x, y, _one_thread)
 
 
-def _recur_back(form: ChunkForm, b: Boundary, g: np.ndarray, gx: np.ndarray) -> None:
-    recurrence.apply("backward", form.backward, b.arrays, g, gx, _one_thread)
+def _recur_back(model: StateSpace, b: Boundary, g: np.ndarray, gx: np.ndarray) -> None:
+    recurrence.apply("backward", model.cached(recurrence.Backward), b.arrays, g, gx, _one_thread)
 
 
 register(
@@ -201,7 +227,7 @@ register(
         prepare=_chunks,
         cost=recurrence.cost,
         refuses=recurrence.refuses,
-        saves=recurrence.saves,
+        saves=saves,
         compiles=recurrence.compiles,
     )
 )

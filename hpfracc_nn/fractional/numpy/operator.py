@@ -160,7 +160,7 @@ class _Ready:
     layout: Layout
     dtype: np.dtype
     is_direct: bool  # the samples are taken as they come
-    form: Any
+    operator: Any  # the weights, as the kernel takes them
     boundary: Boundary
     weights: Callable[[], Weights]  # they again, also after they were dropped
     kernel: Kernel
@@ -173,9 +173,9 @@ def _prepared(
     key = plan.kernel, x_dtype, layout
     ready = weights.kept.get(key)
     if ready is None:
-        form = plan.kernel.prepare(weights, plan.workload)
+        operator = plan.kernel.prepare(weights, plan.workload)
         is_direct = layout.order is None and x_dtype == weights.dtype
-        ready = _Ready(layout, weights.dtype, is_direct, form, weights.boundary, again, plan.kernel)
+        ready = _Ready(layout, weights.dtype, is_direct, operator, weights.boundary, again, plan.kernel)
         if len(weights.kept) >= _MOST_KEPT:
             weights.kept.clear()
         weights.kept[key] = ready
@@ -208,15 +208,15 @@ def _applied(site: Site, plan: Plan, ready: _Ready, x: np.ndarray) -> np.ndarray
 
 def _product(plan: Plan, ready: _Ready, x: np.ndarray) -> np.ndarray:
     """Run the plan's kernel, which is another than that of `ready` where that one failed."""
-    layout, kernel, form = ready.layout, plan.kernel, ready.form
+    layout, kernel, operator = ready.layout, plan.kernel, ready.operator
     if kernel is not ready.kernel:
-        form = kernel.prepare(ready.weights(), plan.workload)
+        operator = kernel.prepare(ready.weights(), plan.workload)
     y = np.empty(x.shape, ready.dtype)
     kernel.calls["run"] += 1
     data, result = x.reshape(layout.canonical), y.reshape(layout.canonical)
     count = layout.batch if plan.chunk is None else max(1, plan.chunk // layout.channels)
     for begin in range(0, layout.batch, count):
-        kernel.run(form, ready.boundary, data[begin : begin + count], result[begin : begin + count])
+        kernel.run(operator, ready.boundary, data[begin : begin + count], result[begin : begin + count])
     return y
 
 
@@ -225,7 +225,7 @@ def _fault(y: np.ndarray, ready: _Ready, x: np.ndarray) -> str | None:
     if _is_finite(y):
         return None
     columns = [] if ready.boundary.columns is None else [ready.boundary.columns]
-    parts = [x, ready.weights().column.column, *columns]
+    parts = [x, ready.weights().column.weights, *columns]
     return Doubt("not finite, though input and weights are") if all(map(_is_finite, parts)) else None
 
 

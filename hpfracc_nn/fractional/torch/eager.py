@@ -19,8 +19,8 @@ import hpfracc_nn.fractional.torch.device  # noqa: F401  registered on import
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition, FourierMultiplier, family
 from hpfracc_nn.fractional.layout import Layout, layout_of
+from hpfracc_nn.fractional.linear import Column, StateSpace
 from hpfracc_nn.fractional.torch import kernels, rehearsal  # noqa: F401  registered on import
-from hpfracc_nn.fractional.torch.forms import Form
 from hpfracc_nn.fractional.torch.linear_map import LinearMap, Toeplitz
 from hpfracc_nn.fractional.torch.parameters import is_spread
 from hpfracc_nn.fractional.torch.tracing import PLAIN, is_plain, is_traced, uncompiled
@@ -129,8 +129,8 @@ def _prepared(
     call = weights.kept.get(key)
     if call is None:
         kernel, workload = plan.kernel, plan.workload
-        form = kernel.prepare(weights, kernel.given(workload) if workload.converts_to else workload)
-        product = Toeplitz(form, weights.boundary, layout.canonical, weights.again or (lambda: weights))
+        operator = kernel.prepare(weights, kernel.given(workload) if workload.converts_to else workload)
+        product = Toeplitz(operator, weights.boundary, layout.canonical, weights.again or (lambda: weights))
         call = PreparedCall(layout, dtype, layout.order is None and x_dtype == dtype, product)
         if weights.again is not None:  # else they would hold each other
             if len(weights.kept) >= _MOST_KEPT:
@@ -139,11 +139,11 @@ def _prepared(
     return plan, call
 
 
-def _formed(plan: Plan, weights: Weights) -> tuple[Plan, Form]:
+def _operator(plan: Plan, weights: Weights) -> tuple[Plan, Column | StateSpace]:
     return plan, plan.kernel.prepare(weights, plan.kernel.given(plan.workload))
 
 
-_PREPARED, _FORMED = Work(_prepared, is_timed=False), Work(_formed, is_timed=False)
+_PREPARED, _OPERATOR = Work(_prepared, is_timed=False), Work(_operator, is_timed=False)
 
 
 def _learned(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, site: Site, alpha: Tensor) -> Tensor:
@@ -226,7 +226,7 @@ def restored(y: Tensor, layout: Layout, dtype: torch.dtype) -> Tensor:
 def planned(
     pick: Pick, x: Tensor, weights: Weights, layout: Layout, site: Site, needs: bool, learns: bool
 ) -> tuple[Plan, Toeplitz]:
-    """Return the site's plan, and the operator with its weights in the form of the plan's kernel.
+    """Return the site's plan, and the operator with its weights as the plan's kernel takes them.
 
     Args:
         pick: `site.pick` in a forward pass, `site.pick_backward` in a backward pass that stands apart from it.
@@ -239,8 +239,8 @@ def planned(
     """
     key = (layout.canonical, x.dtype, x.device, needs, learns, _states(weights), torch.get_num_threads())
     plan = pick(key, lambda: _workload(x, x.dtype, layout, weights, needs, learns))
-    plan, form = carried_out(_FORMED, site, plan, weights)
-    return plan, Toeplitz(form, weights.boundary, layout.canonical, lambda: weights)
+    plan, operator = carried_out(_OPERATOR, site, plan, weights)
+    return plan, Toeplitz(operator, weights.boundary, layout.canonical, lambda: weights)
 
 
 def _workload(x: Tensor, dtype: torch.dtype, layout: Layout, weights: Weights, needs: bool, learns: bool) -> Workload:

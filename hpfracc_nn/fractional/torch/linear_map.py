@@ -19,7 +19,7 @@ from torch import Tensor
 
 from hpfracc_nn.fractional.boundary import Boundary, difference, finish, transposed
 from hpfracc_nn.fractional.gaps import held
-from hpfracc_nn.fractional.torch.forms import Form
+from hpfracc_nn.fractional.linear import Column, StateSpace
 from hpfracc_nn.fractional.torch.gaps import is_clear
 from hpfracc_nn.fractional.torch.streams import follow
 from hpfracc_nn.fractional.torch.tiles import multiplied, parts, run_in_parts, step_of
@@ -31,10 +31,10 @@ Gradients = tuple[Tensor | None, Tensor | None]  # in x, in alpha
 
 
 class Product(Protocol):
-    """A linear operator with its weights in the form of one kernel."""
+    """A linear operator with its weights as one kernel takes them."""
 
     def with_kernel(self, plan: Plan) -> Product:
-        """Return the same operator with the weights in the form of another plan's kernel."""
+        """Return the same operator with the weights as another plan's kernel takes them."""
 
     def run(self, plan: Plan, x: Tensor) -> Tensor:
         """Return the kernel's product with x."""
@@ -212,27 +212,27 @@ _record = super(torch.autograd.Function, _Recorded).apply
 
 @dataclass(eq=False, slots=True)
 class Toeplitz:
-    """An operator at equal steps: the weights in a kernel's form, and the boundary around the product.
+    """An operator at equal steps: its weights for a kernel, and the boundary around the product.
 
     Data and results have any shape that is a view of `canonical`, [batch, channels, n, width]: views are made inside of
     what autograd records, where each would be a step of its own, by the kernels.
 
     Attributes:
-        form: Of the weights.
+        operator: The weights, as the kernel takes them.
         boundary: The differences before and the boundary columns after the product.
         canonical: The shape of the data, for kernels.
-        weights: Returns the weights: for alpha's gradient, and for the form of another kernel where this one fails.
+        weights: Returns the weights: for alpha's gradient, and for the operator of another kernel where this one fails.
     """
 
-    form: Form
+    operator: Column | StateSpace
     boundary: Boundary
     canonical: tuple[int, int, int, int]
     weights: Callable[[], Weights]
 
     def with_kernel(self, plan: Plan) -> Toeplitz:
         """See `Product`."""
-        form = plan.kernel.prepare(self.weights(), plan.kernel.given(plan.workload))
-        return Toeplitz(form, self.boundary, self.canonical, self.weights)
+        operator = plan.kernel.prepare(self.weights(), plan.kernel.given(plan.workload))
+        return Toeplitz(operator, self.boundary, self.canonical, self.weights)
 
     def run(self, plan: Plan, x: Tensor) -> Tensor:
         """See `Product`."""
@@ -248,24 +248,24 @@ class Toeplitz:
 
     def _write(self, step: Callable[..., None], plan: Plan, x: Tensor, y: Tensor) -> None:
         """Write what one direction of the plan's kernel makes of x into y, in parts where memory is short."""
-        form, boundary, is_stored = self.form, self.boundary, plan.kernel.as_stored
-        if form.streams is not None:
-            form.streams.follow()
+        operator, boundary, is_stored = self.operator, self.boundary, plan.kernel.as_stored
+        if operator.streams is not None:
+            operator.streams.follow()
         if plan.chunk is None and (is_stored or x.dtype == boundary.dtype):
-            step(form, boundary, self.canonical, x, y)
+            step(operator, boundary, self.canonical, x, y)
         else:
-            run_in_parts(step, plan.chunk, form, boundary, self.canonical, x, y, as_stored=is_stored)
+            run_in_parts(step, plan.chunk, operator, boundary, self.canonical, x, y, as_stored=is_stored)
 
     def derivative(self, plan: Plan, x: Tensor, g: Tensor, alpha: Tensor) -> Tensor:
         """Return <dy/dalpha, g>: the kernel runs with the derivative of the weights."""
-        follow(self.form.streams)
+        follow(self.operator.streams)
         kernel, slopes, total = plan.kernel, self.weights().slopes(alpha), None
-        form = kernel.prepare(slopes, kernel.given(plan.workload))
+        operator = kernel.prepare(slopes, kernel.given(plan.workload))
         inner = kernel.inner or partial(multiplied, step_of(plan, "run"))
         for shape, (data, grads) in parts(self.canonical, plan.chunk, x, g):
             if not kernel.as_stored:
                 data, grads = data.to(slopes.boundary.dtype), grads.to(slopes.boundary.dtype)
-            found = inner(form, slopes.boundary, shape, data, grads)
+            found = inner(operator, slopes.boundary, shape, data, grads)
             total = found if total is None else total.add_(found)
         assert total is not None, "an empty product is not computed"
         return in_shape_of(alpha, total)
@@ -296,34 +296,34 @@ class Toeplitz:
     def constants(self) -> list[Tensor]:
         """See `Product`."""
         columns = [] if self.boundary.columns is None else [self.boundary.columns]
-        return [self.weights().column().column, *columns]
+        return [self.weights().column().weights, *columns]
 
     def formula(self, x: Tensor) -> Tensor:
         """Return y in plain aten, which every tracer and transform follows."""
-        return _shaped(_applied(_shaped(x, self.canonical), self.form, self.boundary), x.shape)
+        return _shaped(_applied(_shaped(x, self.canonical), self.operator, self.boundary), x.shape)
 
     def formula_backward(self, plan: Plan, x: Tensor | None, g: Tensor, alpha: Tensor | None) -> Gradients:
         """See `Product`."""
-        weights, form, b = None, self.form, self.boundary
-        follow(form.streams)
+        weights, operator, b = None, self.operator, self.boundary
+        follow(operator.streams)
         if alpha is not None:
             weights = self.weights().at(alpha)
-            form, b = self._form_of(plan, weights), weights.boundary
+            operator, b = self._operator_of(plan, weights), weights.boundary
         shape, dtype, g = g.shape, g.dtype, _shaped(g, self.canonical).to(b.dtype)
-        gx = _shaped(transposed(form.adjoint(g), g, b), shape).to(dtype)
+        gx = _shaped(transposed(operator.rmatvec(g), g, b), shape).to(dtype)
         if x is None or alpha is None or weights is None:
             return gx, None
         slopes = weights.slopes(alpha)
-        moved = _applied(_shaped(x, self.canonical).to(b.dtype), self._form_of(plan, slopes), slopes.boundary)
+        moved = _applied(_shaped(x, self.canonical).to(b.dtype), self._operator_of(plan, slopes), slopes.boundary)
         return gx, in_shape_of(alpha, (moved * g).sum(dim=(0, 2, 3)))
 
-    def _form_of(self, plan: Plan, weights: Columns) -> Form:
+    def _operator_of(self, plan: Plan, weights: Columns) -> Column | StateSpace:
         return plan.kernel.prepare(weights, plan.kernel.given(plan.workload))  # type: ignore[no-any-return]
 
 
-def _applied(x: Tensor, form: Form, b: Boundary) -> Tensor:
+def _applied(x: Tensor, operator: Column | StateSpace, b: Boundary) -> Tensor:
     d = difference(x, b)
-    return finish(form.product(d), x, d, b)
+    return finish(operator.matvec(d), x, d, b)
 
 
 def in_shape_of(alpha: Tensor, gradient: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hpfracc_nn.fractional.namespace import NAMESPACES, Namespace
+from hpfracc_nn.fractional.torch.tracing import is_traced
 
 
 class TorchNamespace:
@@ -61,6 +62,25 @@ class TorchNamespace:
     def ifft(self, x: Tensor, *, norm: str | None = None) -> Tensor:
         return torch.fft.ifft(x, norm=norm) if x.numel() else x + 0j
 
+    def rfft(self, x: Tensor, n: int, *, axis: int) -> Tensor:
+        return torch.fft.rfft(x, n, dim=axis)
+
+    def irfft(self, x: Tensor, n: int, *, axis: int) -> Tensor:
+        return torch.fft.irfft(x, n, dim=axis)
+
+    def toeplitz(self, column: Tensor, length: int) -> Tensor:
+        more = max(0, length - column.shape[-1])
+        column = F.pad(column, (0, more)) if more else column.narrow(-1, 0, length)
+        if not is_traced(column, ()):
+            return F.pad(column, (length - 1, 0)).unfold(-1, length, 1).flip(-2)
+        # vmap has no rule for the backward of unfold, and warns: skew repeated rows instead, at half the speed.
+        rows = F.pad(column, (0, length)).unsqueeze(-2).expand(*column.shape[:-1], length, 2 * length)
+        skewed = rows.reshape(*column.shape[:-1], 2 * length * length).narrow(-1, 0, length * (2 * length - 1))
+        return skewed.reshape(*column.shape[:-1], length, 2 * length - 1).narrow(-1, 0, length)
+
+    def complex_of(self, dtype: torch.dtype) -> torch.dtype:
+        return dtype.to_complex()
+
     def astype(self, x: Tensor, dtype: Any) -> Tensor:
         return x.to(dtype)
 
@@ -93,6 +113,13 @@ class TorchNamespace:
 
     def diff(self, x: Tensor, *, n: int, axis: int) -> Tensor:
         return torch.diff(x, n, axis)
+
+    def chunk_matmul(self, data: Tensor, matrix: Tensor) -> Tensor:
+        # vmap of batched gradients has no rule for einsum; few signals side by side are slow to multiply from the left
+        batch, channels, chunks, length, width = data.shape
+        rows = data.permute(1, 0, 2, 4, 3).reshape(channels, -1, length)
+        found = torch.matmul(rows, matrix).reshape(channels, batch, chunks, width, -1)
+        return found.permute(1, 0, 2, 4, 3)
 
     def convolve(self, a: Tensor, b: Tensor) -> Tensor:
         n = a.shape[-1]

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from hpfracc_nn.fractional.boundary import boundary_of
+from hpfracc_nn.fractional.linear import Column, StateSpace
 from hpfracc_nn.fractional.stencil import Stencil
-from hpfracc_nn.fractional.torch.forms import ChunkForm, ColumnForm
 from hpfracc_nn.fractional.torch.tiles import multiplied, step_of
 from hpfracc_nn.selection import Plan, Workload, register_rehearsal
 
@@ -22,17 +22,17 @@ class Made:
         self._workload = workload
         self._place = {"dtype": getattr(torch, workload.converted.dtype), "device": torch.device(workload.device)}
 
-    def column(self) -> ColumnForm:
+    def column(self) -> Column:
         """As `Weights.column`."""
-        return ColumnForm(torch.zeros(self._workload.channels, self._workload.n, **self._place))
+        return Column(torch.zeros(self._workload.channels, self._workload.n, **self._place))
 
-    def chunks(self, length: int) -> ChunkForm:
+    def chunks(self, length: int) -> StateSpace:
         """As `Weights.chunks`."""
         channels = self._workload.channels
         states = max(1, self._workload.exponentials) if self._workload.n > length else 1
         decay = torch.zeros(states, dtype=torch.float64, device=self._place["device"])
-        near, far = (torch.zeros(channels, rows, length, **self._place) for rows in (length, states))
-        return ChunkForm(near, far, torch.zeros(length, states, **self._place), decay)
+        intra, C = (torch.zeros(channels, rows, length, **self._place) for rows in (length, states))
+        return StateSpace(intra, C, torch.zeros(length, states, **self._place), (decay,))
 
 
 def rehearse(plan: Plan) -> None:
@@ -48,14 +48,14 @@ def rehearse(plan: Plan) -> None:
     boundary = boundary_of(stencil, None, getattr(torch, workload.converted.dtype))
     with torch.no_grad():
         x, y = torch.zeros(shape, **place), torch.empty(shape, **place)  # type: ignore[call-overload]
-        form = kernel.prepare(Made(workload), workload)
+        operator = kernel.prepare(Made(workload), workload)
         for each in _on_each_device(plan):
-            step_of(each, "run")(form, boundary, shape, x, y)
+            step_of(each, "run")(operator, boundary, shape, x, y)
             if workload.needs_gradient:
-                step_of(each, "adjoint")(form, boundary, shape, x, y)
+                step_of(each, "adjoint")(operator, boundary, shape, x, y)
             if workload.learns_weights:
                 inner = kernel.inner or partial(multiplied, step_of(each, "run"))
-                inner(form, boundary, shape, x, y)
+                inner(operator, boundary, shape, x, y)
 
 
 def _on_each_device(plan: Plan) -> list[Plan]:

@@ -63,6 +63,17 @@ class Streams:
                     tensor.record_stream(stream)
         self._seen[stream.cuda_stream] = count
 
+    def kept(self, store: MutableMapping[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
+        """Return store[key], or make() in its place if it is not there, for the current stream to read."""
+        found = store.get(key)
+        if found is None:
+            found = recorded(self, make())
+            if is_captured():
+                return found
+            found = store.setdefault(key, found)
+        self.follow()
+        return found
+
 
 _ORDERED = ("cuda",)  # kinds of devices whose work has an order for each stream
 _captured: set[Streams] = set()  # whose tensors a graph reads, as long as the process lives
@@ -103,15 +114,10 @@ def follow(streams: Streams | None) -> None:
 
 def kept(streams: Streams | None, store: MutableMapping[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
     """Return store[key], or make() in its place if it is not there, for the current stream to read."""
-    found = store.get(key)
-    if found is None:
-        found = recorded(streams, make())
-        if streams is not None and is_captured():
-            return found
-        found = store.setdefault(key, found)
     if streams is not None:
-        streams.follow()
-    return found
+        return streams.kept(store, key, make)
+    found = store.get(key)
+    return store.setdefault(key, make()) if found is None else found
 
 
 def placed(make: Callable[P, T]) -> Callable[P, T]:

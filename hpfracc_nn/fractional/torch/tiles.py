@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.boundary import Boundary, difference_into, transposed_into, values
-from hpfracc_nn.fractional.torch.forms import Form
+from hpfracc_nn.fractional.linear import Column, StateSpace
 from hpfracc_nn.selection import Plan, Workload
 
 _KEPT_BYTES = 8 << 20  # larger buffers are made anew
@@ -144,6 +144,7 @@ def _first_differences(x: Tensor, rows: int, subtract: bool) -> Iterator[Tensor]
         yield d if count == rows else d[:count]
 
 
+Operator = Column | StateSpace
 Shape = tuple[int, int, int, int]  # batch, channels, n, width
 Multiply = Callable[[Tensor, Tensor], None]  # of a tile's data, and room for its product
 
@@ -185,7 +186,7 @@ def by_tiles(
     """Return a kernel's run and adjoint, made of those of the product alone.
 
     Args:
-        product: Of the weights' form it makes the function that multiplies a tile.
+        product: Of the weights it makes the function that multiplies a tile.
         adjoint: The same for the transpose.
         turns_narrow: Whether data with time in the middle and few signals side by side are turned round first.
     """
@@ -194,18 +195,18 @@ def by_tiles(
         both = x.view(shape), y.view(shape)
         return with_time_last(*both) if turns_narrow and is_narrow(x.numel(), shape[3]) else (both,)
 
-    def run_all(form: Form, b: Boundary, shape: Shape, x: Tensor, y: Tensor) -> None:
+    def run_all(operator: Operator, b: Boundary, shape: Shape, x: Tensor, y: Tensor) -> None:
         for data, result in arrays(shape, x, y):
-            forward(product(form), b, data, result, form.multiple)
+            forward(product(operator), b, data, result, operator.multiple)
 
-    def adjoint_all(form: Form, b: Boundary, shape: Shape, g: Tensor, gx: Tensor) -> None:
+    def adjoint_all(operator: Operator, b: Boundary, shape: Shape, g: Tensor, gx: Tensor) -> None:
         for data, result in arrays(shape, g, gx):
-            backward(adjoint(form), b, data, result, form.multiple)
+            backward(adjoint(operator), b, data, result, operator.multiple)
 
     return run_all, adjoint_all
 
 
-Step = Callable[[Form, Boundary, Shape, Tensor, Tensor], None]
+Step = Callable[[Operator, Boundary, Shape, Tensor, Tensor], None]
 
 
 def parts(shape: Shape, rows: int | None, *tensors: Tensor) -> Iterator[tuple[Shape, tuple[Tensor, ...]]]:
@@ -227,14 +228,22 @@ def parts(shape: Shape, rows: int | None, *tensors: Tensor) -> Iterator[tuple[Sh
 
 
 def run_in_parts(
-    step: Step, rows: int | None, form: Form, b: Boundary, shape: Shape, x: Tensor, y: Tensor, *, as_stored: bool
+    step: Step,
+    rows: int | None,
+    operator: Operator,
+    b: Boundary,
+    shape: Shape,
+    x: Tensor,
+    y: Tensor,
+    *,
+    as_stored: bool,
 ) -> None:
     """Run one direction of a kernel, `rows` signals at a time; None: at once.
 
     Args:
         step: The direction.
         rows: See `parts`.
-        form: Of the weights.
+        operator: The weights, as the kernel takes them.
         b: Around the product.
         shape: Of x and y.
         x: What goes in.
@@ -244,9 +253,9 @@ def run_in_parts(
     converts = not as_stored and x.dtype != b.dtype
     for part, (data, room) in parts(shape, rows, x, y):
         if converts:
-            widely(step, form, b, part, data, room)
+            widely(step, operator, b, part, data, room)
         else:
-            step(form, b, part, data, room)
+            step(operator, b, part, data, room)
 
 
 def step_of(plan: Plan, direction: Literal["run", "adjoint"]) -> Callable[..., None]:
@@ -255,18 +264,18 @@ def step_of(plan: Plan, direction: Literal["run", "adjoint"]) -> Callable[..., N
     return partial(step, devices=plan.devices) if plan.devices else step
 
 
-def widely(step: Step, form: Form, b: Boundary, shape: Shape, x: Tensor, y: Tensor) -> None:
+def widely(step: Step, operator: Operator, b: Boundary, shape: Shape, x: Tensor, y: Tensor) -> None:
     """Run one direction on samples of the product's dtype, and round the results to that of y."""
     data = x.to(b.dtype)
     found = torch.empty_like(data)
-    step(form, b, shape, data, found)
+    step(operator, b, shape, data, found)
     y.copy_(found.view(y.shape))
 
 
-def multiplied(run: Callable[..., None], form: Form, b: Boundary, shape: Shape, x: Tensor, g: Tensor) -> Tensor:
+def multiplied(run: Callable[..., None], operator: Operator, b: Boundary, shape: Shape, x: Tensor, g: Tensor) -> Tensor:
     """Return for each channel the sum of what `run` makes of x, times g."""
     moved = torch.empty(x.shape, dtype=b.dtype, device=x.device)
-    run(form, b, shape, x.to(b.dtype), moved)
+    run(operator, b, shape, x.to(b.dtype), moved)
     moved.mul_(g)
     return moved.sum() if shape[1] == 1 else moved.view(shape).sum(dim=(0, 2, 3))
 

@@ -1,4 +1,4 @@
-"""From a definition to the form that a kernel wants: cached by value for a fixed alpha, from a table for a tensor.
+"""From a definition to the weights as kernels take them: cached by value for a fixed alpha, from a table for a tensor.
 
 Learned orders on one device go through tables (`fractional.tables`), which also give the derivatives of the weights in
 their order, where every weight depends on one order only.
@@ -15,17 +15,16 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from hpfracc_nn.fractional import tables
 from hpfracc_nn.fractional.boundary import Boundary, boundary_of
 from hpfracc_nn.fractional.cache import cached_property, nbytes
 from hpfracc_nn.fractional.definitions import Definition, family
+from hpfracc_nn.fractional.linear import Column, StateSpace, powers
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.schemes.exponentials import SHORTEST, Nodes, exponentials, exponentials_over
 from hpfracc_nn.fractional.stencil import Stencil
 from hpfracc_nn.fractional.tables import Domain, Points, Table
-from hpfracc_nn.fractional.torch.forms import ChunkForm, ColumnForm, toeplitz
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.fractional.torch.streams import Streams, follow, is_ordered, kept, recorded, streams_of, streams_on
 from hpfracc_nn.fractional.torch.tracing import is_traced
@@ -93,7 +92,7 @@ def source_of(
 
 
 class Columns:
-    """What a stencil's columns are to kernels: the forms that they asked for, and the boundary columns.
+    """What a stencil's columns are to kernels: linear operators, and the boundary columns.
 
     Args:
         source: Of the weights.
@@ -107,14 +106,14 @@ class Columns:
         self.device, self.nodes, self.streams = source.device, source.nodes, streams
         self._alpha, self._dt, self._tabulated = alpha, source.dt, tabulated and source.family is not None
         self._orders: Orders | NumpyOrders | None = None
-        self._forms: dict[int, ColumnForm | ChunkForm] = {}
+        self._operators: dict[int, Column | StateSpace] = {}
         self._columns: Tensor | None = None
         self._boundary: Boundary | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes of all that was made so far."""
-        return nbytes((self._forms, self._columns))
+        return nbytes((self._operators, self._columns))
 
     @property
     def is_fixed(self) -> bool:
@@ -143,28 +142,28 @@ class Columns:
             found = self._boundary = boundary_of(self.facts, self.columns(), self.dtype)
         return found
 
-    def column(self) -> ColumnForm:
+    def column(self) -> Column:
         """The whole column, [channels, n]."""
-        if 0 not in self._forms:
+        if 0 not in self._operators:
             table = self.source.table(0) if self._tabulated else None
             if table is None:
-                self._forms[0] = ColumnForm(self._cast(self._at(np.arange(self.n))), self.streams)
+                self._operators[0] = Column(self._cast(self._at(np.arange(self.n))), self.streams)
             else:
                 (column,) = self._evaluated(table)
-                self._forms[0] = ColumnForm(column)
-        return self._forms[0]  # type: ignore[return-value]
+                self._operators[0] = Column(column)
+        return self._operators[0]  # type: ignore[return-value]
 
-    def chunks(self, length: int) -> ChunkForm:
-        """The chunk matrices for chunks of `length`; with more than one chunk `nodes` may not be None."""
-        if length not in self._forms:
+    def chunks(self, length: int) -> StateSpace:
+        """The model over chunks of `length`; with more than one chunk `nodes` may not be None."""
+        if length not in self._operators:
             nodes = self.nodes if self.n > length else None
             assert nodes is not None or self.n <= length, "the kernel accepts sums of exponentials only"
             table = self.source.table(length) if self._tabulated else None
             if table is None:
-                self._forms[length] = self._computed(nodes, length)
+                self._operators[length] = self._computed(nodes, length)
             else:
-                self._forms[length] = self._looked_up(table, nodes, length)
-        return self._forms[length]  # type: ignore[return-value]
+                self._operators[length] = self._looked_up(table, nodes, length)
+        return self._operators[length]  # type: ignore[return-value]
 
     def columns(self) -> Tensor | None:
         """The columns that multiply boundary values, [terms, channels, n]: start, then those of x(0) and dt x'(0)."""
@@ -191,15 +190,15 @@ class Columns:
             found.append(analytic.reshape(-1, formulas.terms, self.n).transpose(0, 1))
         return found
 
-    def _looked_up(self, table: Table, nodes: Nodes | None, length: int) -> ChunkForm:
+    def _looked_up(self, table: Table, nodes: Nodes | None, length: int) -> StateSpace:
         if nodes is None:
-            (near,) = self._evaluated(table)
-            return self._single(near)
-        near, far = self._evaluated(table)
-        orders = self._orders_in(table)
-        (into,) = orders.constants(table, "into", lambda: (transitions(nodes, length).into,), self.dtype)
-        (decay,) = orders.constants(table, "decay", lambda: (transitions(nodes, length).decay,), torch.float64)
-        return ChunkForm(near, far, into, decay, orders.shared(table, self.dtype))
+            (intra,) = self._evaluated(table)
+            return self._single(intra)
+        intra, C = self._evaluated(table)
+        orders, count = self._orders_in(table), -(-self.n // length)
+        (B,) = orders.constants(table, "B", lambda: (transitions(nodes, length).B,), self.dtype)
+        A = orders.constants(table, "A", lambda: powers(transitions(nodes, length).A, count), torch.float64)
+        return StateSpace(intra, C, B, A, orders.shared(table, self.dtype))
 
     def _evaluated(self, table: Table) -> list[Tensor]:
         return (self._orders or self._orders_in(table)).evaluate(table, self.dtype)
@@ -211,30 +210,22 @@ class Columns:
             self._orders = orders_in(self._alpha, table.domain, self._dt, self.device)
         return self._orders
 
-    def _computed(self, nodes: Nodes | None, length: int) -> ChunkForm:
+    def _computed(self, nodes: Nodes | None, length: int) -> StateSpace:
         if nodes is None:
-            column = F.pad(self._at(np.arange(self.n)), (0, length - self.n))
-            return self._single(self._cast(toeplitz(column, length)))
-        form = transitions(nodes, length)
-        values = self._at(form.lags)
-        coefficients = form.coefficients(values, TORCH)
-        slow = coefficients[..., None] * self._tensor(form.far)
-        far = torch.cat([slow, form.correction(values, coefficients, TORCH)], dim=-2)
-        return ChunkForm(
-            self._cast(toeplitz(values[..., :length], length)),
-            self._cast(far),
-            recorded(self.streams, self._tensor(form.into).to(self.dtype)),
-            recorded(self.streams, self._tensor(form.decay)),
-            streams=self.streams,
-        )
+            return self._single(self._cast(TORCH.toeplitz(self._at(np.arange(self.n)), length)))
+        found = transitions(nodes, length)
+        intra, C = map(self._cast, found.matrices(self._at(found.lags), TORCH))
+        A = tuple(map(self._tensor, powers(found.A, -(-self.n // length))))
+        B, A = recorded(self.streams, (self._tensor(found.B).to(self.dtype), A))
+        return StateSpace(intra, C, B, A, streams=self.streams)
 
-    def _single(self, near: Tensor) -> ChunkForm:
-        """The form of one chunk: it has no states."""
-        channels, length, _ = near.shape
-        zeros = near.new_zeros(channels, 1, length), near.new_zeros(length, 1)
+    def _single(self, intra: Tensor) -> StateSpace:
+        """Return the model of one chunk, which has no states."""
+        channels, length, _ = intra.shape
+        zeros = intra.new_zeros(channels, 1, length), intra.new_zeros(length, 1)
         no_decay = torch.zeros(1, dtype=torch.float64, device=self.device)
-        far, into, decay = recorded(self.streams, (*zeros, no_decay))
-        return ChunkForm(near, far, into, decay, streams=self.streams)
+        C, B, A = recorded(self.streams, (*zeros, no_decay))
+        return StateSpace(intra, C, B, (A,), streams=self.streams)
 
     def _at(self, lags: np.ndarray) -> Tensor:
         values = self._tensor(self.stencil.column(lags))
@@ -250,7 +241,7 @@ class Columns:
 
 
 class Weights(Columns):
-    """The stencil of one definition on `n` samples, and the forms that kernels asked for.
+    """The stencil of one definition on `n` samples, and its weights as linear operators.
 
     Args:
         definition: With alpha a number, numbers, or a tensor of as many values as there are channels.

@@ -1,8 +1,8 @@
 """Causal Toeplitz product by chunks: matrix products inside the chunks, a small sequential scan between them.
 
 State space duality; Dao & Gu, arXiv 2405.21060. The steps serve every kernel that brings its own scan between chunks. A
-scan is bound once to its arrays: scan(states, rows, chunks, form, reverse) returns a function that replaces the states,
-seen as [rows, chunks, k], in place by the state before each chunk, S[m] = decay * S[m-1] + states[m-1] with S[0] = 0,
+scan is bound once to its arrays: scan(states, rows, chunks, model, reverse) returns a function that replaces the
+states, seen as [rows, chunks, k], in place by the state before each chunk, S[m] = A * S[m-1] + states[m-1], S[0] = 0,
 in float64; with `reverse`, from the last chunk to the first. With time in the middle k counts every state `width`
 times, states first. Torch's own scan, registered here, is blocked, so that few calls do it.
 """
@@ -17,12 +17,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hpfracc_nn.fractional.torch.forms import ChunkForm
+from hpfracc_nn.fractional.linear import StateSpace, refuses_long, saves
 from hpfracc_nn.fractional.torch.tiles import by_tiles, is_narrow, scratch, tile_bytes
 from hpfracc_nn.fractional.torch.weights import Weights
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
 
-Scan = Callable[[Tensor, int, int, ChunkForm, bool], Callable[[], None]]
+Scan = Callable[[Tensor, int, int, StateSpace, bool], Callable[[], None]]
 
 
 def chunk_length(workload: Workload) -> int:
@@ -34,16 +34,16 @@ def chunk_length(workload: Workload) -> int:
     return 128 if workload.width == 1 or is_narrow(workload.samples, workload.width) else 64
 
 
-def prepare(weights: Weights, workload: Workload) -> ChunkForm:
+def prepare(weights: Weights, workload: Workload) -> StateSpace:
     return weights.chunks(chunk_length(workload))
 
 
 class Operands(NamedTuple):
     """What one direction multiplies with, laid out for an arrangement."""
 
-    near: Tensor
-    into: Tensor
-    out_of: Tensor
+    intra: Tensor
+    inward: Tensor
+    outward: Tensor
 
 
 class Both(NamedTuple):
@@ -57,37 +57,37 @@ class Product:
     """The product with whole chunks, or its transpose: called with a tile [batch, channels, chunks * L, width].
 
     Args:
-        form: The weights.
+        model: The weights.
         scan: Between the chunks.
         reverse: Whether it is the transpose.
     """
 
-    def __init__(self, form: ChunkForm, scan: Scan, reverse: bool):
-        self._form, self._scan, self._reverse = form, scan, reverse
+    def __init__(self, model: StateSpace, scan: Scan, reverse: bool):
+        self._model, self._scan, self._reverse = model, scan, reverse
         self._bound: Tensor | None = None
 
     def __call__(self, x: Tensor, out: Tensor) -> None:
         """Write the product of x into `out`."""
         if x is not self._bound:  # most tiles come in the same buffer: what does not change is bound once
             self._bind(x)
-        kind, length = self._kind, self._form.multiple
+        kind, length = self._kind, self._model.multiple
         result = kind.room(out, length)
-        kind.multiply(self._data, self._near, result)
+        kind.multiply(self._data, self._intra, result)
         if x.shape[2] > length:
-            kind.multiply(self._data, self._into, self._states)
+            kind.multiply(self._data, self._inward, self._states)
             self._step()
-            kind.accumulate(result, self._states, self._out_of)
+            kind.accumulate(result, self._states, self._outward)
         kind.give(result, out)
 
     def _bind(self, x: Tensor) -> None:
-        form, (batch, channels, n, _) = self._form, x.shape
+        model, (batch, channels, n, _) = self._model, x.shape
         self._kind = kind = _arranged(x)
-        both = form.cached(kind)
-        self._near, self._into, self._out_of = both.backward if self._reverse else both.forward
-        self._data = kind.take(x, form.multiple)
-        if n > form.multiple:
-            self._states = kind.states(self._data, form)
-            self._step = self._scan(self._states, batch * channels, n // form.multiple, form, self._reverse)
+        both = model.cached(kind)
+        self._intra, self._inward, self._outward = both.backward if self._reverse else both.forward
+        self._data = kind.take(x, model.multiple)
+        if n > model.multiple:
+            self._states = kind.states(self._data, model)
+            self._step = self._scan(self._states, batch * channels, n // model.multiple, model, self._reverse)
         self._bound = x if kind.is_view else None
 
 
@@ -99,9 +99,9 @@ class _Shared:
     accumulate = staticmethod(lambda result, states, matrix: result.addmm_(states, matrix))
 
     @staticmethod
-    def operands(form: ChunkForm) -> Both:
-        near, far, into = form.near[0], form.far[0], form.into
-        return Both(Operands(near, into, far), Operands(near.t(), far.t(), into.t()))
+    def operands(model: StateSpace) -> Both:
+        intra, C, B = model.intra[0], model.C[0], model.B
+        return Both(Operands(intra, B, C), Operands(intra.t(), C.t(), B.t()))
 
     @staticmethod
     def take(x: Tensor, length: int) -> Tensor:
@@ -110,8 +110,8 @@ class _Shared:
     room = take
 
     @staticmethod
-    def states(data: Tensor, form: ChunkForm) -> Tensor:
-        return scratch("states", (*data.shape[:-1], form.decay.shape[0]), data)
+    def states(data: Tensor, model: StateSpace) -> Tensor:
+        return scratch("states", (*data.shape[:-1], model.A[0].shape[0]), data)
 
     @staticmethod
     def give(result: Tensor, out: Tensor) -> None:
@@ -126,10 +126,10 @@ class _PerChannel(_Shared):
     accumulate = staticmethod(lambda result, states, matrix: result.baddbmm_(states, matrix))
 
     @staticmethod
-    def operands(form: ChunkForm) -> Both:
-        near, far = form.near, form.far
-        into = form.into.expand(near.shape[0], -1, -1)
-        return Both(Operands(near, into, far), Operands(near.mT, far.mT, into.mT))
+    def operands(model: StateSpace) -> Both:
+        intra, C = model.intra, model.C
+        B = model.B.expand(intra.shape[0], -1, -1)
+        return Both(Operands(intra, B, C), Operands(intra.mT, C.mT, B.mT))
 
     @staticmethod
     def take(x: Tensor, length: int) -> Tensor:
@@ -160,9 +160,9 @@ class _Middle(_Shared):
     )
 
     @staticmethod
-    def operands(form: ChunkForm) -> Both:
-        near, far, into = form.near, form.far, form.into[None]
-        return Both(Operands(near.mT, into.mT, far.mT), Operands(near, far, into))
+    def operands(model: StateSpace) -> Both:
+        intra, C, B = model.intra, model.C, model.B[None]
+        return Both(Operands(intra.mT, B.mT, C.mT), Operands(intra, C, B))
 
     @staticmethod
     def take(x: Tensor, length: int) -> Tensor:
@@ -171,8 +171,8 @@ class _Middle(_Shared):
     room = take
 
     @staticmethod
-    def states(data: Tensor, form: ChunkForm) -> Tensor:
-        return scratch("states", (data.shape[0], form.decay.shape[0], data.shape[2]), data)
+    def states(data: Tensor, model: StateSpace) -> Tensor:
+        return scratch("states", (data.shape[0], model.A[0].shape[0], data.shape[2]), data)
 
 
 def _arranged(x: Tensor) -> type[_Shared]:
@@ -206,23 +206,15 @@ def cost_of(workload: Workload, rows: int, chunks: int) -> Cost:
 
 
 def refuses(workload: Workload) -> str | None:
-    """The weights must be a sum of exponentials as soon as there is more than one chunk."""
-    if workload.exponentials == 0 and workload.n > chunk_length(workload):
-        return f"the weights are no sum of exponentials to {workload.dtype} tolerance"
-    return None
-
-
-def saves(workload: Workload) -> float:
-    """The data, where the weights are learned; nothing else."""
-    return float(workload.bytes if workload.learns_weights else 0)
+    return refuses_long(workload, chunk_length(workload))
 
 
 _BLOCK = 16  # chunks that are summed by one product; longer runs are scanned block by block
 
 
-def scan(states: Tensor, rows: int, count: int, form: ChunkForm, reverse: bool) -> Callable[[], None]:
+def scan(states: Tensor, rows: int, count: int, model: StateSpace, reverse: bool) -> Callable[[], None]:
     """Return what replaces the states in place by the state before each chunk; float64 inside."""
-    decay = form.decay
+    decay = model.A[0]
     view = states.view(rows, count, decay.shape[0], -1)
 
     def step() -> None:

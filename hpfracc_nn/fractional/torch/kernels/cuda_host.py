@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.boundary import Boundary
-from hpfracc_nn.fractional.torch.forms import ChunkForm
+from hpfracc_nn.fractional.linear import StateSpace, refuses_long, saves
 from hpfracc_nn.fractional.torch.kernels import cuda_launch, cuda_product
 from hpfracc_nn.fractional.torch.kernels.cuda_launch import Source
 from hpfracc_nn.fractional.torch.kernels.cuda_product import Arrangement, Scan
@@ -91,15 +91,17 @@ class Stream:
 
 @dataclass(frozen=True)
 class There:
-    """The arrangement of a chunk form on a device."""
+    """The arrangement of a state space model on a device."""
 
     device: torch.device
 
-    def operands(self, form: ChunkForm) -> ChunkForm:
-        """Return the form there."""
+    def operands(self, model: StateSpace) -> StateSpace:
+        """Return the model there."""
         streams = streams_on(self.device)
-        near, far, into, decay = recorded(streams, tuple(part.to(self.device) for part in form.parts))
-        return ChunkForm(near, far, into, decay, streams=streams)
+        intra, C, B, *A = recorded(
+            streams, tuple(part.to(self.device) for part in (model.intra, model.C, model.B, *model.A))
+        )
+        return StateSpace(intra, C, B, tuple(A), streams=streams)
 
 
 def through(lanes: Sequence[Lane], shape: Shape, rows: int, x: Tensor, y: Tensor) -> None:
@@ -136,20 +138,20 @@ def part_rows(shape: Shape, itemsize: int, lanes: int = _LANES) -> int:
 
 
 def _apply(
-    form: ChunkForm, b: Boundary, shape: Shape, x: Tensor, y: Tensor, backward: bool, devices: Sequence[str] = ()
+    model: StateSpace, b: Boundary, shape: Shape, x: Tensor, y: Tensor, backward: bool, devices: Sequence[str] = ()
 ) -> None:
     places = [torch.device(each) for each in devices or (f"cuda:{torch.cuda.current_device()}",)]
     rows = part_rows(shape, x.element_size(), _LANES * len(places))
     count = rows * shape[2] * shape[3]
-    steps = [_step_on(place, form, b, shape[3], backward) for place in places]
+    steps = [_step_on(place, model, b, shape[3], backward) for place in places]
     each = [pair for _ in range(_LANES) for pair in zip(places, steps, strict=True)]
     lanes = [Stream(place, count, x.dtype, step) for place, step in each[: -(-shape[0] * shape[1] // rows)]]
     through(lanes, shape, rows, x, y)
 
 
-def _step_on(device: torch.device, form: ChunkForm, b: Boundary, width: int, backward: bool) -> Compute:
+def _step_on(device: torch.device, model: StateSpace, b: Boundary, width: int, backward: bool) -> Compute:
     """Return what a device does with a part; its operands are there when this returns."""
-    there = form.cached(There(device))
+    there = model.cached(There(device))
     # Made on this stream and waited for: else the first lane would make them, and the second read them too early.
     there.cached(Arrangement(backward, _scan(width).multiple))
     around = b if b.columns is None else replace(b, columns=b.columns.to(device))
@@ -189,8 +191,8 @@ def refuses(workload: Workload) -> str | None:
         return found
     if workload.device != "cpu":
         return f"it takes data on the host, and they lie on {workload.device}"
-    if workload.exponentials == 0 and workload.n > cuda_product.CHUNK:
-        return f"the weights are no sum of exponentials to {workload.dtype} tolerance"
+    if (found := refuses_long(workload, cuda_product.CHUNK)) is not None:
+        return found
     return cuda_launch.unusable(workload) if torch.cuda.is_available() else "torch finds no CUDA device that it can use"
 
 
@@ -220,7 +222,7 @@ register(
         cuda_product.prepare,
         cost,
         refuses,
-        cuda_product.saves,
+        saves,
         compiles,
         offloads=True,
         as_stored=True,

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.boundary import Boundary
+from hpfracc_nn.fractional.linear import Column, StateSpace, refuses_long, saves
 from hpfracc_nn.fractional.torch import tiles
-from hpfracc_nn.fractional.torch.forms import ChunkForm, ColumnForm
 from hpfracc_nn.fractional.torch.kernels import cuda_launch
 from hpfracc_nn.fractional.torch.kernels.cuda_launch import Source
 from hpfracc_nn.fractional.torch.tiles import Shape, multiplied
@@ -62,7 +62,7 @@ class Operands(NamedTuple):
 
 @dataclass(frozen=True)
 class Arrangement:
-    """How operands are made of a chunk form: for a direction, with states filled up to a multiple.
+    """How operands are made of a state space model: for a direction, with states filled up to a multiple.
 
     Attributes:
         backward: Whether for the transpose, whose positions count from the end.
@@ -72,15 +72,15 @@ class Arrangement:
     backward: bool
     multiple: int
 
-    def operands(self, form: ChunkForm) -> Operands:
-        """Return those of a form."""
-        inward, outward = form.into.t()[None], form.far
+    def operands(self, model: StateSpace) -> Operands:
+        """Return those of a model."""
+        inward, outward = model.B.t()[None], model.C
         if self.backward:
-            inward, outward = form.far.flip(2), form.into.t()[None].flip(2)
-        more = -form.decay.shape[0] % self.multiple
+            inward, outward = model.C.flip(2), model.B.t()[None].flip(2)
+        more = -model.A[0].shape[0] % self.multiple
         filled = [torch.nn.functional.pad(each, (0, 0, 0, more)).contiguous() for each in (inward, outward)]
-        decay = torch.nn.functional.pad(form.decay, (0, more)).contiguous()
-        return Operands(filled[0], filled[1], form.near[:, 0].contiguous(), decay)
+        decay = torch.nn.functional.pad(model.A[0], (0, more)).contiguous()
+        return Operands(filled[0], filled[1], model.intra[:, 0].contiguous(), decay)
 
 
 @dataclass(frozen=True)
@@ -176,27 +176,29 @@ class Call:
         return sums.view(-1, int(self.given["channels"][0]), self.threads).sum(dim=(0, 2))
 
 
-def apply(scan: Scan, form: ChunkForm, b: Boundary, shape: Shape, x: Tensor, y: Tensor, backward: bool) -> None:
+def apply(scan: Scan, model: StateSpace, b: Boundary, shape: Shape, x: Tensor, y: Tensor, backward: bool) -> None:
     """Write the operator on x, or its transpose, into y."""
     if b.differences >= 0:
-        _whole(scan, form, b, shape, x, y, backward)
+        _whole(scan, model, b, shape, x, y, backward)
         return
 
     def multiply(data: Tensor, result: Tensor) -> None:
-        _whole(scan, form, None, shape, data.contiguous(), result, backward)
+        _whole(scan, model, None, shape, data.contiguous(), result, backward)
 
     (tiles.backward if backward else tiles.forward)(multiply, b, x.view(shape), y.view(shape), 1)
 
 
-def inner(scan: Scan, form: ChunkForm, b: Boundary, shape: Shape, x: Tensor, g: Tensor) -> Tensor:
+def inner(scan: Scan, model: StateSpace, b: Boundary, shape: Shape, x: Tensor, g: Tensor) -> Tensor:
     """Return for each channel the sum of the operator on x, times g, of which nothing is written."""
     if b.differences < 0:
-        return multiplied(partial(apply, scan, backward=False), form, b, shape, x, g)
-    return _begun(scan, form, b, shape, x, backward=False).inner(g)
+        return multiplied(partial(apply, scan, backward=False), model, b, shape, x, g)
+    return _begun(scan, model, b, shape, x, backward=False).inner(g)
 
 
-def _whole(scan: Scan, form: ChunkForm, b: Boundary | None, shape: Shape, x: Tensor, y: Tensor, backward: bool) -> None:
-    call = _begun(scan, form, b, shape, x, backward)
+def _whole(
+    scan: Scan, model: StateSpace, b: Boundary | None, shape: Shape, x: Tensor, y: Tensor, backward: bool
+) -> None:
+    call = _begun(scan, model, b, shape, x, backward)
     given = call.given
     given["y"] = y.data_ptr()
     if not backward:
@@ -211,10 +213,10 @@ def _whole(scan: Scan, form: ChunkForm, b: Boundary | None, shape: Shape, x: Ten
         cuda_launch.launch(call.source, "finish", x.device, blocks, THREADS, shared, given)
 
 
-def _begun(scan: Scan, form: ChunkForm, b: Boundary | None, shape: Shape, x: Tensor, backward: bool) -> Call:
+def _begun(scan: Scan, model: StateSpace, b: Boundary | None, shape: Shape, x: Tensor, backward: bool) -> Call:
     """Return a call that has its operands, and the states before each segment."""
     batch, channels, n, width = shape
-    operands: Operands = form.cached(Arrangement(backward, scan.multiple))
+    operands: Operands = model.cached(Arrangement(backward, scan.multiple))
     is_short = n <= CHUNK and scan.multiple == 1  # one chunk has no state
     count = 0 if is_short else operands.decay.shape[0]
     cut, source = scan.cut(shape, count, operands.near.element_size(), x.device), scan.source(x.dtype, count)
@@ -236,7 +238,7 @@ def _begun(scan: Scan, form: ChunkForm, b: Boundary | None, shape: Shape, x: Ten
     return call
 
 
-def prepare(weights: Weights, workload: Workload) -> ChunkForm:
+def prepare(weights: Weights, workload: Workload) -> StateSpace:
     return weights.chunks(CHUNK)
 
 
@@ -259,21 +261,13 @@ def cost_of(workload: Workload, cut: Cut) -> Cost:
 
 def refuses(workload: Workload) -> str | None:
     """Return why no kernel of ours can take it: the place, or the weights."""
-    refusal = cuda_launch.refusal(workload)
-    if refusal is None and workload.exponentials == 0 and workload.n > CHUNK:
-        return f"the weights are no sum of exponentials to {workload.dtype} tolerance"
-    return refusal
+    return cuda_launch.refusal(workload) or refuses_long(workload, CHUNK)
 
 
 def too_much_shared(shared: int, workload: Workload) -> str | None:
     """Return why a device's shared memory does not do, or None."""
     most = cuda_launch.facts(workload.device).shared
     return f"a block needs {shared} bytes of shared memory and {workload.device} has {most}" if shared > most else None
-
-
-def saves(workload: Workload) -> float:
-    """Return the bytes held for the backward pass: the data, where the weights are learned; nothing else."""
-    return float(workload.bytes if workload.learns_weights else 0)
 
 
 def shape_of(workload: Workload) -> Shape:
@@ -370,48 +364,48 @@ _DENSE_THREADS = 128  # of a block
 _WIDTH, _ROWS = 8, 4  # positions and signals of a thread
 
 
-def _dense_prepare(weights: Weights, workload: Workload) -> ColumnForm:
+def _dense_prepare(weights: Weights, workload: Workload) -> Column:
     return weights.column()
 
 
-def _dense(form: ColumnForm, b: Boundary, shape: Shape, x: Tensor, y: Tensor) -> None:
-    _dense_apply(form, b, shape, x, y, backward=False)
+def _dense(column: Column, b: Boundary, shape: Shape, x: Tensor, y: Tensor) -> None:
+    _dense_apply(column, b, shape, x, y, backward=False)
 
 
-def _dense_adjoint(form: ColumnForm, b: Boundary, shape: Shape, g: Tensor, gx: Tensor) -> None:
-    _dense_apply(form, b, shape, g, gx, backward=True)
+def _dense_adjoint(column: Column, b: Boundary, shape: Shape, g: Tensor, gx: Tensor) -> None:
+    _dense_apply(column, b, shape, g, gx, backward=True)
 
 
-def _dense_inner(form: ColumnForm, b: Boundary, shape: Shape, x: Tensor, g: Tensor) -> Tensor:
+def _dense_inner(column: Column, b: Boundary, shape: Shape, x: Tensor, g: Tensor) -> Tensor:
     if b.differences < 0:
-        return multiplied(_dense, form, b, shape, x, g)
-    return _dense_call(form, problem(b, shape, x), shape, x).inner(g)
+        return multiplied(_dense, column, b, shape, x, g)
+    return _dense_call(column, problem(b, shape, x), shape, x).inner(g)
 
 
-def _dense_apply(form: ColumnForm, b: Boundary, shape: Shape, x: Tensor, y: Tensor, backward: bool) -> None:
+def _dense_apply(column: Column, b: Boundary, shape: Shape, x: Tensor, y: Tensor, backward: bool) -> None:
     if b.differences >= 0:
-        _dense_launch(form, problem(b, shape, x), shape, x, y, backward)
+        _dense_launch(column, problem(b, shape, x), shape, x, y, backward)
         return
 
     def multiply(data: Tensor, result: Tensor) -> None:
         data = data.contiguous()
-        _dense_launch(form, problem(None, shape, data), shape, data, result, backward)
+        _dense_launch(column, problem(None, shape, data), shape, data, result, backward)
 
     (tiles.backward if backward else tiles.forward)(multiply, b, x.view(shape), y.view(shape), 1)
 
 
-def _dense_launch(form: ColumnForm, given: np.ndarray, shape: Shape, x: Tensor, y: Tensor, backward: bool) -> None:
+def _dense_launch(column: Column, given: np.ndarray, shape: Shape, x: Tensor, y: Tensor, backward: bool) -> None:
     given["y"] = y.data_ptr()
-    _dense_call(form, given, shape, x).launch("backward" if backward else "forward")
+    _dense_call(column, given, shape, x).launch("backward" if backward else "forward")
 
 
-def _dense_call(form: ColumnForm, given: np.ndarray, shape: Shape, x: Tensor) -> Call:
+def _dense_call(column: Column, given: np.ndarray, shape: Shape, x: Tensor) -> Call:
     batch, channels, n, _ = shape
-    column = form.column.contiguous()
-    given["near"], given["padded"] = column.data_ptr(), -(-n // _WIDTH) * _WIDTH
+    weights = column.weights.contiguous()
+    given["near"], given["padded"] = weights.data_ptr(), -(-n // _WIDTH) * _WIDTH
     blocks = -(-batch // _dense_group(n)) * channels
-    shared = _dense_shared(n, column.element_size())
-    return Call(dense_source(x.dtype), x.device, blocks, _DENSE_THREADS, shared, given, [column])
+    shared = _dense_shared(n, weights.element_size())
+    return Call(dense_source(x.dtype), x.device, blocks, _DENSE_THREADS, shared, given, [weights])
 
 
 def dense_source(dtype: torch.dtype) -> Source:

@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from hpfracc_nn.fractional.torch.forms import ColumnForm, padded_length
+from hpfracc_nn.fractional.linear import Column, padded_length, saves
 from hpfracc_nn.fractional.torch.tiles import by_tiles, is_narrow, tile_bytes
 from hpfracc_nn.fractional.torch.weights import Weights
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
@@ -19,7 +19,7 @@ from hpfracc_nn.selection import Cost, Kernel, Workload, register
 _LARGEST = 1 << 30  # bytes of all matrices
 
 
-def prepare(weights: Weights, workload: Workload) -> ColumnForm:
+def prepare(weights: Weights, workload: Workload) -> Column:
     return weights.column()
 
 
@@ -46,10 +46,6 @@ def _too_large(workload: Workload) -> str | None:
     return None
 
 
-def saves(workload: Workload) -> float:
-    return float(workload.bytes if workload.learns_weights else 0)
-
-
 def _multiply(matrix: Tensor, x: Tensor, out: Tensor) -> None:
     batch, channels, n, width = x.shape
     if width > 1:
@@ -69,8 +65,8 @@ register(
         "torch",
         "dense",
         *by_tiles(
-            lambda form: partial(_multiply, form.matrix),
-            lambda form: partial(_multiply, form.matrix.mT),
+            lambda column: partial(_multiply, column.matrix),
+            lambda column: partial(_multiply, column.matrix.mT),
             turns_narrow=True,
         ),
         prepare,
@@ -109,7 +105,7 @@ def fft_workspace(workload: Workload) -> float:
 def _filter(spectrum: Tensor, x: Tensor, out: Tensor) -> None:
     n, size = x.shape[2], padded_length(x.shape[2])
     transformed = torch.fft.rfft(x, size, dim=2)
-    transformed *= spectrum[..., None]
+    transformed *= spectrum
     out.copy_(torch.fft.irfft(transformed, size, dim=2)[:, :, :n])
 
 
@@ -119,7 +115,9 @@ register(
         "torch",
         "torch",
         "fft",
-        *by_tiles(lambda form: partial(_filter, form.spectrum), lambda form: partial(_filter, form.spectrum.conj())),
+        *by_tiles(
+            lambda column: partial(_filter, column.spectrum), lambda column: partial(_filter, column.spectrum.conj())
+        ),
         prepare,
         fft_cost,
         saves=saves,

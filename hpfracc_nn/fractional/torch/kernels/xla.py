@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hpfracc_nn.fractional.torch.forms import ChunkForm, ColumnForm, Form
+from hpfracc_nn.fractional.linear import Column, FFTToeplitz, StateSpace, powers, saves
 from hpfracc_nn.fractional.torch.kernels import chunked_scan, toeplitz
 from hpfracc_nn.fractional.torch.tiles import Multiply, by_tiles, scratch, tile_bytes
 from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, ask_again_after_fork, register
@@ -75,9 +75,11 @@ def compute(step: Step, data: tuple[Tensor, ...], shape: tuple[int, ...], operan
         return [torch.from_dlpack(each) for each in found]
 
 
-def kept(form: Form, make: Callable[[], tuple[Tensor, ...]], step: Step | None = None) -> tuple[Array, ...]:
-    """Return the tensors that `make` makes of a form, through `step` if there is one, as XLA's arrays, made once."""
-    found: tuple[Array, ...] | None = form.made.get("xla")
+def kept(
+    operator: Column | StateSpace, make: Callable[[], tuple[Tensor, ...]], step: Step | None = None
+) -> tuple[Array, ...]:
+    """Return the tensors that `make` makes of weights, through `step` if there is one, as XLA's arrays, made once."""
+    found: tuple[Array, ...] | None = operator.made.get("xla")
     if found is None:
         jax = _jax()
         with jax.enable_x64(True):
@@ -85,7 +87,7 @@ def kept(form: Form, make: Callable[[], tuple[Tensor, ...]], step: Step | None =
             found = tuple(jax.dlpack.from_dlpack(each.detach().clone().contiguous()) for each in make())
             if step is not None:
                 found = _compiled(step)(*found)
-        form.made["xla"] = found
+        operator.made["xla"] = found
     return found
 
 
@@ -141,6 +143,8 @@ def _jax() -> Any:
         raise RuntimeError(f"XLA cannot run: {_FORKED}.")
     import jax
 
+    import hpfracc_nn.fractional.jax.arrays  # noqa: F401  JAX's namespace, for the operators' formulas
+
     return jax
 
 
@@ -181,40 +185,34 @@ def _write(step: Step, x: Tensor, out: Tensor, shape: tuple[int, ...], operands:
 _STATES = 8  # states are padded to a multiple of it: their number depends on scheme, dtype and length
 
 
-def _scan(form: ChunkForm, *, step: Step) -> Multiply:
-    return lambda x, out: _write(step, x, out, _scan_shape(form, x), _scan_operands(form))
+def _scan(model: StateSpace, *, step: Step) -> Multiply:
+    return lambda x, out: _write(step, x, out, _scan_shape(model, x), _scan_operands(model))
 
 
-def _scan_shape(form: ChunkForm, x: Tensor) -> tuple[int, ...]:
+def _scan_shape(model: StateSpace, x: Tensor) -> tuple[int, ...]:
     batch, channels, n, width = x.shape
-    return bucket(batch), channels, bucket(n // form.multiple) * form.multiple, width
+    return bucket(batch), channels, bucket(n // model.multiple) * model.multiple, width
 
 
-def _scan_operands(form: ChunkForm) -> tuple[Array, ...]:
+def _scan_operands(model: StateSpace) -> tuple[Array, ...]:
     def padded() -> tuple[Tensor, ...]:
-        more = -form.decay.shape[0] % _STATES
-        return form.near, F.pad(form.into, (0, more)), F.pad(form.far, (0, 0, 0, more)), F.pad(form.decay, (0, more))
+        more = -model.A[0].shape[0] % _STATES
+        B, C, A = F.pad(model.B, (0, more)), F.pad(model.C, (0, 0, 0, more)), F.pad(model.A[0], (0, more))
+        return model.intra, C, B, A
 
-    return kept(form, padded)
-
-
-def _scanned(x: Array, near: Array, into: Array, far: Array, decay: Array) -> tuple[Array]:
-    from hpfracc_nn.fractional.jax import products
-
-    return (products.chunked(x, near, into, far, _powers(x, near, decay)),)
+    return kept(model, padded)
 
 
-def _scanned_back(g: Array, near: Array, into: Array, far: Array, decay: Array) -> tuple[Array]:
-    from hpfracc_nn.fractional.jax import products
-
-    return (products.chunked_transpose(g, near, into, far, _powers(g, near, decay)),)
+def _scanned(x: Array, intra: Array, C: Array, B: Array, A: Array) -> tuple[Array]:
+    return (_model(x, intra, C, B, A).matvec(x),)
 
 
-def _powers(x: Array, near: Array, decay: Array) -> list[Array]:
-    """Those that a scan over the chunks takes, in float64."""
-    from hpfracc_nn.fractional.jax import products
+def _scanned_back(g: Array, intra: Array, C: Array, B: Array, A: Array) -> tuple[Array]:
+    return (_model(g, intra, C, B, A).rmatvec(g),)
 
-    return products.squares(decay, max(1, products.doublings(x.shape[2] // near.shape[-1])))
+
+def _model(x: Array, intra: Array, C: Array, B: Array, A: Array) -> StateSpace:
+    return StateSpace(intra, C, B, powers(A, x.shape[2] // intra.shape[-1]))
 
 
 _OPERATIONS = 30  # of one state in the scan and its conversions, measured on one core
@@ -249,14 +247,14 @@ register(
         chunked_scan.prepare,
         _scan_cost,
         _scan_refuses,
-        chunked_scan.saves,
+        saves,
         compiles,
     )
 )
 
 
-def _fft(form: ColumnForm, *, step: Step) -> Multiply:
-    return lambda x, out: _write(step, x, out, _fft_shape(x), _fft_operands(form))
+def _fft(column: Column, *, step: Step) -> Multiply:
+    return lambda x, out: _write(step, x, out, _fft_shape(x), _fft_operands(column))
 
 
 def _fft_shape(x: Tensor) -> tuple[int, ...]:
@@ -264,12 +262,12 @@ def _fft_shape(x: Tensor) -> tuple[int, ...]:
     return bucket(batch), channels, bucket(n), width
 
 
-def _fft_operands(form: ColumnForm) -> tuple[Array, ...]:
+def _fft_operands(column: Column) -> tuple[Array, ...]:
     def padded() -> tuple[Tensor, ...]:
-        n = form.column.shape[1]
-        return (F.pad(form.column, (0, bucket(n) - n))[None, :, :, None],)
+        n = column.weights.shape[1]
+        return (F.pad(column.weights, (0, bucket(n) - n))[:, :, None],)
 
-    return kept(form, padded, _spectrum)
+    return kept(column, padded, _spectrum)
 
 
 def _spectrum(column: Array) -> tuple[Array]:
@@ -277,19 +275,15 @@ def _spectrum(column: Array) -> tuple[Array]:
     from jax import numpy as jnp
 
     dtype = jnp.complex64 if column.dtype == jnp.float32 else jnp.complex128
-    return (jnp.fft.rfft(column.astype(jnp.float64), 2 * column.shape[2], axis=2).astype(dtype),)
+    return (jnp.fft.rfft(column.astype(jnp.float64), 2 * column.shape[1], axis=1).astype(dtype),)
 
 
 def _filtered(x: Array, spectrum: Array) -> tuple[Array]:
-    from hpfracc_nn.fractional.jax import products
-
-    return (products.filtered(x, spectrum, 2 * x.shape[2]),)
+    return (FFTToeplitz(spectrum, 2 * x.shape[2]).matvec(x),)
 
 
 def _filtered_back(g: Array, spectrum: Array) -> tuple[Array]:
-    from hpfracc_nn.fractional.jax import products
-
-    return (products.filtered(g, spectrum.conj(), 2 * g.shape[2]),)
+    return (FFTToeplitz(spectrum, 2 * g.shape[2]).rmatvec(g),)
 
 
 def _fft_cost(workload: Workload) -> Cost:
@@ -317,7 +311,7 @@ register(
         toeplitz.prepare,
         _fft_cost,
         refuses,
-        toeplitz.saves,
+        saves,
         compiles,
     )
 )

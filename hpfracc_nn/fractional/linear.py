@@ -1,0 +1,278 @@
+"""The weights of a causal Toeplitz product as linear operators, one text for NumPy, PyTorch and JAX.
+
+Each operator is the product with the lower triangular Toeplitz matrix whose first column are the weights: `matvec`, and
+its transpose `rmatvec`. Both are pure, and linear in the data: every transform of a framework follows them. Kernels
+compute the same two maps in place.
+
+Data are [batch, channels, n, width], with `width` 1 where there are several channels, and each channel has weights.
+
+`StateSpace` is a diagonal state space model over chunks of L samples, in the letters of Mamba-2: with X [L] a chunk and
+S [K] the states before it,
+
+    Y = X intra + S C,      S' = A * S + X B.
+
+The first states are the exponentials, the last few the samples just before the chunk, whose lags are exact. `intra` and
+`C` are linear in the weights, `A` and `B` do not depend on them.
+
+Source: Dao & Gu, arXiv 2405.21060.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from scipy.fft import next_fast_len
+
+from hpfracc_nn.fractional.cache import nbytes
+from hpfracc_nn.fractional.namespace import Array, Namespace, namespace
+from hpfracc_nn.selection import Workload
+
+_DENSE_UP_TO = 256  # samples, above which the operator of a whole column goes through the FFT
+
+
+@dataclass(frozen=True, eq=False)
+class DenseToeplitz:
+    """The matrices [channels, n, n] that rows of samples are multiplied with: M[j, l] = w[l - j]."""
+
+    matrix: Array
+
+    def matvec(self, x: Array) -> Array:
+        """Return the product, of x's shape."""
+        return multiplied(x[:, :, None], self.matrix)[:, :, 0]
+
+    def rmatvec(self, g: Array) -> Array:
+        """Return the transpose applied to g."""
+        return multiplied(g[:, :, None], self.matrix.mT)[:, :, 0]
+
+
+@dataclass(frozen=True, eq=False)
+class FFTToeplitz:
+    """The column's transform [channels, length // 2 + 1, 1], padded to `length` so that nothing wraps round."""
+
+    spectrum: Array
+    length: int
+
+    def matvec(self, x: Array) -> Array:
+        """Return the product, of x's shape."""
+        return self._filtered(x, self.spectrum)
+
+    def rmatvec(self, g: Array) -> Array:
+        """Return the transpose applied to g."""
+        return self._filtered(g, self.spectrum.conj())
+
+    def _filtered(self, x: Array, spectrum: Array) -> Array:
+        xp = namespace(x)
+        y = xp.irfft(xp.rfft(x, self.length, axis=2) * spectrum[None], self.length, axis=2)
+        return xp.contiguous(xp.part(y, 0, x.shape[2], axis=2))
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """The weights themselves, of which the matrix and the transform are made when they are first asked for.
+
+    Attributes:
+        weights: [channels, n].
+        streams: Those of a CUDA device that may read the arrays; see `torch/streams.py`.
+        largest: Bytes of a matrix that is kept for the next product.
+        multiple: Samples of a tile are filled up to a multiple of it.
+        made: What kernels made of the weights.
+    """
+
+    weights: Array
+    streams: Any = field(default=None, repr=False)
+    largest: float = math.inf
+    multiple: int = field(default=1, init=False)
+    made: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights and of what was made of them."""
+        return nbytes((self.weights, self.made))
+
+    @property
+    def matrix(self) -> Array:
+        """M [channels, n, n] of `DenseToeplitz`."""
+        return self.matrix_by(_Matrix)
+
+    def matrix_by(self, arrangement: Any) -> Array:
+        """Return a matrix [channels, n, n] that an arrangement makes, kept if it is not too large."""
+        is_kept = self.weights.nbytes * self._n <= self.largest
+        return self.cached(arrangement) if is_kept else arrangement.operands(self)
+
+    @property
+    def spectrum(self) -> Array:
+        """That of `FFTToeplitz`, [channels, length // 2 + 1, 1], transformed in float64 and rounded once."""
+        return self.cached(_Spectrum)
+
+    def cached(self, arrangement: Any) -> Any:
+        """Return arrangement.operands(self), made once."""
+        return _cached(self, self.made, arrangement)
+
+    def matvec(self, x: Array) -> Array:
+        """Return the product, of x's shape."""
+        return self._operator.matvec(x)
+
+    def rmatvec(self, g: Array) -> Array:
+        """Return the transpose applied to g."""
+        return self._operator.rmatvec(g)
+
+    @property
+    def _operator(self) -> DenseToeplitz | FFTToeplitz:
+        if self._n > _DENSE_UP_TO:
+            return FFTToeplitz(self.spectrum, padded_length(self._n))
+        return DenseToeplitz(self.matrix)
+
+    @property
+    def _n(self) -> int:
+        return self.weights.shape[-1]  # type: ignore[no-any-return]
+
+
+class _Matrix:
+    @staticmethod
+    def operands(column: Column) -> Array:
+        return namespace(column.weights).toeplitz(column.weights, column.weights.shape[-1])
+
+
+class _Spectrum:
+    @staticmethod
+    def operands(column: Column) -> Array:
+        xp, w = namespace(column.weights), column.weights
+        spectrum = xp.rfft(xp.asarray(w)[..., None], padded_length(w.shape[-1]), axis=-2)
+        return xp.astype(spectrum, xp.complex_of(w.dtype))
+
+
+@dataclass(frozen=True, eq=False)
+class StateSpace:
+    """The weights as a state space model over chunks; the letters are those of this module.
+
+    Attributes:
+        intra: Weights inside a chunk, [channels, L, L].
+        C: From the states to a chunk's samples, [channels, K, L]; JAX has neither C nor B for one chunk.
+        B: From a chunk's samples to the states, [L, K].
+        A: The states' decay over 1, 2, 4, ... chunks, [K] each, float64 where there is one: a float32 scan drifts by
+            1e-5 over 65536 samples.
+        shared: What kernels made of A and B alone; operators with the same two may share it.
+        streams: As in `Column`.
+        made: What kernels made of all of them.
+    """
+
+    intra: Array
+    C: Array = None
+    B: Array = None
+    A: tuple[Array, ...] = ()
+    shared: dict[Any, Any] = field(default_factory=dict, repr=False)
+    streams: Any = field(default=None, repr=False)
+    made: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays and of what was made of them."""
+        return nbytes((self.intra, self.C, self.B, self.A, self.made, self.shared))
+
+    @property
+    def multiple(self) -> int:
+        """L."""
+        return self.intra.shape[-1]  # type: ignore[no-any-return]
+
+    def cached(self, arrangement: Any) -> Any:
+        """Return arrangement.operands(self), made once."""
+        return _cached(self, self.made, arrangement)
+
+    def cached_shared(self, arrangement: Any) -> Any:
+        """Return arrangement.operands(self), made of A and B alone, once."""
+        return _cached(self, self.shared, arrangement)
+
+    def matvec(self, x: Array) -> Array:
+        """Return the product, of x's shape."""
+        data = self._in_chunks(x)
+        y = multiplied(data, self.intra)
+        if data.shape[2] > 1:
+            xp, added = namespace(x), multiplied(data, self.B[None])
+            before = _states_before(xp.astype(added, self.A[0].dtype), self.A, xp)
+            y = y + multiplied(xp.astype(before, x.dtype), self.C)
+        return self._joined(y, x)
+
+    def rmatvec(self, g: Array) -> Array:
+        """Return the transpose applied to g."""
+        data = self._in_chunks(g)
+        x = multiplied(data, self.intra.mT)
+        if data.shape[2] > 1:
+            xp, added = namespace(g), multiplied(data, self.C.mT)
+            after = xp.flip(xp.astype(added, self.A[0].dtype), axis=2)
+            after = xp.flip(_states_before(after, self.A, xp), axis=2)
+            x = x + multiplied(xp.astype(after, g.dtype), self.B.mT[None])
+        return self._joined(x, g)
+
+    def _in_chunks(self, x: Array) -> Array:
+        """Return x, filled up with zeros, as [batch, channels, chunks, L, width]."""
+        batch, channels, n, width = x.shape
+        more = -n % self.multiple
+        x = namespace(x).pad(x, 0, more, axis=2) if more else x
+        return x.reshape(batch, channels, -1, self.multiple, width)
+
+    def _joined(self, chunks: Array, x: Array) -> Array:
+        """Return chunks as samples, as many as x has."""
+        batch, channels, n, width = x.shape
+        xp, y = namespace(x), chunks.reshape(batch, channels, -1, width)
+        return xp.contiguous(xp.part(y, 0, n, axis=2)) if n % self.multiple else y
+
+
+def _states_before(added: Array, A: Sequence[Array], xp: Namespace) -> Array:
+    """Return S with S[m] = A * S[m - 1] + added[m - 1] and S[0] = 0, of added [batch, channels, chunks, K, width].
+
+    First over pairs of chunks, then inside a pair: chunks take two passes, where doubling the steps takes one for each
+    power of two.
+    """
+    *outer, count, k, width = added.shape
+    if count == 1:
+        return 0 * added
+    pairs = added if count % 2 == 0 else xp.pad(added, 0, 1, axis=2)
+    pairs = pairs.reshape(*outer, -1, 2, k, width)
+    first, second, decay = pairs[:, :, :, 0], pairs[:, :, :, 1], A[0].reshape(1, 1, 1, k, 1)
+    before = _states_before(decay * first + second, A[1:], xp)
+    both = xp.stack([before, decay * before + first], axis=3).reshape(*outer, -1, k, width)
+    return both if count % 2 == 0 else xp.part(both, 0, count, axis=2)
+
+
+def multiplied(data: Array, matrix: Array) -> Array:
+    """Return data [batch, channels, chunks, L, width] times matrices [channels or 1, L, K] along L, which becomes K."""
+    *outer, length, width = data.shape
+    xp = namespace(data)
+    if width == 1 and matrix.shape[0] == 1:  # one large product, which no framework makes of it by itself
+        return xp.matmul(data.reshape(-1, length), matrix[0]).reshape(*outer, -1, 1)
+    return xp.chunk_matmul(data, matrix)
+
+
+def _cached(operator: Column | StateSpace, store: dict[Any, Any], arrangement: Any) -> Any:
+    if operator.streams is not None:
+        return operator.streams.kept(store, arrangement, lambda: arrangement.operands(operator))
+    found = store.get(arrangement)
+    return store.setdefault(arrangement, arrangement.operands(operator)) if found is None else found
+
+
+def powers(decay: Any, chunks: int) -> tuple[Any, ...]:
+    """Return `decay` and its repeated squares, as many as a scan over so many chunks takes, and at least one."""
+    found = [decay]
+    while len(found) < (chunks - 1).bit_length():
+        found.append(found[-1] * found[-1])
+    return tuple(found)
+
+
+def padded_length(n: int) -> int:
+    """Return the next length from 2 n - 1 on whose only factors are 2, 3 and 5: nothing wraps round."""
+    return int(next_fast_len(max(2 * n - 1, 1), real=True))
+
+
+def saves(workload: Workload) -> float:
+    """Return the bytes held for the backward pass: the data, where the weights are learned; nothing else."""
+    return float(workload.bytes if workload.learns_weights else 0)
+
+
+def refuses_long(workload: Workload, length: int) -> str | None:
+    """Return why there are no states, which the weights must have as soon as there is more than one chunk; or None."""
+    if workload.exponentials == 0 and workload.n > length:
+        return f"the weights are no sum of exponentials to {workload.dtype} tolerance"
+    return None
