@@ -24,6 +24,7 @@ from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.sampling import Sampler
 
+from tests.selection_kernels import WORK, fake, fake_manager, registering
 from tests.test_telemetry import OP, Heard, Kernels, heard, kernels, manager_of, said, x
 
 __all__ = ["heard", "kernels"]
@@ -257,3 +258,13 @@ def test_exporters_and_processors_that_raise_reach_no_call(
             assert len(manager.run(OP, x(n))) == n
     own = [record.getMessage().split(";")[0] for record in caplog.records if record.name.startswith("hpfracc_nn")]
     assert sorted(own) == ["Telemetry._hear raised LookupError", "Telemetry._hear raised OSError"]
+
+
+def test_a_manager_is_watched_before_its_first_decision(monkeypatch):
+    manager = fake_manager(mode="learn", calibration="shipped")
+    seen: list[int] = []
+    monkeypatch.setattr(manager.recorder, "_join", lambda recorder: seen.append(len(manager.events())))
+    with registering() as add:
+        add(fake("torch/fft"), fake("torch/dense"))
+        manager.site("test_op", "torch").pick("key", lambda: WORK)
+    assert seen[0] == 0 < len(manager.events())
