@@ -1,4 +1,4 @@
-"""How functions of this room are compiled, and how their code is kept on disk between processes.
+"""How functions of this folder are compiled, and how their code is kept on disk between processes.
 
 Numba's own cache does not know what a function is made of: it keys the code by the function's own file, so that a
 change in a file whose functions are called, or in an intrinsic, would leave old code in use. And it fails where it can

@@ -34,11 +34,19 @@ _ONE_COMPILED, _ONE_LOADED = 3.0, 0.1  # seconds, on a core of 2.5 GHz
 
 _ready: set[tuple[str, bool, int]] = set()  # functions that have run: direction, layout, bytes of a sample
 
-Around = tuple[np.ndarray, int, bool, int, int]  # what a frame tells compiled functions; see `recurrence.forward`
+Around = tuple[np.ndarray, int, bool, int, int]  # `Boundary.arrays`
 
 
 class Operands(NamedTuple):
-    """What the compiled functions take; see `recurrence.py`."""
+    """What the compiled functions take, for C channels and K states, whole half vectors of them; see `recurrence.py`.
+
+    Attributes:
+        near: Weights inside a chunk, [C, 16, 16].
+        into: From a chunk to the states, [1 or C, 16, K].
+        out: From the states to a chunk, [1 or C, K, 16].
+        decay: Of the states over 1, 4 and 8 chunks, float64, [3, K].
+        powers: Of the decay over one chunk, 0 to 7, [8, K].
+    """
 
     near: np.ndarray
     into: np.ndarray
@@ -251,7 +259,7 @@ def unusable() -> str | None:
 
 @cache
 def sources() -> str:
-    """Return a hash of every source of this room: compiled code is good for these only."""
+    """Return a hash of every source of this folder: compiled code is good for these only."""
     found = sorted(files(__package__).iterdir(), key=str)
     return hashlib.sha256(b"".join(file.read_bytes() for file in found if file.name.endswith(".py"))).hexdigest()
 
@@ -260,7 +268,7 @@ def is_kept(beside: str = __file__) -> bool:
     """Return whether code of these sources was put on disk; Numba is not asked, which would load it.
 
     Args:
-        beside: A file of the folder whose functions are meant, by default of this room.
+        beside: A file of the folder whose functions are meant, by default this one.
     """
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     where, now = chosen or os.path.dirname(beside), time.monotonic()

@@ -67,7 +67,7 @@ def is_narrow(samples: int, width: int) -> bool:
 
 
 def with_time_last(x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield x tile by tile as [signals, channels, n, 1], and room for the result, which is then written into y."""
+    """Yield x tile by tile as [signals, channels, n, 1], and an array for the result, which is then written into y."""
     rows, (_, channels, n, width) = tile_rows(x), x.shape
     data, result = (scratch(use, (rows, width, channels, n), x) for use in ("turned", "turned result"))
     for part, done in zip(cut(x, rows), cut(y, rows), strict=True):
@@ -83,7 +83,7 @@ def cut(x: Tensor, rows: int) -> tuple[Tensor, ...]:
 
 
 def buffer(use: str, x: Tensor, rows: int, length: int) -> Tensor:
-    """Return room for one tile of padded data; what lies behind the samples is zero."""
+    """Return an array [rows, channels, length, width] for one tile of padded data, zero behind the samples."""
     _, channels, n, width = x.shape
     room = scratch(use, (rows, channels, length, width), x)
     if length > n:
@@ -146,7 +146,7 @@ def _first_differences(x: Tensor, rows: int, subtract: bool) -> Iterator[Tensor]
 
 Operator = Column | StateSpace
 Shape = tuple[int, int, int, int]  # batch, channels, n, width
-Multiply = Callable[[Tensor, Tensor], None]  # of a tile's data, and room for its product
+Multiply = Callable[[Tensor, Tensor], None]  # of a tile's data, and the array of its product
 
 
 def forward(multiply: Multiply, b: Boundary, x: Tensor, y: Tensor, chunk: int) -> None:

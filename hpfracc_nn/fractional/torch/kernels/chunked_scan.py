@@ -39,7 +39,7 @@ def prepare(weights: Weights, workload: Workload) -> StateSpace:
 
 
 class Operands(NamedTuple):
-    """What one direction multiplies with, laid out for an arrangement."""
+    """The matrices of one direction: inside a chunk, from it to the states, and from the states to it."""
 
     intra: Tensor
     inward: Tensor

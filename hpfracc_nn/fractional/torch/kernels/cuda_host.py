@@ -30,14 +30,14 @@ _PART = 32 << 20  # bytes of a part: its way takes a millisecond, a launch a hun
 _LAUNCHES = 20  # small calls of torch that a part takes
 _LOOKED = 5e-5  # seconds until all are asked again whether they are free
 
-Compute = Callable[[Shape, Tensor, Tensor], None]  # of the data and the room for the result, on the device
+Compute = Callable[[Shape, Tensor, Tensor], None]  # of the data and the array of the result, on the device
 
 
 class Lane(Protocol):
     """One way there and back, for one part at a time."""
 
     def begin(self, shape: Shape, data: Tensor, room: Tensor) -> None:
-        """Send a part on its way; what comes back goes into `room`."""
+        """Send a part [batch, channels, n, width] to the device; its result will be written into `room`."""
 
     def is_free(self) -> bool:
         """Return whether the part has come back, or there is none, without waiting."""
@@ -47,7 +47,7 @@ class Lane(Protocol):
 
 
 class Stream:
-    """A lane of a device: a stream of its own, and room for a part on either side, in both directions.
+    """A lane of a device: a stream of its own, and buffers for a part on the host and there, in both directions.
 
     Args:
         device: Which.
