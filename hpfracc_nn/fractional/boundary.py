@@ -241,7 +241,7 @@ def transposed_into(gd: Array, g: Array, gx: Array, b: Boundary) -> None:
 
 
 def _slope(x: Array, b: Boundary, xp: Namespace) -> Array:
-    """Return S, [batch, channels, 1, width], in double precision where that is enabled."""
+    """Return S = dt x'(0), estimated from the first four samples of x with `b.slope`, [batch, channels, 1, width]."""
     head = xp.asarray(_part(x, 0, min(4, b.n)))
     return _along(b.slope, head[:, :, 1:] - head[:, :, :-1], x, xp)
 

@@ -104,7 +104,7 @@ class ByteCache:
                 entry.size = size
 
     def _overflow(self) -> list[_Entry]:
-        """Remove entries until the others are within the limit, and return them."""
+        """Remove the least recently used entries until the others are within the limit, and return the removed ones."""
         dropped, size = [], self.size
         while size > self.limit and len(self._entries) > 1:
             oldest = min(list(self._entries.items()), key=lambda item: item[1].used)[0]

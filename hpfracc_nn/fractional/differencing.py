@@ -141,7 +141,7 @@ def fdiff(
 
 
 def _fitted(name: str, part: Any, a: Array, axis: int, operator: Any, xp: Namespace) -> Array:
-    """Return samples before or after `a`, of its shape but for `axis`, or raise; a number is one sample."""
+    """Return the `prepend` or `append` samples in the shape of `a` but for `axis`, or raise; a number is one sample."""
     part = operator.as_array(part, a)
     if not part.ndim:
         part = xp.astype(part, xp.result_type(a, part))
@@ -155,14 +155,14 @@ def _fitted(name: str, part: Any, a: Array, axis: int, operator: Any, xp: Namesp
 
 
 def _numbers(a: np.ndarray) -> np.ndarray:
-    """Return NumPy's numbers in this machine's byte order, or raise."""
+    """Return the array in this machine's byte order, or raise TypeError unless its dtype is numeric."""
     if a.dtype.kind not in "biufc":
         raise TypeError(f"{OWNER}(a of dtype {a.dtype}): needs numbers; pass a.astype(numpy.float64).")
     return a.astype(a.dtype.newbyteorder("="), copy=False)
 
 
 def _number(n: Any) -> float:
-    """Return an order that is a number, or raise."""
+    """Return the order n as a float, or raise TypeError unless it is one real number."""
     if type(n) in (float, int):  # all that torch.compile can follow
         return _finite(float(n))
     value = n.item() if isinstance(n, np.ndarray | np.generic) and n.ndim == 0 else n
@@ -175,7 +175,7 @@ def _number(n: Any) -> float:
 
 
 def _value(n: Array, framework: str, operator: Any) -> float:
-    """Return the value of an order that is a tensor, or infinity for a JAX array, which may be traced; or raise."""
+    """Return the value of an order in a torch scalar, or infinity for a JAX scalar, which may be traced; or raise."""
     kind = "tensor" if framework == "torch" else "array"
     if n.ndim != 0 or operator.parts(n) is not None:
         raise TypeError(
@@ -195,7 +195,7 @@ def _finite(order: float) -> float:
 
 
 def _warm_up(order: float | None, window: int | None, mode: str) -> int:
-    """Return how many samples at the start mode "valid" leaves out; the order is None where a gradient goes there."""
+    """Return how many leading results `mode` drops, 0 for "same"; order None stands for an order in a tensor."""
     if mode == "same":
         return 0
     if window is not None:
@@ -215,7 +215,7 @@ def is_exact(order: float, window: int | None) -> bool:
 
 
 def _whole(a: Array, order: int, axis: int, operator: Any, xp: Namespace) -> Array:
-    """Return the differences after so many zeros, in the dtype of `a`, or the sums, in that of `cumsum`."""
+    """Return for order >= 0 the backward differences of `a` with zeros before it, else -order cumulative sums of it."""
     if order >= 0:
         return xp.diff(xp.pad(a, order, axis=axis), n=order, axis=axis)
     is_half = a.dtype in operator.HALVES

@@ -116,7 +116,7 @@ def apply_multiplier(
 
 
 def _grown(shape: Sequence[int], dim: int, orders: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return the samples' shape with axes of length 1 broadcast to alpha's; None where it does not change."""
+    """Return the shape of samples whose axes of length 1 are broadcast to alpha's axes `orders`, or None if none is."""
     count = len(shape)
     if len(orders) >= count or type(dim) is not int or not -count <= dim < count:
         return None  # what is wrong is said by who looks at it

@@ -70,7 +70,7 @@ _WEIGHTS = np.exp(-(_Z**2) / 2) / np.exp(-(_Z**2) / 2).sum()
 
 
 def _normal_from_mean_std(mean: np.ndarray, std: np.ndarray) -> Pair:
-    """Solve for mu and sigma with the given moments, by Newton's method; at most a unit step in log(sigma)."""
+    """Return (mu, sigma) of the logit-normal distribution on (0, 1) with these moments, by a damped Newton's method."""
     mu, log_sigma = _logit(mean), np.log(std / (mean * (1 - mean)))
     for _ in range(60):
         sigma = np.exp(log_sigma)
@@ -119,7 +119,7 @@ def _beta_from_mean_std(mean: np.ndarray, std: np.ndarray) -> Pair:
 
 
 def _beta_sample(parameters: Pair, noise: Noise, xp: Namespace) -> Array:
-    """The share g / (g + h) of gamma numbers in logarithms, because those of small parameters underflow.
+    """Return a sample of Beta(a, b) as g / (g + h), g and h gamma numbers kept as logarithms: small a or b underflow.
 
     A gamma number of parameter a is one of a + 1 times v**(1/a), v uniform (Marsaglia & Tsang, ACM Trans. Math. Softw.
     26 (2000) 363, section 6).
@@ -163,7 +163,7 @@ def _uniform_sample(parameters: Pair, noise: Noise, xp: Namespace) -> Array:
 
 
 def _uniform_divergence(one: Pair, other: Pair, rounding: float, xp: Namespace) -> Array:
-    """Finite where the interval is inside the other, or exceeds it by no more than the unconstrained numbers' rounding.
+    """Return KL(one || other) of uniform distributions: infinite unless other's interval holds one's, up to rounding.
 
     An end moves by |x| s(x) s(-x) <= 0.23 of the relative rounding of each unconstrained number x, s the sigmoid.
     """
@@ -281,7 +281,7 @@ def _constrained(
     *,
     widest: bool = False,
 ) -> Pair:
-    """Return constrained parameters, or raise where the standard deviation is too large for the distribution."""
+    """Return the parameters for a mean and standard deviation in units of the bounds, or raise ValueError."""
     (low, high), chosen = bounds, DISTRIBUTIONS[distribution]
     limit, width = chosen.largest_std(mean), high - low
     if not ((std > _LEAST_STD) & ((std < limit) | (widest & (std <= limit * (1 + 1e-12))))).all():

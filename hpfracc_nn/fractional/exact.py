@@ -190,7 +190,7 @@ def _grown(t: np.ndarray, rate: complex, order: float, first: int) -> np.ndarray
 
 
 def _speed(alpha: float) -> float:
-    """Return the rate c of a memory function normalised to 1 at t = 0."""
+    """Return c = alpha / (1 - alpha), the rate in the memory functions of Caputo-Fabrizio and Atangana-Baleanu."""
     if alpha == 1:
         raise ValueError("alpha=1: the memory is shorter than anything; take the ordinary derivative.")
     return alpha / (1 - alpha)

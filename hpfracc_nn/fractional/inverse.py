@@ -127,7 +127,7 @@ def applied(
 
 
 def _given(name: str, value: Any, data: Array, xp: Namespace) -> Array | None:
-    """Return an initial value as [..., 1], of data [..., n]; raise ValueError unless its shape broadcasts to [...]."""
+    """Return an initial value as [..., 1] for data [..., n], or None; raise unless it broadcasts to [...]."""
     if value is None:
         return None
     found = xp.like(xp.asarray(value), data)
@@ -145,7 +145,7 @@ def _given(name: str, value: Any, data: Array, xp: Namespace) -> Array | None:
 def _columns(
     definition: Definition, alpha: Array | None, n: int, dt: float, data: Array, operator: Any, xp: Namespace
 ) -> Columns:
-    """Return the columns of the inverse, those of a fixed definition from the cache."""
+    """Return the Columns that invert the definition on n samples: cached for a fixed order, else of alpha [*c]."""
     if alpha is not None:
         of = family(definition)
         return Columns(fixed_stencil(of, n, dt), *operator.in_double(_traced_columns, (of, n, dt), alpha, data))
@@ -156,7 +156,7 @@ def _columns(
 
 
 def _traced_columns(alpha: Array, of: Definition, n: int, dt: float, xp: Namespace) -> tuple[Any, ...]:
-    """Return the columns `known`, `start` and `head` of orders [*c], each [*c, k]."""
+    """Return the arrays `known`, `start` and `head` of `Columns` for orders alpha [*c], each [*c, k] or None."""
     found = columns(of.stencil_at(alpha, n, dt, xp), xp)
     return found.known, found.start, found.head
 
@@ -269,7 +269,7 @@ def kind_of(definition: Definition) -> type[Definition]:
 
 
 def _column(of: Definition, alpha: Array, dt: float, sums: int, n: int, xp: Namespace) -> Array:
-    """Return the sums of 1 / left, [*c, n]; NumPy's are kept, because they are asked for at several sets of lags."""
+    """Return the power series 1 / left, summed up `sums` times, [*c, n]; for NumPy orders from a cache."""
     if isinstance(alpha, np.ndarray):
         return _kept_column(of, alpha.tobytes(), alpha.shape, dt, sums, n)
     return summed(reciprocal(of.stencil_at(alpha, n, dt, xp).left, xp), sums, xp)

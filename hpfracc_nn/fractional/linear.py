@@ -207,14 +207,14 @@ class StateSpace:
         return self._joined(x, g)
 
     def _in_chunks(self, x: Array) -> Array:
-        """Return x, filled up with zeros, as [batch, channels, chunks, L, width]."""
+        """Return x [batch, channels, n, width] as chunks [batch, channels, chunks, L, width], with zeros at the end."""
         batch, channels, n, width = x.shape
         more = -n % self.multiple
         x = namespace(x).pad(x, 0, more, axis=2) if more else x
         return x.reshape(batch, channels, -1, self.multiple, width)
 
     def _joined(self, chunks: Array, x: Array) -> Array:
-        """Return chunks as samples, as many as x has."""
+        """Return chunks [batch, channels, chunks, L, width] as samples [batch, channels, n, width], n that of x."""
         batch, channels, n, width = x.shape
         xp, y = namespace(x), chunks.reshape(batch, channels, -1, width)
         return xp.contiguous(xp.part(y, 0, n, axis=2)) if n % self.multiple else y

@@ -109,7 +109,7 @@ def _grid(
 
 
 def _typed(found: dict[str, Array], dtype: Any, operator: Any, xp: Namespace) -> tuple[Array, ...]:
-    """Return the float64 factors cast to the samples' precision; real and imaginary part become one complex symbol."""
+    """Return (symbol, *image columns) in the samples' precision; real and imaginary part make one complex symbol."""
     typed = {name: xp.astype(values, dtype) for name, values in found.items()}
     symbol = operator.whole([typed[name] for name in ("real", "imaginary") if name in typed])
     return symbol, *(typed[name] for name in ("mass", "moment") if name in typed)

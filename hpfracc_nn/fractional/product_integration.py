@@ -122,7 +122,7 @@ class Cellwise:
         return [x[..., :1]] if self.taylor == 1 else [x[..., :1], self._first_slope(x, times, xp)]
 
     def _slopes(self, x: Array, times: Times, xp: Namespace) -> Array:
-        """Return the slope of x less its Taylor polynomial at every sample, 0 at the first."""
+        """Return the slope of x minus its Taylor polynomial, [sets, rows, n]; 0 at the first sample."""
         steps = times.steps[:, None]
         before = np.concatenate([0 * steps[..., :1], steps[..., :-1]], axis=-1)  # the slope at 0 is known itself
         slope = (x[..., 1:] - x[..., :-1]) / xp.constant(steps, x) - self._first_slope(x, times, xp)
@@ -314,7 +314,7 @@ class ChunkedScan:
         return z.reshape(sets, rows, -1, count * LENGTH)[..., : g.shape[-1]]
 
     def _split(self, z: Array, xp: Namespace) -> Array:
-        """Return data [sets, rows, inputs, cells] as [sets, C, rows, inputs * L]."""
+        """Return data [sets, rows, inputs, cells] as C chunks of L cells, [sets, C, rows, inputs * L]."""
         sets, rows, inputs, cells = z.shape
         count = self.intra.shape[1]
         z = xp.pad(z, 0, count * LENGTH - cells, axis=-1).reshape(sets, rows, inputs, count, LENGTH)
@@ -479,7 +479,7 @@ class Grid:
 
     @cached_property
     def _padded(self) -> np.ndarray:
-        """The times up to the end of the last chunk, [grids, C L + 1]."""
+        """The times continued, with the last step, to the end of the last chunk of L cells, [grids, C L + 1]."""
         values, more = self.times.values, self.count * LENGTH - self.times.cells
         return np.concatenate([values, values[:, -1:] + self.times.steps[:, -1:] * np.arange(1, more + 1)], axis=-1)
 
@@ -543,7 +543,7 @@ class Grid:
         return B, _decay(rates, end - starts[..., None]), A
 
     def _inputs(self, half: np.ndarray, decay: np.ndarray) -> np.ndarray:
-        """Return B, [grids, C, inputs * L, Q], from half the cells' lengths and the decay from their ends on."""
+        """Return B, [grids, C, inputs * L, Q], from half the cells' lengths and the decay since the cells' ends."""
         assert self.nodes is not None, "one chunk has no states"
         is_seen = decay > 0
         length = np.broadcast_to(half[..., None], decay.shape)[is_seen]
@@ -557,7 +557,7 @@ class Grid:
 
     @cached_property
     def _cells(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Half the length, the middle and the end of each cell, [grids, C L]."""
+        """Half the length, the midpoint and the end of each cell, [grids, C L] each."""
         left, right = self._padded[:, :-1], self._padded[:, 1:]
         return (right - left) / 2, left + (right - left) / 2, right
 

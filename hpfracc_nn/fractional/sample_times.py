@@ -129,7 +129,7 @@ def _time_last(owner: str, name: str, values: Array, shape: tuple[int, ...], axi
 
 
 def _since_first(owner: str, values: np.ndarray) -> np.ndarray:
-    """Return the times since the first of each grid, subtracted in the times' own dtype before they are rounded."""
+    """Return times minus the first of each grid, float64 [..., n], subtracted in their own dtype; or raise."""
     _check_increasing(owner, values)
     # In 64 unsigned bits no difference of integers that increase overflows.
     wide = np.uint64 if values.dtype.kind in "iu" else np.result_type(values, np.float64)

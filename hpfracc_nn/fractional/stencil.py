@@ -222,7 +222,7 @@ def solved(
 
 
 def _estimated(found: Columns, y: Array, xp: Namespace) -> Array:
-    """Return the slope at the start of what `_rest` gives, [..., 1].
+    """Return x'(0) dt, [..., 1], of the solution that `_rest` returns, from the first few samples of y alone.
 
     From the first samples alone, which a transform of all would not leave untouched: each error counts k times in x(k).
     """
@@ -245,7 +245,7 @@ def reciprocal(series: Array, xp: Namespace) -> Array:
 
 
 def _rest(found: Columns, y: Array, multiply: Callable[[Array], Array], xp: Namespace) -> Array:
-    """Return u with u(0) = 0 for y without analytic terms, whose first sample is not looked at."""
+    """Return u with u(0) = 0 whose derivative is y, [..., n]; y has no analytic terms, and y[0] is not read."""
     stencil = found.stencil
     u = multiply(_later(y, xp))
     n = y.shape[-1]
@@ -263,14 +263,14 @@ def _starting_entry(u: Array, stencil: Stencil) -> Array:
 def _integrand(
     column: Array, y: Array, multiply: Callable[[Array], Array], first: Array | None, xp: Namespace
 ) -> Array:
-    """Return x for an integral, whose own first sample is 0 and tells nothing."""
+    """Return the x whose integral is y, [..., n]; y[0] is always 0, so x(0) is `first` or 0."""
     if first is None:
         return multiply(_later(y, xp))
     return multiply(_later(y - column * first, xp)) + xp.where(_ramp(y, xp) > 0, 0.0, first)
 
 
 def _later(y: Array, xp: Namespace) -> Array:
-    """Return y with 0 for the first sample, whatever it is."""
+    """Return y with its first sample replaced by 0, also where that is NaN."""
     return xp.where(_ramp(y, xp) > 0, y, 0.0)
 
 

@@ -201,7 +201,7 @@ def weighted(weights: Array, values: Array, rules: Rules, xp: Namespace) -> Arra
 def _difference(
     x: Array, is_first: Any, before: Array, held: Array, rules: Rules, xp: Namespace
 ) -> tuple[Array, Array]:
-    """Return d and what the next difference needs."""
+    """Return d, the m-th backward difference of a stream at the sample x, and the new `before`; see `Past`."""
     m, subtracts = rules.differences, rules.definition.subtracts
     if m == 0:
         return (x - _chosen(is_first, x, held[0], xp) if subtracts else x), before
@@ -229,7 +229,7 @@ def slice_shape(owner: str, shape: Any) -> tuple[int, ...]:
 
 
 def _nodes(owner: str, definition: Definition, shape: tuple[int, ...], dt: float, horizon: int) -> Nodes:
-    """Return the exponentials that an operator's memory is carried in, or raise where it cannot be."""
+    """Return the exponentials that carry the definition's memory over `horizon` steps, or raise where none can."""
     kind, (low, high) = type(definition).__name__, definition.interval
     if definition.side != "left":
         raise ValueError(

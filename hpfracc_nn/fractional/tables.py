@@ -161,7 +161,7 @@ class Points:
         return found if self._constant is None else self._constant(name.format(degree), found)
 
     def _placed(self, series: Array) -> Array:
-        """Return a series [channels, degree] at its cell, [channels, cells * degree]."""
+        """Return a series [channels, degree] as [channels, cells * degree], zero outside each channel's cell."""
         cells = self._array("cells to {}", _range, self._domain.cells)
         return ((self._cell == cells)[:, :, None] * series[:, None]).reshape(series.shape[0], -1)
 
@@ -258,7 +258,7 @@ def _tabulated(
     sampled: Callable[[Stencil], np.ndarray],
     expanded: Callable[[np.ndarray], Sequence[np.ndarray]],
 ) -> Table | None:
-    """Return the Table of expanded(sampled(alpha)), where `expanded` is linear with arrays of sizes `outputs`."""
+    """Return the Chebyshev table of expanded(sampled(alpha)), `expanded` linear; None if too large or not accurate."""
     domain = domain_of(family, n)
     if 8 * domain.cells * _POINTS * outputs > 2 * _LARGEST:  # about half the points are kept
         return None

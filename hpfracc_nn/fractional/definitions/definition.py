@@ -349,7 +349,7 @@ class Definition:
         return self._scheme.start(alpha, self.taylor, m, rows, xp)
 
     def _analytic(self, alpha: Array, rows: np.ndarray, xp: Namespace) -> Array:
-        """Return the analytic columns, of x(0) and dt x'(0), [*c, terms, k]."""
+        """Return the analytic columns at the given rows k, [*c, terms, k]: they multiply x(0) and dt x'(0)."""
         return taylor_columns(alpha, self.terms, rows, xp)
 
     def _taylor(self, alpha: float) -> int:

@@ -116,7 +116,7 @@ def _types(*types: Any, member: _Member) -> list[Any]:
 
 
 def _moved(primals: Sequence[Array], tangents: Sequence[Any], *, member: _Member) -> tuple[list[Array], list[Any]]:
-    """JVP rule: return the results and their tangents, next derivatives times the arguments' tangents."""
+    """JVP rule: return the results and their tangents, sums of partial derivatives times the arguments' tangents."""
     found = _MEMBER.bind(*primals, member=member)
     total = [ad.Zero(jax.typeof(each).to_tangent_aval()) for each in found]
     for place, moved in enumerate(tangents):

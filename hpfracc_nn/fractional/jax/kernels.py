@@ -58,7 +58,7 @@ def _model(weights: Weights, workload: Workload) -> StateSpace:
 
 
 def _scan_cost(workload: Workload) -> Cost:
-    """A product inside the chunks, one into and one out of the states, for each pass."""
+    """Return the cost of the chunked scan: products inside chunks, into and out of the states, for each pass."""
     length = chunk_length(workload)
     chunks = -(-workload.n // length)
     k = workload.exponentials if chunks > 1 else 0

@@ -195,7 +195,7 @@ def apply_at(owner: str, x: Array, definition: Definition, dt: float, dim: int, 
 def _on_other_sides(
     x: Array, dtype: str, definition: Definition, axis: int, on_left: Callable[[Array, Definition, int], Array]
 ) -> Array:
-    """Return the right-sided operator, or the mean of both sides as one product of twice as many rows."""
+    """Return the right-sided operator (time reversed), or the mean of both sides, one product of twice the rows."""
     left, backwards = definition.to_the_left, jnp.flip(x, axis)
     if definition.side == "right":
         return jnp.flip(on_left(backwards, left, axis), axis)

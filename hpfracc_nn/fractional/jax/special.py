@@ -78,7 +78,7 @@ def mittag_leffler(z: Any, alpha: Any, beta: Any, derivative: Orders) -> Array:
 
 @partial(jax.jit, static_argnames=("shape", "derivative"))
 def _computed(z: Array, alpha: Array, beta: Array, *, shape: tuple[int, ...], derivative: Orders) -> Array:
-    """Return a derivative of E in double precision, NaN where alpha or beta is outside its range."""
+    """Return a partial derivative of E_(alpha, beta)(z) in double precision; NaN for an alpha or beta out of range."""
     alpha = jnp.where(is_wrong_alpha(alpha), jnp.nan, alpha)
     beta = jnp.where(is_wrong_beta(beta), jnp.nan, beta)
 
@@ -142,7 +142,7 @@ def _turned(x: Array, whole: int, chirps: tuple[Array, Array] | None) -> Array:
 
 @jax.jit
 def _by_array(x: Array, order: Array) -> Array:
-    """Return the transform for traced orders."""
+    """Return the fractional Fourier transform of x for orders in an array, which may be traced."""
     return unplaced(_by_orders, x, order)  # type: ignore[no-any-return]
 
 
@@ -155,7 +155,7 @@ def _by_orders(x: Array, order: Array) -> Array:
 
 
 def _numbers(owner: str, name: str, value: Any) -> Any:
-    """Return the argument if it is a JAX array, a number or a NumPy array, or raise."""
+    """Return the value if it is a JAX array, a number or a numeric NumPy array, else raise TypeError."""
     if isinstance(value, jax.Array | int | float | complex):
         return value
     if isinstance(value, np.ma.MaskedArray):
@@ -174,7 +174,7 @@ def _check_real(owner: str, **values: Any) -> None:
 
 
 def _checked(owner: str, alpha: Any, beta: Any) -> list[Any]:
-    """Return both; where they are traced, what is outside its range raises under checkify, and gives NaN elsewhere."""
+    """Return alpha and beta; values out of range raise; traced ones raise under checkify, and give NaN elsewhere."""
     found = []
     for name, value, is_wrong, allowed in (
         ("alpha", alpha, is_wrong_alpha, "0 < alpha <= 2"),

@@ -162,7 +162,7 @@ def step(owner: str, x: Array, state: StreamState, source: Source | None = None)
 
 
 def _weights(rules: Rules, alpha: Array | None, nodes: Nodes) -> Memory:
-    """Return the weights of a stream, of its own order or of orders in an array."""
+    """Return a stream's weights, [first + Q, *c] each: of orders alpha [*c], or of the rules' own order for None."""
 
     def made(orders: Array | None, xp: Namespace) -> dict[str, Any]:
         stencil = rules.stencil(orders, xp)
@@ -184,7 +184,7 @@ def _weights(rules: Rules, alpha: Array | None, nodes: Nodes) -> Memory:
 
 
 def _analytic_row(weights: Memory, first: int, t: Array) -> Array:
-    """The row t of the column on x(0)."""
+    """Return entry t of the analytic column, which multiplies x(0): exact below `first`, then by exponentials."""
     assert weights.analytic is not None
     column = weights.analytic
     exact = lax.dynamic_index_in_dim(column, jnp.minimum(t, first - 1), keepdims=False)
@@ -195,14 +195,14 @@ def _analytic_row(weights: Memory, first: int, t: Array) -> Array:
 
 @lru_cache(maxsize=64)
 def _knots(horizon: int) -> np.ndarray:
-    """The rows of the starting column's table, at least four."""
+    """Return the sorted steps at which the starting column is tabulated: all small ones, then geometric ones."""
     near = np.arange(max(4, min(_EXACT_ROWS, horizon)))
     far = np.geomspace(_EXACT_ROWS, max(horizon, 2 * _EXACT_ROWS), _KNOTS).round().astype(np.int64)
     return np.unique(np.concatenate([near, far]))
 
 
 def _start_row(table: Array, horizon: int, t: Array) -> Array:
-    """The row t of the column on d[1]: t + 1 times it is a cubic in log(t + 1) between four knots."""
+    """Return entry t of the starting column, which multiplies d[1], by cubic interpolation in log(t + 1) of `table`."""
     knots = _knots(horizon)
     begin = jnp.clip(jnp.searchsorted(jnp.asarray(knots, t.dtype), t, side="right") - 2, 0, knots.size - 4)
     near = lax.dynamic_slice_in_dim(jnp.asarray(knots + 1.0, table.dtype), begin, 4)
@@ -215,7 +215,7 @@ def _start_row(table: Array, horizon: int, t: Array) -> Array:
 
 
 def _checked(owner: str, x: Any, state: Any, source: Source | None) -> Array:
-    """Return the samples, or raise where they or the state do not fit."""
+    """Return the samples x of one step, or raise where x or the state does not fit the layer or the horizon is over."""
     check_state(owner, state, StreamState)
     computed_in(owner, x)  # raises where it is no array, or of a dtype that is none of ours
     check_step(owner, x.shape, state.rules, source)

@@ -111,7 +111,7 @@ class Weights:
         return jnp.concatenate(self._made(("boundary",), made), axis=1).swapaxes(0, 1)
 
     def _made(self, name: tuple[Hashable, ...], make: Columns) -> tuple[Array, ...]:
-        """Return what `make` makes of the stencil, [channels, ...] each."""
+        """Return the arrays [channels, ...] that `make` computes of the stencil in float64, in the weights' dtype."""
         definition, n, dt, orders = self.definition, self.n, self.dt, self.orders
         if orders is not None:
             found = in_float64(

@@ -164,7 +164,7 @@ def compiles(workload: Workload) -> Compilation | None:
 
 
 def _is_narrow(x: np.ndarray) -> bool:
-    """Whether so few signals lie side by side that turning them costs less than the lanes that would stay empty."""
+    """Whether x [batch, channels, n, width] is so narrow that moving time to the last axis is faster."""
     return 1 < x.shape[3] <= _NARROW // x.itemsize
 
 
@@ -180,7 +180,7 @@ def _parts(x: np.ndarray, threads: int) -> int:
 
 @cache
 def _compiled(name: str, is_last: bool) -> tuple[Any, Any]:
-    """Return a compiled function and the one that counts its units of work, for time as the last axis or not."""
+    """Return the compiled function `name` for time last or in the middle, and the one that counts its work units."""
     module = _module("recurrence" if is_last else "side_by_side")
     return getattr(module, name), module.units
 
@@ -202,7 +202,7 @@ def _rows(values: Any) -> np.ndarray:
 
 
 def _filled(values: Any, axis: int) -> np.ndarray:
-    """Return an array with zeros up to whole half vectors of states."""
+    """Return an array padded with zeros along `axis`, whose length becomes a multiple of half a vector of states."""
     a = _array(values)
     short = -a.shape[axis] % _FILLED
     if not short:

@@ -27,7 +27,7 @@ _INDEX = ir.IntType(64)
 
 
 class _Rows:
-    """A few rows of one vector each, and the instructions that fill and empty them."""
+    """A few registers of one SIMD vector each, and the instructions that load, combine and store them."""
 
     def __init__(self, builder: ir.IRBuilder, dtype: Any, count: int, parts: int):
         self.builder, self.count = builder, count
@@ -118,7 +118,7 @@ Emit = Callable[[_Rows, Any], None]
 
 
 def _instruction(arguments: int, emit: Emit) -> Callable[..., Any]:
-    """Return the typing and code of f(like, rows, parts, *addresses and strides): `emit` with rows of zeros."""
+    """Return the typing and code generator of a Numba intrinsic f(like, rows, parts, *integers) that `emit` writes."""
 
     def typed(typing: Any, like: Any, rows: Any, parts: Any, *rest: Any) -> Any:
         def generate(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:

@@ -66,7 +66,7 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def _after_fork() -> None:
-    """A child has the pool but not its threads, and perhaps a lock that nobody will release."""
+    """Replace the lock and forget the pool in a child process, which has neither the threads nor a lock's owner."""
     global _lock, _pool
     _lock, _pool = threading.Lock(), None
 

@@ -48,7 +48,7 @@ def _wrong_dtype(workload: Workload) -> str | None:
 
 
 def _around(run: Step, adjoint: Step) -> tuple[Callable[..., None], Callable[..., None]]:
-    """Return a kernel's run and adjoint, made of those of the product alone."""
+    """Return a kernel's run and adjoint: the given products, with differences before and columns after them."""
 
     def run_all(operator: Any, b: Boundary, x: np.ndarray, y: np.ndarray) -> None:
         with _quietly():

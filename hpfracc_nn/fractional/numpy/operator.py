@@ -140,7 +140,7 @@ def computed_in(owner: str, x: np.ndarray, definition: Definition | FourierMulti
 def _on_other_sides(
     owner: str, x: np.ndarray, definition: Definition, dt: float, dim: int, manager: BackendManager | None
 ) -> np.ndarray:
-    """The same in reversed time, or the mean of both, which are one product of twice as many rows."""
+    """Return the right-sided operator (time reversed), or the mean of both sides, one product of twice the rows."""
     axis, left = errors.axis(owner, dim, x.ndim), definition.to_the_left
     backwards = np.flip(x, axis)
     if definition.side == "right":
@@ -155,7 +155,7 @@ def _on_other_sides(
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class _Ready:
-    """What an operator needs for data of one shape; its weights own it."""
+    """What one call needs for data of one shape and dtype; kept with the weights."""
 
     layout: Layout
     dtype: np.dtype
@@ -169,7 +169,7 @@ class _Ready:
 def _prepared(
     plan: Plan, x_dtype: np.dtype, layout: Layout, weights: Weights, again: Callable[[], Weights]
 ) -> tuple[Plan, _Ready]:
-    """Return the plan and what it needs, the same for all plans alike: kept as long as the weights are."""
+    """Return the plan and the `_Ready` call for its kernel, from `weights.kept` or new."""
     key = plan.kernel, x_dtype, layout
     ready = weights.kept.get(key)
     if ready is None:
@@ -183,7 +183,7 @@ def _prepared(
 
 
 def _arranged(x: np.ndarray, ready: _Ready) -> np.ndarray:
-    """Return `x` with its axes in the kernels' order."""
+    """Return x with axes in the kernels' order [batch, channels, n, width], contiguous, in the product's dtype."""
     ordered = x if ready.layout.order is None else x.transpose(ready.layout.order)
     if ready.is_direct and x.flags.carray:
         return ordered
@@ -192,7 +192,7 @@ def _arranged(x: np.ndarray, ready: _Ready) -> np.ndarray:
 
 
 def _applied(site: Site, plan: Plan, ready: _Ready, x: np.ndarray) -> np.ndarray:
-    """Carry out the plan, and once more where samples are not finite; see `fractional.gaps`."""
+    """Return the plan's result; samples that are not finite make NaN at the times that they reach, and nowhere else."""
     y, layout = carried_out(_PRODUCT, site, plan, ready, x), ready.layout
     if is_clear(y, layout.n, layout.width, layout.n - 1):
         return y  # type: ignore[no-any-return]
@@ -207,7 +207,7 @@ def _applied(site: Site, plan: Plan, ready: _Ready, x: np.ndarray) -> np.ndarray
 
 
 def _product(plan: Plan, ready: _Ready, x: np.ndarray) -> np.ndarray:
-    """Run the plan's kernel, which is another than that of `ready` where that one failed."""
+    """Run the plan's kernel on x; where `ready` is of a kernel that failed, prepare the weights for the plan's."""
     layout, kernel, operator = ready.layout, plan.kernel, ready.operator
     if kernel is not ready.kernel:
         operator = kernel.prepare(ready.weights(), plan.workload)
@@ -221,7 +221,7 @@ def _product(plan: Plan, ready: _Ready, x: np.ndarray) -> np.ndarray:
 
 
 def _fault(y: np.ndarray, ready: _Ready, x: np.ndarray) -> str | None:
-    """Return what is wrong with a result, unless it follows from data or weights. Its shape cannot be changed."""
+    """Return a Doubt if y is not finite although x and the weights are, else None."""
     if _is_finite(y):
         return None
     columns = [] if ready.boundary.columns is None else [ready.boundary.columns]

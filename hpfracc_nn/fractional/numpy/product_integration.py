@@ -80,7 +80,7 @@ def _run(plan: Plan, weights: cells.Weights, prepared: tuple[Plan, cells.LinearO
 def _fault(
     y: np.ndarray, weights: cells.Weights, prepared: tuple[Plan, cells.LinearOperator], z: np.ndarray
 ) -> str | None:
-    """Return what is wrong with a result, unless it follows from the data; weights of increasing times are finite."""
+    """Return a Doubt if y is not finite although the data z are, else None: weights of increasing times are finite."""
     if np.isfinite(y).all() or not np.isfinite(z).all():
         return None
     return Doubt("not finite, though input and weights are")

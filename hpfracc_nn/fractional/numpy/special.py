@@ -76,7 +76,7 @@ def _by_one(x: np.ndarray, order: float) -> np.ndarray:
 
 
 def _numbers(owner: str, name: str, value: Any) -> np.ndarray:
-    """Return an array of numbers, of the caller's dtype."""
+    """Return the value as an array, or raise TypeError unless its dtype is numeric and nothing is masked."""
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(f"{owner}({name}: masked array): needs all values; pass {name}.filled(value) for the gaps.")
     found = np.asarray(value)

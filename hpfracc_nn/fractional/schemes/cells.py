@@ -84,7 +84,7 @@ def integrals(
 
 
 def _far_cells(lag: np.ndarray, ratio: np.ndarray) -> int:
-    """Return how many cells, from the first on, are far from every row."""
+    """Return how many leading cells are far from every row: `lag` >= 1, and `ratio` (half length / distance) small."""
     is_near = (lag < 1) | ~(ratio < _SMALL)
     columns = is_near.reshape(-1, lag.shape[-1]).any(axis=0) if lag.size else np.zeros(0, bool)
     return int(np.argmax(columns)) if columns.any() else columns.size
@@ -161,6 +161,6 @@ def linear_block(alpha: Array, times: np.ndarray, rows: range, columns: range, x
 
 
 def _nothing(alpha: Array, rows: range, xp: Namespace) -> Array:
-    """Return a column of zeros, [a, rows, 1]."""
+    """Return a column of zeros, [a, rows, 1], for orders alpha [a]."""
     alpha = xp.asarray(alpha)
     return 0 * alpha[..., None, None] + xp.constant(np.zeros((len(rows), 1)), alpha)

@@ -158,7 +158,7 @@ def _bdf2_direct(alpha: Array, grunwald: Array, lags: np.ndarray, xp: Namespace)
 
 
 def _bdf2_tail(alpha: Array, beta: Array, lags: np.ndarray, xp: Namespace) -> Array:
-    """Return (1 + (1-z)/2)**alpha applied to Grunwald's weights at large lags, where each (1-z) is about 1 / lag."""
+    """Return BDF2's weights over Grunwald's at large lags: (1 + (1 - z)/2)**alpha as a series in about 1 / lag."""
     i = np.arange(1.0, _BDF2_TERMS + 1)
     factors = (alpha - xp.constant(i - 1, alpha)) * (-beta - xp.constant(i, alpha)) / xp.constant(2 * i, alpha)
     distance = xp.constant(lags[:, None] - i, alpha) - beta

@@ -66,7 +66,7 @@ def transformed(x: Array, whole: int | Array, chirps: Iterable[Array] | None, xp
 
 
 def _reversed(x: Array, xp: Namespace) -> Array:
-    """Return x at the times -t; sample 0 is unchanged."""
+    """Return x [..., n] at times -t, periodically: x[0], x[n-1], ..., x[1]."""
     return xp.concat([x[..., :1], xp.flip(x[..., 1:], axis=-1)], axis=-1)
 
 

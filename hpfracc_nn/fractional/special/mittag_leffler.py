@@ -182,7 +182,7 @@ def _integral(z: Array, alpha: Array, beta: Array, m: int, n: int, xp: Namespace
 def _rule(
     z: Array, alpha: Array, beta: Array, m: int, n: int, is_shifted: Array, is_far: Array, xp: Namespace, block: int
 ) -> Array:
-    """Return the trapezoidal rule; far from 0 the integrand's leading term is integrated in closed form."""
+    """Return F[m, n] at points z by the trapezoidal rule; far from 0 its leading term is in closed form."""
     nodes = (_shared_nodes if alpha.ndim == beta.ndim == 0 else _own_nodes)(alpha, beta, n, xp.iscomplexobj(z), xp)
     inverse = 1 / z
     # The m-th derivative of 1 / (z (s - z)) / m! is the sum over i of -(-1 / z)**(i + 1) (s - z)**-(m + 1 - i).
@@ -200,7 +200,7 @@ def _rule(
 
 
 def _constants(n: int, is_complex: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return log s and the weights times (-log s)**n; real points need the upper half of the parabola."""
+    """Return log s and the weights times (-log s)**n at the nodes; real points need the upper half of the parabola."""
     logs, weights = (LOGS, WEIGHTS) if is_complex else (UPPER_LOGS, UPPER_WEIGHTS)
     return logs, weights * (-logs) ** n
 
@@ -218,7 +218,7 @@ def _shared_nodes(alpha: Array, beta: Array, n: int, is_complex: bool, xp: Names
 
 
 def _own_nodes(alpha: Array, beta: Array, n: int, is_complex: bool, xp: Namespace) -> Nodes:
-    """Return the functions of `_shared_nodes` where every point has its own alpha or beta."""
+    """Return the function of `_shared_nodes` for points that have an alpha or beta each."""
     logs, weights = (xp.constant(values, alpha) for values in _constants(n, is_complex))
 
     def nodes(shift: Array, far: Array, part: slice) -> tuple[Array, Array]:
@@ -239,7 +239,7 @@ _LAST = math.ceil(math.sqrt(1 + TAIL / MU) * RATE / (2 * math.pi))
 
 
 def _nodes_of(index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return log s and the weight at the nodes u = index h."""
+    """Return log s and the trapezoidal rule's weight at nodes u = index h of the parabola s(u) = MU (1 + iu)**2."""
     step = 2 * math.pi / RATE
     root = 1 + 1j * step * index
     return np.log(MU) + 2 * np.log(root), step * MU / math.pi * np.exp(MU * root**2) * root

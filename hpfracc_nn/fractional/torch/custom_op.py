@@ -133,7 +133,7 @@ def as_json(definition: Definition, is_learned: bool) -> str | None:
 
 
 def _encoded(value: Any) -> str | None:
-    """Return a number, a string, a tuple of them or None as JSON; None for other objects."""
+    """Return the JSON text of a number, a string, None or a tuple of them; Python's None for any other object."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -165,7 +165,7 @@ def _as_tuples(value: Any) -> Any:
 
 
 def _run(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
-    """Run the plan's kernel: `x` is a plain tensor here, and whatever stood around the call is gone."""
+    """Implementation of the operation: plan and run a kernel on the plain tensor x, without autograd or autocast."""
     operator, needs_x, needs_alpha, _ = _read(given)
     definition = from_json(operator.definition)
     if alpha is not None and not needs_alpha:
@@ -193,7 +193,7 @@ def _fake(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
 
 
 def _autograd(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
-    """Choose who differentiates: for a tracer the pair of opaque operations, for all others what they always do."""
+    """Autograd key: record the pair of opaque operations for a tracer, else call the operator as eager code does."""
     operator, needs_x, needs_alpha, traced = _read(given)
     tensors = (x,) if alpha is None else (x, alpha)
     watched = is_watched(x)
@@ -211,7 +211,7 @@ def _autograd(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
 
 
 def _with_tangents(operator: Operator, x: Tensor, alpha: Tensor | None) -> Tensor:
-    """Forward mode for a tracer: the map is linear in x; the derivative in alpha is the formula's."""
+    """Return the dual tensor of the result for x or alpha with tangents, inside a trace: the map is linear in x."""
     (value, moved), order = unpacked(x), None if alpha is None else unpacked(alpha)[0]
     tangents = [] if moved is None else [APPLY(moved, order, *operator)]
     if alpha is not None and has_tangent(alpha):
@@ -243,7 +243,7 @@ class _Opaque(torch.autograd.Function):
 
 
 def _run_backward(g: Tensor, x: Tensor | None, alpha: Tensor | None, *given: Any) -> list[Tensor]:
-    """Run the kernel's adjoint, and where alpha's gradient is wanted once more the kernel, with derived weights."""
+    """Implementation of the backward operation: the kernel's adjoint of g and, if wanted, alpha's gradient."""
     operator, needs_x, needs_alpha, _ = _read(given)
     definition = from_json(operator.definition)
     layout, dtype = _layout(operator, g, alpha), computed_in(operator.owner, g, definition)
@@ -268,7 +268,7 @@ def _fake_backward(g: Tensor, x: Tensor | None, alpha: Tensor | None, *given: An
 
 
 def _autograd_backward(g: Tensor, x: Tensor | None, alpha: Tensor | None, *given: Any) -> list[Tensor]:
-    """Take the aten formula where the gradients are themselves differentiated."""
+    """Autograd key of the backward operation: by the aten formula where the gradients are differentiated themselves."""
     operator, needs_x, needs_alpha, _ = _read(given)
     tensors = [tensor for tensor in (g, x, alpha) if tensor is not None]
     _refuse_tangents(operator.owner, tensors)
@@ -289,7 +289,7 @@ def _opaque_backward(
 def _formula_backward(
     operator: Operator, g: Tensor, x: Tensor | None, alpha: Tensor | None, needs_x: bool, needs_alpha: bool
 ) -> list[Tensor]:
-    """Return the gradients, differentiable in g, x and alpha."""
+    """Return the gradients in x and alpha by the aten formula, themselves differentiable in g, x and alpha."""
     data = torch.zeros_like(g) if x is None else x  # the map is linear: where x counts for nothing it was not saved
     if not needs_alpha:
         pull = torch.func.vjp(lambda x: operator.eagerly(x, alpha), data)[1]
@@ -356,7 +356,7 @@ def _orders_shape(operator: Operator, alpha: Tensor | None) -> tuple[int, ...]:
 
 
 def _refuse_tangents(owner: str, tensors: Sequence[Tensor]) -> None:
-    """Raise where forward mode reaches a compiled graph: the code around the operation has lost other tangents."""
+    """Raise RuntimeError where a compiled graph is run in forward mode: code around the operation drops tangents."""
     if has_tangent(*tensors) and not torch._C._are_functorch_transforms_active():
         raise RuntimeError(
             f"{owner}(x with a tangent): a compiled graph loses the tangents of its inputs; "

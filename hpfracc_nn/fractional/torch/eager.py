@@ -95,7 +95,7 @@ class PreparedCall:
 
 
 def _fixed(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, site: Site) -> Tensor:
-    """The plain call of a fixed operator, as most are: one look-up finds the plan and what was prepared for it."""
+    """Return the result for a fixed order, nothing traced: one look-up finds the plan and its PreparedCall."""
     needs = x.requires_grad and torch.is_grad_enabled()
     place = x.is_cpu or x.device  # a device is slow to compare
     key = (definition, dt, dim, x.shape, x.dtype, place, needs, torch.get_num_threads())
@@ -110,7 +110,7 @@ def _fixed(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, s
 
 
 def _weights(owner: str, x: Tensor, definition: Definition, dt: float, dim: int) -> tuple[Layout, Weights]:
-    """Return the layout and the weights of a fixed operator."""
+    """Return the layout of x and the cached weights of a fixed operator, after checking dt, dim and dtype."""
     dt, dtype = errors.positive_step(owner, dt), computed_in(owner, x, definition)
     layout = layout_of(owner, x.shape, errors.axis(owner, dim, x.ndim), alpha_shape(definition))
     return layout, weights_of(definition, layout.n, dt, dtype, x.device)
@@ -124,7 +124,7 @@ def _described(owner: str, x: Tensor, definition: Definition, dt: float, dim: in
 def _prepared(
     plan: Plan, x_dtype: torch.dtype, dtype: torch.dtype, layout: Layout, weights: Weights
 ) -> tuple[Plan, PreparedCall]:
-    """Return the plan and what it needs, the same for all plans alike: kept as long as the weights are."""
+    """Return the plan and the PreparedCall for its kernel, from `weights.kept` or new."""
     key = plan.kernel, x_dtype, layout
     call = weights.kept.get(key)
     if call is None:
@@ -147,7 +147,7 @@ _PREPARED, _OPERATOR = Work(_prepared, is_timed=False), Work(_operator, is_timed
 
 
 def _learned(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, site: Site, alpha: Tensor) -> Tensor:
-    """The plain call of a learned order, whose values are read where it needs no gradient."""
+    """Return the result for an order in a tensor, nothing traced; weights are cached if it needs no gradient."""
     if definition.alpha is alpha:
         definition = family(definition)
     of = _learned_of(owner, definition, dt, dim, x.shape, x.dtype, x.device, alpha.shape)
@@ -165,7 +165,7 @@ def _learned(owner: str, x: Tensor, definition: Definition, dt: float, dim: int,
 
 
 class _Learned(NamedTuple):
-    """What a learned operator needs for data of one shape, whatever its order."""
+    """Layout, dtype and Source of a learned operator for data of one shape, whatever the value of its order."""
 
     layout: Layout
     dtype: torch.dtype  # of the samples for the product
@@ -193,7 +193,7 @@ def _learned_of(
 def _ordered(
     x: Tensor, definition: Definition, dt: float, layout: Layout, dtype: torch.dtype, site: Site, alpha: Tensor | None
 ) -> Tensor:
-    """The call of any kind: traced, transformed, or of tensors that are not plain."""
+    """Return the result for any call: traced, transformed by functorch, or of tensor subclasses."""
     tracks = torch.is_grad_enabled()
     needs, learns = tracks and x.requires_grad, tracks and alpha is not None and alpha.requires_grad
     if is_traced(x, () if alpha is None else (alpha,)):

@@ -105,7 +105,7 @@ class LinearMap:
         return self._mended(g, gx, again, is_adjoint=True), order
 
     def _mended(self, x: Tensor, y: Tensor, run: Callable[[Tensor], Tensor], *, is_adjoint: bool = False) -> Tensor:
-        """Return y, the result for x, where what is not finite in x spoils no other times."""
+        """Return y, recomputed where x is not finite: NaN at the times that such samples reach, exact at all others."""
         found = self.product.without_gaps(x, is_adjoint=is_adjoint)
         if found is None:
             return y
@@ -247,7 +247,7 @@ class Toeplitz:
         return gx
 
     def _write(self, step: Callable[..., None], plan: Plan, x: Tensor, y: Tensor) -> None:
-        """Write what one direction of the plan's kernel makes of x into y, in parts where memory is short."""
+        """Run `step`, one direction of the plan's kernel, on x into y; part by part of the batch if memory is short."""
         operator, boundary, is_stored = self.operator, self.boundary, plan.kernel.as_stored
         if operator.streams is not None:
             operator.streams.follow()

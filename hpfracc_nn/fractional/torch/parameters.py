@@ -60,7 +60,7 @@ class StateMetadata(nn.Module):
         self._buffers.update({name: code.to(self.get_buffer(name).device) for name, code in self._codes().items()})
 
     def _codes(self) -> dict[str, Tensor]:
-        """Return the content of the buffers by their names, on the CPU."""
+        """Return the integer codes of the metadata that buffers hold, by buffer name, on the CPU."""
         values = {_PREFIX + name: value for name, value in self.state_metadata().items()}
         return {name: _code(value) for name, value in values.items() if self._buffers.get(name) is not None}
 

@@ -136,7 +136,7 @@ def _values(orders: np.ndarray | Tensor) -> np.ndarray:
 
 
 def _constants(grid: cells.Grid, device: torch.device, by_numpy: bool, is_kept: bool) -> cells.Constants:
-    """Return the grid's constants as tensors; C as it is where its formula may be evaluated by NumPy."""
+    """Return the grid's (B, C, A) as tensors on the device, cached if `is_kept`; C stays a NumPy array on a CPU."""
     B, C, A = grid.constants
 
     def place(array: np.ndarray) -> Tensor:

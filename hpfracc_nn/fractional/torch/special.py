@@ -65,7 +65,7 @@ def fractional_fourier(x: Any, order: Any, dim: int, centred: bool) -> Tensor:
 
 
 def _fixed(x: Tensor, order: float) -> Tensor:
-    """Return the transform for one fixed order."""
+    """Return the fractional Fourier transform of x for one order that is a number."""
     whole = nearest("fractional_fourier", order)
     if order == whole:
         return transformed(x, whole % 4, None, TORCH)
@@ -78,7 +78,7 @@ def _fixed(x: Tensor, order: float) -> Tensor:
 
 
 def _learned(x: Tensor, order: Tensor) -> Tensor:
-    """Return the transform for orders in a tensor, without reading their values."""
+    """Return the fractional Fourier transform of x for orders in a tensor, without reading their values."""
     whole = torch.round(order.detach())
     return transformed(x, whole % 4, _chirps(order - whole, x), TORCH)
 
@@ -109,7 +109,7 @@ def _leading(values: Iterable[Any]) -> Tensor:
 
 
 def _double(value: Any, like: Tensor) -> Tensor:
-    """Return the value in double precision; scalars move to the device of `like`, as in PyTorch."""
+    """Return the value as a double precision tensor; scalars move to the device of `like`, as in PyTorch."""
     if not isinstance(value, Tensor):
         value = torch.as_tensor(value, dtype=torch.complex128 if isinstance(value, complex) else torch.float64)
     value = value.to(torch.complex128 if value.is_complex() else torch.float64)
@@ -180,7 +180,7 @@ def _gradients(member: Any, ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]
 
 
 class _Partial(torch.autograd.Function):
-    """F[m, n] as an autograd function, for reverse mode and vmap outside of a compiler."""
+    """Autograd function of F[m, n], for reverse mode and vmap outside of a compiler; see `_computed`."""
 
     @staticmethod
     def forward(z: Tensor, alpha: Tensor, beta: Tensor, m: int, n: int) -> Tensor:
@@ -233,7 +233,7 @@ def _computed(z: Tensor, alpha: Tensor, beta: Tensor, m: int, n: int, is_differe
 
 
 class _Opaque(torch.autograd.Function):
-    """The custom operation F[m, n] with its gradient, for compilers."""
+    """Autograd function of the custom operation F[m, n], for compiled graphs."""
 
     @staticmethod
     def forward(z: Tensor, alpha: Tensor, beta: Tensor, m: int, n: int) -> Tensor:
@@ -249,7 +249,7 @@ class _Opaque(torch.autograd.Function):
 
 
 def _autograd(z: Tensor, alpha: Tensor, beta: Tensor, m: int, n: int) -> Tensor:
-    """Autograd's key: a loaded program differentiates as a plain call does, transforms by the formula."""
+    """Autograd key of F[m, n]: the recorded function, or its formula under transforms and forward mode."""
     tensors = (z, alpha, beta)
     if torch._C._are_functorch_transforms_active() or has_tangent(*tensors):
         return _computed(*tensors, m, n, is_differentiated=True)

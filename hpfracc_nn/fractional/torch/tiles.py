@@ -128,7 +128,7 @@ def differenced(x: Tensor, rows: int, length: int, b: Boundary) -> Iterator[Tens
 
 
 def _first_differences(x: Tensor, rows: int, subtract: bool) -> Iterator[Tensor]:
-    """All signals of a tile are differenced in one pass; then each gets its first sample."""
+    """Write the first differences of a tile's signals in one pass, each with its own first sample."""
     _, channels, n, _ = x.shape
     size = rows * channels * n
     room = scratch("difference", (size + 1,), x)

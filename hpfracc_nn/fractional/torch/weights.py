@@ -180,7 +180,7 @@ class Columns:
         return self._columns
 
     def _computed_columns(self) -> list[Tensor]:
-        """The same in float64 and in one or two pieces, by the formulas."""
+        """Return the boundary columns by the formulas, float64, as one or two arrays [terms, channels, n]."""
         formulas, rows = self.stencil, np.arange(self.n)
         found = []
         if formulas.starts and formulas.start_column is not None:
@@ -204,7 +204,7 @@ class Columns:
         return (self._orders or self._orders_in(table)).evaluate(table, self.dtype)
 
     def _orders_in(self, table: Table) -> Orders | NumpyOrders:
-        """The orders as points of a table's domain, which all tables of these weights share."""
+        """Return the orders as points of the table's domain, which all tables of these weights share."""
         if self._orders is None:
             assert self._alpha is not None, "fixed orders have no tables"
             self._orders = orders_in(self._alpha, table.domain, self._dt, self.device)
@@ -321,7 +321,7 @@ class Slopes(Columns):
 
 
 def _derived(definition: Definition, alpha: Tensor, n: int, dt: float) -> Stencil:
-    """Return the stencil whose columns are derivatives in alpha of a definition's, by its formulas' autograd."""
+    """Return the stencil whose columns are derivatives in alpha of the definition's, by autograd of its formulas."""
     alpha = TORCH.asarray(alpha)
     of = definition.stencil_at(alpha, n, dt, TORCH)
 
@@ -449,7 +449,7 @@ _CPU = torch.device("cpu")
 
 
 def _split(basis: np.ndarray, table: Table, dtype: torch.dtype) -> list[Tensor]:
-    """Return the arrays of a table for a basis [channels, degree], or [degree] of one channel."""
+    """Return the table's arrays, [channels, ...] each, at orders whose Chebyshev basis is [channels, degree]."""
     found = np.matmul(basis, table.coefficients)
     if dtype == torch.float32:
         found = found.astype(np.float32)
@@ -504,7 +504,7 @@ class Orders:
         return self._kept(_SMALL, (name, self._device), make)  # type: ignore[no-any-return]
 
     def _kept(self, store: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
-        """Return what a store has; what a tracer sees is made for it."""
+        """Return store[key], made if it is missing; while something traces, make it and keep nothing."""
         return make() if self._traced else kept(streams_of(store, self._device), store, key, make)
 
 

@@ -92,7 +92,7 @@ class Product:
 
 
 class _Shared:
-    """Time last, one set of weights: chunks are the rows of one matrix [rows, L]."""
+    """Layout for time last and one set of weights: chunks of L samples are the rows of one matrix [rows, L]."""
 
     is_view = True  # what `take` returns follows the array it was taken from
     multiply = staticmethod(lambda data, matrix, out=None: torch.mm(data, matrix, out=out))
@@ -149,7 +149,7 @@ class _PerChannel(_Shared):
 
 
 class _Middle(_Shared):
-    """Time in the middle: a chunk is [L, width], multiplied from the left; [rows, L, width]."""
+    """Layout for time in the middle: chunks [L, width], multiplied from the left, [rows, L, width]."""
 
     is_view = True
     multiply = staticmethod(
@@ -226,7 +226,7 @@ def scan(states: Tensor, rows: int, count: int, model: StateSpace, reverse: bool
 
 
 def _blocked(added: Tensor, decay: Tensor) -> Tensor:
-    """Exclusive scan along axis 1 of [rows, chunks, k, width]: by a product inside blocks, by itself between them."""
+    """Return the exclusive scan of [rows, chunks, k, width] along axis 1: products in blocks, then over the blocks."""
     rows, count, k, width = added.shape
     length = min(count, _BLOCK)
     blocks = -(-count // length)

@@ -118,7 +118,7 @@ def through(lanes: Sequence[Lane], shape: Shape, rows: int, x: Tensor, y: Tensor
 
 
 def _free(lanes: Sequence[Lane]) -> Lane:
-    """Return the first lane that is free; wait until one is."""
+    """Return the first lane that is free, waiting until there is one."""
     while True:
         for lane in lanes:
             if lane.is_free():
@@ -150,7 +150,7 @@ def _apply(
 
 
 def _step_on(device: torch.device, model: StateSpace, b: Boundary, width: int, backward: bool) -> Compute:
-    """Return what a device does with a part; its operands are there when this returns."""
+    """Return the function that computes one part of a batch on the device, where its operands already lie."""
     there = model.cached(There(device))
     # Made on this stream and waited for: else the first lane would make them, and the second read them too early.
     there.cached(Arrangement(backward, _scan(width).multiple))

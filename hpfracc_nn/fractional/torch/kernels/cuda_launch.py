@@ -107,7 +107,7 @@ def launch(
 
 @cache
 def _loaded(source: Source, function: str, device: int, is_large: bool) -> Any:
-    """Return a kernel on the current device, one that is large with all the shared memory that a block may have."""
+    """Return the CuPy function of a compiled source; if `is_large`, with the largest shared memory a block may have."""
     import cupy
 
     kernel = cupy.RawModule(code=source.text, options=source.definitions, backend="nvrtc").get_function(function)

@@ -214,7 +214,7 @@ def _whole(
 
 
 def _begun(scan: Scan, model: StateSpace, b: Boundary | None, shape: Shape, x: Tensor, backward: bool) -> Call:
-    """Return a call that has its operands, and the states before each segment."""
+    """Return the Call of a scan kernel with its arguments and the states before each segment computed."""
     batch, channels, n, width = shape
     operands: Operands = model.cached(Arrangement(backward, scan.multiple))
     is_short = n <= CHUNK and scan.multiple == 1  # one chunk has no state
@@ -276,7 +276,7 @@ def shape_of(workload: Workload) -> Shape:
 
 
 def _both(scan: Scan) -> tuple[Callable[..., None], Callable[..., None]]:
-    """Return run and adjoint of a kernel."""
+    """Return the kernel's run and adjoint functions of a scan."""
     return partial(apply, scan, backward=False), partial(apply, scan, backward=True)
 
 
@@ -301,7 +301,7 @@ def chunked_cut(shape: Shape, count: int, itemsize: int, device: torch.device) -
 
 
 def _chunked_shared(chunks: int, side: int, count: int, itemsize: int) -> int:
-    """Return the bytes that `room_of` takes."""
+    """Return the bytes of shared memory of a block of the chunked scan."""
     group, pieces, tile = chunks // side, chunks // min(side, _PIECE), side * CHUNK + 2
     parts = (
         (2 + pieces + group) * count * 8,
@@ -414,12 +414,12 @@ def dense_source(dtype: torch.dtype) -> Source:
 
 
 def _dense_group(n: int) -> int:
-    """Return the signals of a block."""
+    """Return how many signals of n samples a block of the dense kernel computes."""
     return _DENSE_THREADS // -(-n // _WIDTH) * _ROWS
 
 
 def _dense_shared(n: int, itemsize: int) -> int:
-    """Return the bytes of a block's sums, heads, weights and data."""
+    """Return the bytes of shared memory of a block of the dense kernel: sums, heads, weights and data."""
     parts, group = -(-n // _WIDTH), _dense_group(n)
     length = parts * _WIDTH
     weights = (length + _WIDTH) * (_WIDTH + 1) // _WIDTH + 1
@@ -428,7 +428,7 @@ def _dense_shared(n: int, itemsize: int) -> int:
 
 
 def _dense_cost(workload: Workload) -> Cost:
-    """Half the matrix, at the rate of the whole: threads wait for the one with the longest row."""
+    """Return the dense kernel's cost: half the matrix, counted whole, since threads wait for the longest row."""
     passes = 1 + workload.needs_gradient + workload.learns_weights
     blocks = (
         -(-workload.rows // workload.channels // _dense_group(min(max(workload.n, 1), LONGEST))) * workload.channels

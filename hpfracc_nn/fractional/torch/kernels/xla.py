@@ -219,7 +219,7 @@ _OPERATIONS = 30  # of one state in the scan and its conversions, measured on on
 
 
 def _scan_cost(workload: Workload) -> Cost:
-    """The chunks' cost, of whole buckets, with a slower scan and the calls of XLA."""
+    """Return the cost of the chunked scan for a bucket's shape, with XLA's slower scan and its launches."""
     length = chunked_scan.chunk_length(workload)
     batch = bucket(max(1, workload.rows // workload.channels))
     count = bucket(max(1, -(-workload.n // length)))
@@ -271,7 +271,7 @@ def _fft_operands(column: Column) -> tuple[Array, ...]:
 
 
 def _spectrum(column: Array) -> tuple[Array]:
-    """In float64, rounded at the end: a float32 transform of 65536 weights costs the result a few 1e-7."""
+    """Return the transform of the weights, [channels, n + 1], computed in float64 and rounded at the end."""
     from jax import numpy as jnp
 
     dtype = jnp.complex64 if column.dtype == jnp.float32 else jnp.complex128
@@ -287,7 +287,7 @@ def _filtered_back(g: Array, spectrum: Array) -> tuple[Array]:
 
 
 def _fft_cost(workload: Workload) -> Cost:
-    """Two transforms of a whole bucket for each pass, and the calls of XLA."""
+    """Return the cost of two transforms of a whole bucket for each pass, with XLA's launches."""
     size = 2 * bucket(max(1, workload.n))
     batch = bucket(max(1, workload.rows // workload.channels))
     signals = batch * workload.channels * workload.width
