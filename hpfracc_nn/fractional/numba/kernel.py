@@ -202,7 +202,7 @@ def _rows(values: Any) -> np.ndarray:
 
 
 def _filled(values: Any, axis: int) -> np.ndarray:
-    """Return an array padded with zeros along `axis`, whose length becomes a multiple of half a vector of states."""
+    """Return an array padded with zeros along `axis`, the states, to a multiple of `_FILLED`."""
     a = _array(values)
     short = -a.shape[axis] % _FILLED
     if not short:

@@ -118,7 +118,12 @@ Emit = Callable[[_Rows, Any], None]
 
 
 def _instruction(arguments: int, emit: Emit) -> Callable[..., Any]:
-    """Return the typing and code generator of a Numba intrinsic f(like, rows, parts, *integers) that `emit` writes."""
+    """Return (signature, code generator), as numba's `intrinsic` takes them, of f(like, rows, parts, *integers).
+
+    Args:
+        arguments: How many integers there are: addresses and strides.
+        emit: Writes the code with `rows` registers of dtype `like`, each one vector over `parts`.
+    """
 
     def typed(typing: Any, like: Any, rows: Any, parts: Any, *rest: Any) -> Any:
         def generate(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:

@@ -115,7 +115,10 @@ def _head(exponent: Array, xp: Namespace, powers: tuple[Fraction, ...], moments:
 
 
 def _near_power(j: int, exponent: Array, xp: Namespace, powers: tuple[Fraction, ...]) -> Array:
-    """Return (powers(z) F)_k, F_k = (k+1)**P, at lags k < _HEAD, without cancellation for an exponent P near j."""
+    """Return (powers(z) F)_k, F_k = (k+1)**P, at lags k < _HEAD, without cancellation for an exponent P near j.
+
+    powers(z) is the polynomial with these coefficients of 1, z, z**2, ... in the shift z, (z F)_k = F_(k-1).
+    """
     k = np.arange(1.0, _HEAD + 1)
     exact = [
         float(sum((a * (lag + 1 - i) ** j for i, a in enumerate(powers[: lag + 1])), Fraction(0)))

@@ -239,7 +239,7 @@ _LAST = math.ceil(math.sqrt(1 + TAIL / MU) * RATE / (2 * math.pi))
 
 
 def _nodes_of(index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return log s and the trapezoidal rule's weight at nodes u = index h of the parabola s(u) = MU (1 + iu)**2."""
+    """Return log s and the weight h / (2 pi i) exp(s) s'(u) at u = index h of the parabola s(u) = MU (1 + iu)**2."""
     step = 2 * math.pi / RATE
     root = 1 + 1j * step * index
     return np.log(MU) + 2 * np.log(root), step * MU / math.pi * np.exp(MU * root**2) * root

@@ -136,7 +136,10 @@ def _values(orders: np.ndarray | Tensor) -> np.ndarray:
 
 
 def _constants(grid: cells.Grid, device: torch.device, by_numpy: bool, is_kept: bool) -> cells.Constants:
-    """Return the grid's (B, C, A) as tensors on the device, cached if `is_kept`; C stays a NumPy array on a CPU."""
+    """Return the state space (B, C, A) of `cells.Grid.constants` on the device, from its cache if `is_kept`.
+
+    C stays a NumPy array on a CPU, and on a device if `by_numpy`: its formula is evaluated there.
+    """
     B, C, A = grid.constants
 
     def place(array: np.ndarray) -> Tensor:

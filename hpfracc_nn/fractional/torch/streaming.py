@@ -120,7 +120,7 @@ class StreamState:
         return replace(self, **changed)
 
     def _rows(self, first_row: int) -> Tensor | None:
-        """The block of the boundary columns that begins at `first_row`, or None where there are no columns."""
+        """Return rows `first_row` to `first_row + _BLOCK` of the boundary columns, or None without columns."""
         stencil = self._rules.stencil(self._alpha, TORCH)
         rows, analytic = np.arange(first_row, first_row + _BLOCK), stencil.analytic_columns
         columns = (
