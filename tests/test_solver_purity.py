@@ -192,3 +192,23 @@ def test_hooks_of_a_module_that_f_holds_see_one_state_at_a_time(way):
     )
     solve(WAYS[way](layer))
     assert seen == {(torch.Size([2, 2]), False)}
+
+
+@pytest.mark.parametrize("makes_leaves", [False, True])
+@pytest.mark.parametrize("n", [5, 41, 200], ids=lambda n: f"{n} times")
+@pytest.mark.parametrize("scheme", ["rectangle", "predictor_corrector", "trapezoid"])
+def test_what_f_carries_from_step_to_step_is_refused(scheme, n, makes_leaves):
+    # Steps are replayed, not continued: a gradient that goes from step to step inside of f would be lost in part.
+    rate = torch.tensor([0.7, -0.3], dtype=torch.float64, requires_grad=True)
+    before: list[torch.Tensor] = []
+
+    def f(t, y):
+        value = -rate * y + (0.5 * before[-1] if t > 0 else 0.0)  # the first value is looked at before
+        if makes_leaves:
+            value = value * torch.ones(2, dtype=torch.float64, requires_grad=True)
+        before.append(value)
+        return value
+
+    y = fdeint(f, torch.ones(2, dtype=torch.float64), torch.linspace(0, 1, n, dtype=torch.float64), 0.6, scheme=scheme)
+    with pytest.raises(RuntimeError, match="adjoint=False"):
+        y.sum().backward()

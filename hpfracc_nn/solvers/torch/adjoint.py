@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
+from hpfracc_nn.fractional.cache import cached_property
 from hpfracc_nn.selection import Plan
 from hpfracc_nn.solvers.torch.blocks import (
     Advance,
@@ -53,39 +54,6 @@ def sources(value: Tensor, wanted: Sequence[Tensor], held: Sequence[Tensor]) -> 
     stops = {_edge(each): each for each in (*held, *wanted)}
     reached = _reached([_edge(value), *map(_edge, wanted)], stops)
     return [stops[each] if each in stops else each[0].variable for each in reached]
-
-
-def check_known(label: str, values: Iterable[Tensor], wanted: Iterable[Tensor], own: Iterable[Tensor] = ()) -> None:
-    """Raise where a graph reaches a leaf of which no gradient is asked: it would be lost.
-
-    Args:
-        label: Whose graph it is, for the message.
-        values: Have the graph.
-        wanted: Of which gradients are asked; the way stops there.
-        own: Leaves that were made for this graph.
-
-    Raises:
-        RuntimeError: It does.
-    """
-    edges, known = [_edge(each) for each in wanted], {id(each) for each in own}
-    seen: set[Any] = {node for node, _ in edges if hasattr(node, "variable")}  # a leaf has one edge
-    seen.add(None)
-    stops = {edge for edge in edges if edge[0] not in seen}
-    waiting: list[Edge] = [(each.grad_fn, each.output_nr) if each.grad_fn else _edge(each) for each in values]
-    while waiting:  # once for every operation of a graph: what is not needed is not looked at
-        edge = waiting.pop()
-        node = edge[0]
-        if node in seen or (stops and edge in stops):
-            continue
-        seen.add(node)
-        if following := node.next_functions:
-            waiting += following
-        elif hasattr(node, "variable") and id(node.variable) not in known:
-            raise RuntimeError(
-                f"{label}: a tensor of shape {tuple(node.variable.shape)} requires a gradient and is not read before "
-                "the first step is over, so that the adjoint does not know of it; pass it, or what is made of it, as "
-                "params=[...], or pass adjoint=False."
-            )
 
 
 def _reached(begins: Iterable[Edge], stops: Container[Edge]) -> dict[Edge, None]:
@@ -171,27 +139,60 @@ class Gradients:
     def __init__(self, label: str, parameters: list[Tensor], makes_leaves: bool):
         self.label, self.parameters, self.makes_leaves = label, parameters, makes_leaves
         self.totals: list[Tensor | None] = [None] * len(parameters)
+        self._replayed: dict[int, Tensor] = {}  # leaves that the replay made, where f makes leaves too
 
-    def of(
-        self, outputs: list[Tensor], grads: list[Tensor], inputs: list[Tensor], leaves: Sequence[Tensor] = ()
-    ) -> Sequence[Tensor | None]:
+    @cached_property
+    def _known(self) -> tuple[set[Any], set[Edge]]:
+        """The nodes of parameters that are leaves, each of which has one edge, and the edges of the others."""
+        edges = [_edge(each) for each in self.parameters]
+        ends = {node for node, _ in edges if hasattr(node, "variable")}
+        return ends, {edge for edge in edges if edge[0] not in ends}
+
+    def check(self, values: Iterable[Tensor | None], inputs: Iterable[Tensor], leaves: Iterable[Tensor] = ()) -> None:
+        """Raise where a graph reaches a leaf of which no gradient is asked, or what another step was made of.
+
+        Args:
+            values: Have the graph.
+            inputs: Tensors that the graph begins with; the way stops there.
+            leaves: What else the replay made for these values or others, which f must not carry from step to step.
+
+        Raises:
+            RuntimeError: A gradient would be lost.
+        """
+        begins = {_edge(each) for each in inputs if each.requires_grad}
+        if self.makes_leaves:
+            self._replayed.update((id(each), each) for each in (*inputs, *leaves) if each.is_leaf)
+        ends, stops = self._known
+        seen: set[Any] = {node for node, _ in begins if hasattr(node, "variable")}
+        waiting = [_edge(each) for each in values if each is not None and each.requires_grad]
+        while waiting:  # once for every operation of a graph: what is not needed is not looked at
+            edge = waiting.pop()
+            node = edge[0]
+            if node is None or node in seen or node in ends or edge in begins or edge in stops:
+                continue
+            seen.add(node)
+            if following := node.next_functions:
+                waiting += following
+            elif hasattr(node, "variable") and (not self.makes_leaves or id(node.variable) in self._replayed):
+                raise RuntimeError(
+                    f"{self.label}: a tensor of shape {tuple(node.variable.shape)} requires a gradient and is not read "
+                    "before the first step is over, so that the adjoint does not know of it; pass it, or what is made "
+                    "of it, as params=[...], or pass adjoint=False, as for a right-hand side that remembers what it "
+                    "was called with."
+                )
+
+    def of(self, outputs: list[Tensor], grads: list[Tensor], inputs: list[Tensor]) -> Sequence[Tensor | None]:
         """Return the gradients in `inputs`, None where nothing depends on one, and add up those in the parameters.
 
         Args:
-            outputs: What a block has made.
+            outputs: What a block has made, looked at by `check`.
             grads: Their cotangents.
             inputs: Leaves that the block begins with.
-            leaves: Other leaves that were made for the block.
-
-        Raises:
-            RuntimeError: A tensor is read whose gradient would be lost.
         """
         kept = [(out, grad) for out, grad in zip(outputs, grads, strict=True) if out.requires_grad]
         if not kept:
             return [None] * len(inputs)
         outs, cotangents = zip(*kept, strict=True)
-        if not self.makes_leaves:
-            check_known(self.label, outs, self.parameters, [*inputs, *leaves])
         every = [*inputs, *self.parameters]
         with _retained(self.parameters):
             # The graph is kept: blocks may share a part of it, such as what a parameter is made of.
@@ -372,6 +373,9 @@ class Replay:
             m = sums.first
             for i, n in enumerate(range(first, first + count)):
                 state, value = self.step.replay(n, m, own[i], self.states[n], n == last)
+                mine = [m, *self.step.leaves, *own[i : i + self.learns]]
+                self.gradients.check((state, value), mine, [rows])  # its own sums: f may carry nothing over
+                self.step.leaves.clear()
                 outs.append(state)
                 grads.append(self.g[n])
                 if n == last or value is None:
@@ -382,8 +386,7 @@ class Replay:
                     self.values[n] = value.detach()
                 if i + 1 < count:
                     m = sums.following(i, value)
-        found = self.gradients.of(outs, grads, [rows, *(own if self.learns else [])], self.step.leaves)
-        self.step.leaves.clear()
+        found = self.gradients.of(outs, grads, [rows, *(own if self.learns else [])])
         assert found[0] is not None, "each state depends on its sums"
         memory.views[k:end] = found[0].flip(0)
         if self.learns:
@@ -396,6 +399,7 @@ class Replay:
         z, value = evaluated(self.problem.field, 0, self.states[0])
         if self.values is not None:
             self.values[0] = value.detach()
+        self.gradients.check([value], [z])
         (found,) = self.gradients.of([value], [g], [z])
         return torch.zeros_like(g) if found is None else found
 
@@ -602,7 +606,9 @@ class StochasticReplay:
         if self.learns:
             self.values.append([value.detach() for value in made.values])
         inputs = [*carry, *past[:1], *shared, *([] if self.of_noise is None else [noise])]
-        parts = self.gradients.of(*self._outputs(made, first, last, g, of_carry, later), inputs)
+        outputs, grads = self._outputs(made, first, last, g, of_carry, later)
+        self.gradients.check(outputs, inputs)
+        parts = self.gradients.of(outputs, grads, inputs)
         found = (torch.zeros_like(each) if part is None else part for part, each in zip(parts, inputs, strict=True))
         mine = [next(found) for _ in carry]
         of_rows = next(found) if rows is not None else None
