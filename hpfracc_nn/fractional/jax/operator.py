@@ -22,7 +22,7 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional.boundary import boundary_of, difference, finish
 from hpfracc_nn.fractional.definitions import Definition, FourierMultiplier, family
 from hpfracc_nn.fractional.jax import kernels  # noqa: F401  registered on import
-from hpfracc_nn.fractional.jax.arrays import JAX, Array, assumed, check_known, computed_in, of_numpy, widest  # noqa: F401  part of this room
+from hpfracc_nn.fractional.jax.arrays import JAX, Array, assumed, check_known, computed_in, of_numpy, widest  # noqa: F401  texts over all frameworks call these as `operator.name`
 from hpfracc_nn.fractional.jax.definitions import alpha_shape, checked_alpha, floating_alpha, within
 from hpfracc_nn.fractional.jax.float64 import in_float64
 from hpfracc_nn.fractional.jax.kernels import in_parts
