@@ -20,7 +20,7 @@ from hpfracc_nn.fractional.namespace import NUMPY
 
 def column(definition: Definition, n: int) -> np.ndarray:
     """Return the weights of a definition for undifferenced data, float64 [n]."""
-    return np.ravel(definition.stencil(n, 1.0, NUMPY, differences=0).left)
+    return np.ravel(definition.stencil(n, 1.0, NUMPY, differences=0).weights)
 
 
 def paddings(n: int) -> list[int]:

@@ -144,7 +144,7 @@ def peer_calls(x: np.ndarray) -> dict[str, tuple[Definition, Call]]:
 
 def l1_weights(n: int) -> np.ndarray:
     """Return the weights of the l1 scheme on first differences, float64 [n]."""
-    return np.ravel(Caputo(0.5, "l1").stencil(n, 1.0, NUMPY, differences=1).left)
+    return np.ravel(Caputo(0.5, "l1").stencil(n, 1.0, NUMPY, differences=1).weights)
 
 
 def caputo_loop(weights: np.ndarray, x: np.ndarray) -> np.ndarray:

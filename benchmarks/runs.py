@@ -35,7 +35,12 @@ REPORTED = ("--cells", "report")
 RUNS = (
     Run("product", ("floors",), 420, ("--group", "floors")),
     Run("sde", ("sde-classical", "sde-volterra", "sde-gradient", "sde-memory"), 420, REPORTED),
-    Run("solvers", ("solvers-loop", "solvers-steps", "solvers-peers", "solvers-adjoint"), 200, REPORTED),
+    Run(
+        "solvers",
+        ("solvers-loop", "solvers-steps", "solvers-peers", "solvers-adjoint", "solvers-schemes"),
+        200,
+        REPORTED,
+    ),
     Run("estimate", ("estimate-float32-1",), 180),
     Run("dispatch", ("dispatch",), 60),
     Run("imports", ("imports",), 60),

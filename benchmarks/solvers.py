@@ -4,7 +4,8 @@
 
 Groups: `loop` (each history against a plain loop that adds up a preallocated history by one product a step), `steps`
 (time per step of `Exponentials` against the length), `peers` (torchfde and pycaputo, where they are installed),
-`adjoint` (forward and backward, against plain backpropagation). All by default. D^0.5 y = -y, y(0) = 1 on [0, 1],
+`adjoint` (forward and backward, against plain backpropagation), `schemes` (three schemes on a network, forward and with
+the backward pass, for states of several sizes). All by default. But for `schemes`: D^0.5 y = -y, y(0) = 1 on [0, 1],
 float64, one thread, predictor_corrector. Medians of interleaved rounds in one process.
 """
 
@@ -228,11 +229,63 @@ def fill_adjoint(table: Table, allocator: str, cells: Cells) -> None:
         )
 
 
+def schemes_table(cells: Cells) -> Table:
+    return Table(
+        "solvers-schemes",
+        f"A network d-16-d on a batch of d numbers each, float32, one thread, {machine()}. Milliseconds.",
+        {
+            "scheme": ("scheme", ""),
+            "batch": ("batch", ""),
+            "width": ("d", ""),
+            "n": ("steps", ""),
+            "forward": ("forward", ".4g"),
+            "both": ("forward and backward", ".4g"),
+            "rounds": ("rounds", ""),
+        },
+    )
+
+
+def autonomous(net: torch.nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda t, y: net(y)
+
+
+def fill_schemes(table: Table, allocator: str, cells: Cells) -> None:
+    n = 20 if cells.is_quick else 200
+    times = torch.linspace(0, 1, n + 1)
+    for batch, width in ((1, 8),) if cells.is_quick else ((1, 8), (16, 4), (256, 16)):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(width, 16), torch.nn.Tanh(), torch.nn.Linear(16, width))
+        y0 = torch.randn(batch, width)
+        for scheme in ("rectangle", "predictor_corrector", "trapezoid"):
+            if scheme == "trapezoid" and batch * width > 64:
+                continue  # its equation is the cost, not what is around it
+            solve = partial(fdeint, autonomous(net), y0, times, ALPHA, scheme=scheme)
+
+            def forward(solve: Callable[[], Tensor] = solve) -> None:
+                with torch.no_grad():
+                    solve()
+
+            def both(solve: Callable[[], Tensor] = solve) -> None:
+                solve()[-1].square().sum().backward()
+
+            found = interleaved({"forward": forward, "both": both}, ROUNDS[cells])
+            table.add(
+                scheme=scheme,
+                batch=batch,
+                width=width,
+                n=n,
+                forward=1e3 * found["forward"],
+                both=1e3 * found["both"],
+                rounds=found.rounds,
+            )
+
+
 GROUPS = {
     "loop": Group(loop_table, fill_loop),
     "steps": Group(steps_table, fill_steps),
     "peers": Group(peers_table, fill_peers),
     "adjoint": Group(adjoint_table, fill_adjoint),
+    "schemes": Group(schemes_table, fill_schemes),
 }
 
 

@@ -17,7 +17,7 @@ def as_float(value: Any) -> float | None:
     """Return a real number as a float, an infinite one where it is too large for that; None where it is none."""
     if type(value) is float:
         return value
-    if isinstance(value, bool) or not isinstance(value, Real):
+    if type(value) is not int and (isinstance(value, bool) or not isinstance(value, Real)):
         return None
     try:
         return float(value)
@@ -73,7 +73,11 @@ def positive_step(owner: str, dt: Any) -> float:
 
 
 def _of_array(owner: str, dt: Any) -> float | None:
-    """Return a real number of the array API as a float, None where it is none, or raise where it has no value yet."""
+    """Return a step `dt` that is an array without axes as a float, or None where it is no real number.
+
+    While a function is traced, an array may have no value yet; that raises TypeError, which names the public function
+    `owner`.
+    """
     if dt.shape != () or dt.dtype.kind in "bcmMOSU":
         return None
     try:

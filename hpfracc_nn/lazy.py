@@ -101,7 +101,7 @@ def exports(package: str) -> dict[str, tuple[str, str]]:
 
 
 def _imports(package: str) -> Iterator[ast.ImportFrom]:
-    """Yield the imports below `if TYPE_CHECKING:`."""
+    """Yield the `from ... import ...` statements below `if TYPE_CHECKING:` in the source of a package, or raise."""
     spec = sys.modules[package].__spec__ if package in sys.modules else find_spec(package)
     source = getattr(getattr(spec, "loader", None), "get_source", lambda name: None)(package)
     if source is None:
@@ -112,7 +112,13 @@ def _imports(package: str) -> Iterator[ast.ImportFrom]:
 
 
 def _imported(package: str, module: str, name: str) -> Any:
-    """Return what `from module import name` binds."""
+    """Return what `from module import name` binds.
+
+    Args:
+        package: The package that `name` is looked up in, whose own modules are imported.
+        module: Where it is from, which may be the package itself.
+        name: What is imported.
+    """
     if module == package:  # a module of its own; looked for as an attribute it would be looked for here again
         return import_module(f"{package}.{name}")
     return getattr(__import__(module, fromlist=[name]), name)

@@ -65,7 +65,7 @@ def weights_of(channels: int, short: bool, dtype: torch.dtype) -> tuple[StateSpa
     alpha: Any = 0.6 if channels == 1 else tuple(np.linspace(0.2, 0.9, channels))
     length = 16 if short else LONGEST
     weights = Weights(Caputo(alpha), length, 1.0, dtype, torch.device("cpu"))
-    return weights.chunks(16), np.asarray(weights.stencil.left).reshape(channels, length)
+    return weights.chunks(16), np.asarray(weights.stencil.weights).reshape(channels, length)
 
 
 class Operator:

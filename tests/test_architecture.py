@@ -23,11 +23,12 @@ FILES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.r
 # "" is hpfracc_nn/__init__.py.
 ARROWS = {
     "errors": set(),
+    "forks": set(),
     "lazy": set(),
     "installed": set(),
-    "selection": {"errors"},
+    "selection": {"errors", "forks"},
     "labelled": {"errors"},
-    "fractional": {"errors", "labelled", "lazy", "selection"},
+    "fractional": {"errors", "forks", "labelled", "lazy", "selection"},
     "solvers": {"errors", "lazy", "selection", "fractional"},
     "analytics": {"errors", "lazy", "selection"},
     "series": {"errors", "labelled", "lazy", "fractional"},
@@ -42,8 +43,8 @@ ARROWS = {
     "training": {"errors", "lazy", "selection", "fractional", "layers", "solvers", "analytics"},
     "preprocessing": {"errors", "labelled", "lazy", "fractional"},
     "data": {"", "errors", "lazy", "selection", "fractional", "layers", "series", "solvers", "training"},
-    "commands": {"errors", "selection", "analytics"},
-    "cli": {"", "commands", "errors", "selection", "fractional", "layers", "solvers", "training", "data"},
+    "commands": {"", "analytics", "errors", "selection", "fractional", "training", "data"},
+    "cli": {"commands"},
     "__main__": {"cli"},
     "jax": {"errors", "lazy", "selection", "fractional", "layers", "solvers", "training", "data"},
     "": {
@@ -65,10 +66,10 @@ ARROWS = {
 # Third party -> the files that may import it, also inside a function. `*` crosses folders.
 HANDED_TO_JAX = "*/torch/*kernels/xla*.py"  # what hands a torch tensor to XLA computes with JAX's own products
 JAX_FILES = ("jax/*", "*/jax/*", "*/jax.py", "flax/*", "*/flax/*", "*/flax.py")
-TOPS = ("data/*", "cli.py", "training/*")
+TOPS = ("data/*", "training/*")
 THIRD_PARTY = {
     "numpy": ("*",),
-    "scipy": ("fractional/*", "series/*", "layers/*", "solvers/*", "training/*", "data/*", "cli.py"),
+    "scipy": ("fractional/*", "series/*", "layers/*", "solvers/*", "training/*", "data/*"),
     "filelock": ("selection/*",),
     "platformdirs": ("selection/*",),
     "opentelemetry": ("selection/observe/telemetry.py",),
@@ -82,8 +83,8 @@ THIRD_PARTY = {
     "llvmlite": ("fractional/numba/*",),
     "cupy": ("*/torch/*kernels/cuda_*.py",),
     "lightning": ("training/*",),
-    "typer": ("cli.py", "commands.py"),
-    "rich": ("cli.py", "commands.py", "training/*"),
+    "typer": ("commands.py",),
+    "rich": ("commands.py", "training/*"),
     "matplotlib": (*TOPS, "analytics/*"),
     "pandas": (*TOPS, "analytics/*", "series/*"),
     "arch": TOPS,
@@ -274,7 +275,7 @@ KEEPS = [
         "layers/flax/fractional.py",
         "import flax, hpfracc_nn.fractional.jax",
     ),
-    (forbidden_imports, "cli.py", "import typer\nimport hpfracc_nn\nfrom hpfracc_nn import data"),
+    (forbidden_imports, "commands.py", "import typer\nimport hpfracc_nn\nfrom hpfracc_nn import data"),
     (forbidden_imports, "__init__.py", "from hpfracc_nn.layers.torch.fractional import FractionalLayer"),
     (broad_excepts, "selection/fallback.py", "try:\n    pass\nexcept Exception:\n    raise"),
     (broad_excepts, "fractional/exact.py", "try:\n    pass\nexcept (ValueError, TypeError):\n    raise"),

@@ -70,7 +70,7 @@ def matrices(framework: str, stencil: Stencil) -> tuple[np.ndarray, np.ndarray]:
     """Return the matrix of the operator, and that of its transpose, of unit vectors side by side."""
     n, columns = stencil.n, columns_of(stencil)
     b: Boundary = boundary_of(stencil, None if columns is None else array(framework, columns))
-    left = array(framework, toeplitz(n, tuple(np.reshape(stencil.left, n))))
+    left = array(framework, toeplitz(n, tuple(np.reshape(stencil.weights, n))))
     units = array(framework, np.eye(n).reshape(1, 1, n, n))
     xp = namespace(units)
     d = boundary.difference(units, b)
@@ -83,13 +83,13 @@ def written(framework: str, stencil: Stencil) -> tuple[np.ndarray, np.ndarray]:
     """Return the same, by what writes into arrays: padded, and with samples side by side or each signal by itself."""
     n, columns = stencil.n, columns_of(stencil)
     b: Boundary = boundary_of(stencil, None if columns is None else array(framework, columns))
-    left, units = toeplitz(n, tuple(np.reshape(stencil.left, n))), np.eye(n)
+    left, units = toeplitz(n, tuple(np.reshape(stencil.weights, n))), np.eye(n)
     x, d, gx = (array(framework, np.full((n, 1, n, 1), np.nan)) for _ in range(3))
     x[...] = array(framework, units[:, None, :, None])
-    boundary.difference_into(x, d, b)
+    boundary.difference_into(x, d, b, namespace(x))
     y = boundary.finish(array(framework, (left @ np.asarray(d)[:, 0, :, 0].T).T[:, None, :, None]), x, d, b)
     padded = array(framework, np.full((1, 1, n + 3, n), np.nan))
-    boundary.difference_into(array(framework, units[None, None]), padded, b)
+    boundary.difference_into(array(framework, units[None, None]), padded, b, namespace(padded))
     np.testing.assert_array_equal(np.asarray(padded)[0, 0, :n], np.asarray(d)[:, 0, :, 0].T)
     boundary.transposed_into(array(framework, np.ascontiguousarray((left.T @ units).T[:, None, :, None])), x, gx, b)
     return np.asarray(y)[:, 0, :, 0].T, np.asarray(gx)[:, 0, :, 0].T
@@ -98,7 +98,7 @@ def written(framework: str, stencil: Stencil) -> tuple[np.ndarray, np.ndarray]:
 def assert_is_the_matrix(framework: str, stencil: Stencil) -> None:
     dense = replace(stencil, side="left").as_matrix().reshape(stencil.n, stencil.n)
     # Every entry is a sum of n weights at most, times coefficients of a few units, and k S of n.
-    size = np.abs(dense).max() + np.abs(stencil.left).max()
+    size = np.abs(dense).max() + np.abs(stencil.weights).max()
     made = [matrices(framework, stencil)] + ([] if framework == "jax" else [written(framework, stencil)])
     for found, wanted in ((each[i], (dense, dense.T)[i]) for each in made for i in (0, 1)):
         np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-15 * stencil.n**2 * 4 * size)

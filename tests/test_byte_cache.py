@@ -217,7 +217,7 @@ def test_a_child_makes_weights_though_another_thread_was_at_the_cache() -> None:
     if child == 0:
         status = 1
         try:
-            found = numpy_weights_of(fnn.Caputo(0.7123), 50, 1.0, np.dtype("float64")).column
+            found = numpy_weights_of(fnn.Caputo(0.7123), 50, 1.0, np.dtype("float64")).column()
             status = 0 if np.isfinite(found.weights).all() else 2
         finally:
             os._exit(status)

@@ -10,8 +10,8 @@ import torch
 
 from hpfracc_nn import FractionalLayer, GrunwaldLetnikov, HadamardIntegral, RiemannLiouvilleIntegral, Riesz, derivative
 from hpfracc_nn.fractional import DEFINITIONS
+from hpfracc_nn.fractional.exponentials import TOLERANCES
 from hpfracc_nn.fractional.namespace import NUMPY
-from hpfracc_nn.fractional.schemes.exponentials import TOLERANCES
 from hpfracc_nn.fractional.stencil import slope_row
 
 jax = pytest.importorskip("jax")
@@ -63,7 +63,7 @@ def absolute(definition, x, channel, dt):
         m = stencil.differences
         d = np.cumsum(u, -1) if m < 0 else np.diff(np.pad(u, ((0, 0), (m, 0))), m)
         lag = np.subtract.outer(np.arange(stencil.n), np.arange(stencil.n))
-        weights = np.where(lag >= 0, np.abs(stencil.left[channel])[np.maximum(lag, 0)], 0)
+        weights = np.where(lag >= 0, np.abs(stencil.weights[channel])[np.maximum(lag, 0)], 0)
         sums.append((np.abs(d) @ weights.T).max())
     return max(sums)
 

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from hpfracc_nn import cli, data
+from hpfracc_nn import cli, commands, data
 from hpfracc_nn.selection import BackendManager, Settings
 from hpfracc_nn.selection import manager as managers
 from hpfracc_nn.selection.registry import find_spec
@@ -85,7 +85,7 @@ def test_info_shows_settings_environment_and_memory(monkeypatch):
     monkeypatch.delenv("JAX_PLATFORM_NAME", raising=False)
     monkeypatch.setenv("HPFRACC_DISABLE_NUMBA", "1")
     settings = Settings(memory_limit="1GiB", objective={"memory": 0.5, "latency": 1}, offload=["cuda:0", "cuda:1"])
-    monkeypatch.setattr(cli, "default_manager", lambda: BackendManager(settings))
+    monkeypatch.setattr(commands, "default_manager", lambda: BackendManager(settings))
     lines = run("info").output.splitlines()
     for line in (
         "memory_limit=1GiB",
@@ -104,7 +104,7 @@ def test_info_shows_settings_environment_and_memory(monkeypatch):
 @needs_torch
 def test_info_says_why_a_kernel_is_left_out(monkeypatch):
     manager = BackendManager(Settings(disabled=frozenset({"torch/dense"}), force_algorithm="dense"))
-    monkeypatch.setattr(cli, "default_manager", lambda: manager)
+    monkeypatch.setattr(commands, "default_manager", lambda: manager)
     lines = [line.split(maxsplit=1) for line in run("info").output.splitlines() if line[:2] == "  "]
     said = {line[0]: line[1] for line in lines}
     assert said["torch/dense"] == "disabled"

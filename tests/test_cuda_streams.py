@@ -47,7 +47,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuda]:
 
 def forget_all() -> None:
     forget()
-    tables.forget()
+    tables.CACHE.clear()
     made: tuple[Any, ...] = directions._weights_on, directions._fading_on
     for each in made:
         each.forget()

@@ -19,8 +19,8 @@ import torch
 
 from hpfracc_nn.fractional import DEFINITIONS, Caputo, Definition, Riesz, derivative, exact
 from hpfracc_nn.fractional.exact import power
+from hpfracc_nn.fractional.exponentials import exponentials, tolerance
 from hpfracc_nn.fractional.namespace import NUMPY
-from hpfracc_nn.fractional.schemes.exponentials import exponentials, tolerance
 from hpfracc_nn.fractional.torch.weights import Weights
 from tests.definition_cases import ALL, NEW, VARIANTS, only_the_first_of_each_kind_is_fast, over, within
 from tests.memories import REFERENCES, WEIGHTS
@@ -52,6 +52,14 @@ AS_OTHERS = {
     "hadamard_integral": "riemann_liouville_integral",
 }
 with_powers = over({case: found for case, found in ALL.items() if found[0] is not Riesz})
+
+
+def test_names_of_before_warn_or_are_refused() -> None:
+    stencil = Caputo(0.5).stencil(4, 1.0, NUMPY)
+    with pytest.warns(DeprecationWarning, match=r"Stencil\.weights"):
+        assert stencil.left is stencil.weights
+    with pytest.raises(TypeError, match=r"Own\._left: needs the name _weights; rename the method\."):
+        type("Own", (Caputo,), {"_left": lambda self: None})
 
 
 @every_definition
@@ -237,7 +245,7 @@ def test_tables_give_the_weights_of_the_formula(kind: type[Definition], options:
         # bdf2's starting column is a small difference of powers up to n**2
         for got, wanted, size in (
             (one.column().weights, other.column().weights, 1e-13 * first),
-            (one.columns(), other.columns(), 8 * EPS * n**2 * first),
+            (one.boundary_columns(), other.boundary_columns(), 8 * EPS * n**2 * first),
         ):
             if wanted is not None:
                 assert got is not None

@@ -6,6 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 
+from hpfracc_nn.fractional import exponentials as fits
 from hpfracc_nn.fractional.definitions import (
     Caputo,
     CaputoFabrizio,
@@ -13,9 +14,7 @@ from hpfracc_nn.fractional.definitions import (
     RiemannLiouvilleIntegral,
     TemperedCaputo,
 )
-from hpfracc_nn.fractional.namespace import NUMPY
-from hpfracc_nn.fractional.schemes import exponentials as fits
-from hpfracc_nn.fractional.schemes.exponentials import (
+from hpfracc_nn.fractional.exponentials import (
     FITS,
     POWER_TOLERANCES,
     _quotient,
@@ -25,6 +24,7 @@ from hpfracc_nn.fractional.schemes.exponentials import (
     power_nodes,
     tolerance,
 )
+from hpfracc_nn.fractional.namespace import NUMPY
 
 every_fit = pytest.mark.parametrize("fit", FITS.values(), ids=FITS)
 LENGTHS = (128, 4096)

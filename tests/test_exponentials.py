@@ -5,16 +5,16 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from hpfracc_nn.fractional import exponentials as fits
 from hpfracc_nn.fractional.definitions import (
     Caputo,
     Definition,
     GrunwaldLetnikov,
     RiemannLiouvilleIntegral,
 )
+from hpfracc_nn.fractional.exponentials import exponentials, nodes, tolerance
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.numba import kernel as numba_kernel
-from hpfracc_nn.fractional.schemes import exponentials as fits
-from hpfracc_nn.fractional.schemes.exponentials import exponentials, nodes, tolerance
 from tests.definition_cases import CLASSICAL
 
 FIXED = (0.0, 0.02, 0.25, 0.26, 0.5, 0.9, 1.02, 1.24, 1.9, 2.0)

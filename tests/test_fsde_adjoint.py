@@ -59,6 +59,12 @@ def test_it_is_for_every_number_of_steps(n_steps, alpha):
     assert_same(gradients(Network(), True, **options), gradients(Network(), False, **options))
 
 
+@pytest.mark.parametrize("weights", VOLTERRA_WEIGHTS)
+def test_it_is_for_a_last_block_of_one_step(weights):
+    options = {"n_steps": 128, "alpha": 0.7, "weights": weights}
+    assert_same(gradients(Network(), True, **options), gradients(Network(), False, **options))
+
+
 @pytest.mark.parametrize("alpha", [None, 0.7])
 @pytest.mark.parametrize("ts", [[0.0, 0.3, 1.2], [0.0, 1.2], [0.0, 0.01, 1.2]], ids=str)
 def test_it_is_where_few_of_the_states_are_returned(ts, alpha):

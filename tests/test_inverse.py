@@ -11,7 +11,7 @@ import hpfracc_nn as fnn
 from hpfracc_nn.fractional import Caputo, GrunwaldLetnikov, RiemannLiouville, RiemannLiouvilleIntegral, exact
 from hpfracc_nn.fractional.inverse import SOLVABLE, inverse_of
 from hpfracc_nn.fractional.namespace import NUMPY
-from hpfracc_nn.fractional.stencil import columns, reciprocal, slope_row
+from hpfracc_nn.fractional.stencil import inverse_columns, reciprocal, slope_row
 
 DT = 0.1
 SCHEMES = [(kind, scheme) for kind in SOLVABLE for scheme in kind.schemes]
@@ -85,7 +85,7 @@ def _slope(alpha, slope):
 @pytest.mark.parametrize("alpha", [-0.5, 0.3, 1.7])
 def test_the_inverse_of_grunwalds_filter_is_that_of_the_opposite_order(alpha):
     inverse = inverse_of("test", GrunwaldLetnikov(alpha)).stencil(2000, 1.0, NUMPY)
-    column = np.cumsum(inverse.left) if inverse.differences < 0 else inverse.left
+    column = np.cumsum(inverse.weights) if inverse.differences < 0 else inverse.weights
     lags = np.array([0, 1, 2, 17, 1999])
     with mpmath.workdps(30):  # -alpha is below the least order for alpha = 1.7
         wanted = [float(mpmath.binomial(mpmath.mpf(alpha) + k - 1, k)) for k in lags.tolist()]
@@ -118,7 +118,7 @@ def test_long_series_cost_no_digits():
 
 
 def test_columns_are_kept_by_value():
-    kept = columns(Caputo(1.5, "bdf2").stencil(30, DT, NUMPY), NUMPY)
+    kept = inverse_columns(Caputo(1.5, "bdf2").stencil(30, DT, NUMPY), NUMPY)
     assert kept.nbytes > 0
     assert kept.start is not None
 

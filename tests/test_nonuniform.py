@@ -10,11 +10,11 @@ import pytest
 
 import hpfracc_nn as fnn
 from hpfracc_nn.fractional import DEFINITIONS, SCHEMES, Caputo, RiemannLiouville, RiemannLiouvilleIntegral, exact
+from hpfracc_nn.fractional.exponentials import POWER_TOLERANCES, power_nodes
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.product_integration import LENGTH, OP, cellwise, fixed_weights, workload
 from hpfracc_nn.fractional.sample_times import Times
 from hpfracc_nn.fractional.schemes.cells import moments
-from hpfracc_nn.fractional.schemes.exponentials import POWER_TOLERANCES, power_nodes
 from hpfracc_nn.selection import BackendManager, Settings, kernels
 
 ANY_TIMES = [

@@ -73,7 +73,7 @@ def assert_is_the_matrix(kernel: Kernel, definition: Definition, n: int, batch: 
     form, b = prepared(kernel, definition, n)
     x, g = signals(batch, channels, n, width)
     y, gx = both_ways(kernel, form, b, x, g)
-    m, left = matrix(definition, n).reshape(channels, n, n), definition.stencil(n, DT, NUMPY).left
+    m, left = matrix(definition, n).reshape(channels, n, n), definition.stencil(n, DT, NUMPY).weights
     # as large as the samples' differences get on their way: k S, summed by weights up to n
     bound = TOLERANCE * 3 * n * (np.abs(m).sum(axis=2).max() + np.abs(left).max()) * np.abs(x).max()
     np.testing.assert_allclose(y, np.einsum("cij,bcjw->bciw", m, x), rtol=0, atol=bound)
@@ -146,7 +146,7 @@ def test_weights_of_any_unit_of_time_are_kept(kernel: Kernel) -> None:
 
 def test_only_a_small_matrix_is_kept() -> None:
     n = int((MATRIX_KEPT // 8) ** 0.5)
-    small, large = (weights_of(Caputo(0.5), size, DT, np.dtype("float64")).column for size in (n, n + 1))
+    small, large = (weights_of(Caputo(0.5), size, DT, np.dtype("float64")).column() for size in (n, n + 1))
     assert small.matrix is small.matrix
     assert large.matrix is not large.matrix
 

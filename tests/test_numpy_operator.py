@@ -372,7 +372,7 @@ def test_a_child_that_is_forked_while_a_thread_makes_weights_can_make_its_own():
         return np.ones(lags.shape)
 
     def made(column):
-        return fnn.Stencil(3, column, differences=0, subtract=False).left.sum()
+        return fnn.Stencil(3, column, differences=0, subtract=False).weights.sum()
 
     thread = threading.Thread(target=made, args=(held,))
     thread.start()

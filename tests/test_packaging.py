@@ -38,8 +38,8 @@ def test_the_promised_extras_are_the_declared_ones():
     assert set(EXTRAS) == PROMISED
 
 
-def test_the_first_page_says_what_each_extra_is_for():
-    rows = re.findall(r"^\| (`.*?) \|", (ROOT / "docs" / "index.md").read_text("utf-8"), re.MULTILINE)
+def test_the_page_on_installation_says_what_each_extra_is_for():
+    rows = re.findall(r"^\| (`.*?) \|", (ROOT / "docs" / "installation.md").read_text("utf-8"), re.MULTILINE)
     assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == PROMISED
 
 

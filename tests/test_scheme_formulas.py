@@ -6,8 +6,9 @@ import math
 import numpy as np
 import pytest
 
-from hpfracc_nn.fractional import DEFINITIONS, SCHEMES, GrunwaldLetnikov, RiemannLiouvilleIntegral, Riesz, exact
+from hpfracc_nn.fractional import DEFINITIONS, SCHEMES, Caputo, GrunwaldLetnikov, RiemannLiouvilleIntegral, Riesz, exact
 from hpfracc_nn.fractional.namespace import NUMPY
+from hpfracc_nn.fractional.schemes.cells import constant_block, linear_block
 from hpfracc_nn.fractional.schemes.powers import differences, multiply, power_weights
 
 TIMES = np.array([0.0, 0.5, 0.75, 1.75, 1.875, 4.0])  # exact in binary, and so are the sums below
@@ -132,3 +133,27 @@ def test_weights_of_lags_in_any_range_are_those_of_all_lags(lags):
     found = power_weights(alphas, np.array([0, *lags]), NUMPY, *polynomials)[:, 1:]
     assert found.shape == (2, len(lags))
     np.testing.assert_allclose(found, whole[:, np.array(lags, int)], rtol=1e-13)
+
+
+@pytest.mark.parametrize("cuts", [(0, 6), (0, 2, 5, 6)], ids=["whole", "parts"])
+def test_blocks_of_cells_integrate_what_they_say_is_on_a_cell(cuts):
+    """A right-hand side that is constant or linear, I^p t**k = Gamma(k + 1) / Gamma(k + 1 + p) t**(k + p)."""
+    p, rows, parts = np.array([0.4, 1.0]), range(TIMES.size), list(itertools.pairwise(cuts))
+    for block, exponents in ((constant_block, (0,)), (linear_block, (0, 1))):
+        weights = np.concatenate([block(p, TIMES, rows, range(*part), NUMPY) for part in parts], axis=-1)
+        for k in exponents:
+            wanted = [math.gamma(k + 1) / math.gamma(k + 1 + each) * TIMES ** (k + each) for each in p]
+            np.testing.assert_allclose(weights @ TIMES**k, wanted, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("definition", [Caputo(1.0, "bdf2"), GrunwaldLetnikov(-0.5)], ids=repr)
+def test_the_largest_error_falls_as_declared_where_two_rates_meet(definition):
+    """At alpha = 1 BDF2's first difference is Euler's; below 0 the order is still that of the differences."""
+    errors = []
+    for n_steps in (128, 256, 512):
+        t = np.linspace(0, 2, n_steps + 1)
+        wanted = sum(exact.power(t, k, definition) / math.factorial(k) for k in (1, 2, 3))
+        found = definition(t + t**2 / 2 + t**3 / 6, dt=2 / n_steps)
+        errors.append(np.abs(found - wanted)[1:].max())
+    for before, after in itertools.pairwise(errors):
+        assert math.log2(before / after) == pytest.approx(definition.uniform_accuracy(definition.alpha), abs=0.05)

@@ -132,6 +132,21 @@ def test_a_trial_runs_once_and_is_timed():
     assert last.kernel.name == DENSE
 
 
+def test_the_first_call_of_a_site_may_be_a_trial_and_its_next_one_runs_what_is_believed_to_be_best():
+    manager = learning()
+    for _ in range(100):  # until the budget allows a trial
+        site = manager.site("test_op", "torch")
+        plan, timed = call(site, times=CLOSE)
+        (present,) = site.in_use()
+        if plan.reason == "explore":
+            break
+        assert (present, plan.forwards) == (plan, 1)
+    assert (plan.kernel.name, plan.forwards, plan.trials, timed) == (DENSE, 1, 1, True)
+    assert (present.kernel.name, present.forwards, present.usage.left) == (FFT, 0, 1)
+    assert call(site, times=CLOSE)[0].reason != "prior"
+    assert sum(each.forwards for each in site.plans()) == 2
+
+
 def test_a_traced_call_is_never_a_trial_and_follows_what_was_measured():
     manager = learning()
     site = manager.site("test_op", "torch")

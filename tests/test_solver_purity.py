@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 from hpfracc_nn import FractionalLayer
-from hpfracc_nn.solvers import fdeint
+from hpfracc_nn.solvers import SDE, fdeint, fsdeint
 from tests.solver_cases import tensor
 
 TS = torch.linspace(0, 1, 11, dtype=torch.float64)
@@ -212,3 +212,129 @@ def test_what_f_carries_from_step_to_step_is_refused(scheme, n, makes_leaves):
     y = fdeint(f, torch.ones(2, dtype=torch.float64), torch.linspace(0, 1, n, dtype=torch.float64), 0.6, scheme=scheme)
     with pytest.raises(RuntimeError, match="adjoint=False"):
         y.sum().backward()
+
+
+class Remembering:
+    """-rate y and a half of what an evaluation before has returned, kept in one of several ways."""
+
+    def __init__(self, way, every=1, at=None):
+        self.rate = torch.tensor([0.7, -0.3], dtype=torch.float64, requires_grad=True)
+        self.way, self.every, self.at, self.calls = way, every, at, 0
+        self.last, self.values, self.options = None, [], {"last": None}
+        kept = None
+
+        def closure(value):
+            nonlocal kept
+            found, kept = kept, value
+            return found
+
+        self.closure = closure
+
+    def swapped(self, value):
+        """Return what was kept, and keep a value."""
+        if self.way == "closure":
+            return self.closure(value)
+        if self.way == "number":
+            found, self.last = self.last, float(value.detach().sum())
+        elif self.way == "attribute":
+            found, self.last = self.last, value
+        elif self.way == "entry":
+            found, self.options["last"] = self.options["last"], value
+        else:
+            found = self.values[-1] if self.values else None
+            self.values.append(value)
+        return found
+
+    def __call__(self, t, y):
+        value = -self.rate * y
+        if t == 0 or (self.at is not None and min(abs(self.at - float(t))) > 1e-9):
+            return value
+        self.calls += 1
+        if self.calls % self.every:
+            return value
+        before = self.swapped(value)
+        return value if before is None else value + 0.5 * before
+
+
+KEPT = pytest.mark.parametrize("way", ["attribute", "number", "closure", "entry", "list"])
+STEPS = pytest.mark.parametrize(
+    ("every", "n"), [(1, 5), (1, 400), (7, 400), (50, 400), (150, 400)], ids=lambda value: str(value)
+)
+
+
+@pytest.mark.sampled(4)
+@KEPT
+@STEPS
+@pytest.mark.parametrize("scheme", ["rectangle", "predictor_corrector", "trapezoid"])
+def test_a_memory_of_f_is_refused_wherever_it_lies(scheme, every, n, way):
+    f = Remembering(way, every)
+    y = fdeint(f, torch.ones(2, dtype=torch.float64), torch.linspace(0, 1, n, dtype=torch.float64), 0.6, scheme=scheme)
+    with pytest.raises(RuntimeError, match="adjoint=False"):
+        y.sum().backward()
+
+
+@pytest.mark.sampled(4)
+@KEPT
+@STEPS
+@pytest.mark.parametrize("alpha", [1.0, 0.8])
+@pytest.mark.parametrize("which", ["drift", "diffusion"])
+def test_a_memory_of_drift_or_diffusion_is_refused_wherever_it_lies(which, alpha, every, n, way):
+    f, plain = Remembering(way, every), lambda t, y: -0.5 * y
+    sde = SDE(f, plain, "diagonal") if which == "drift" else SDE(plain, f, "diagonal")
+    ts = torch.linspace(0, 1, n, dtype=torch.float64)
+    y = fsdeint(sde, torch.ones(2, dtype=torch.float64), ts, alpha=alpha, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(RuntimeError, match="adjoint=False"):
+        y.sum().backward()
+
+
+@KEPT
+@pytest.mark.parametrize("solver", ["rectangle", "predictor_corrector", "trapezoid", 1.0, 0.8])
+def test_a_memory_that_is_used_at_output_times_only_is_refused(solver, way):
+    ts, y0 = torch.linspace(0, 1, 5, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
+    f = Remembering(way, at=ts.numpy())
+    if isinstance(solver, str):
+        y = fdeint(f, y0, ts, 0.6, scheme=solver, n_steps=400)
+    else:
+        sde = SDE(f, lambda t, y: torch.full_like(y, 0.1), "additive")
+        y = fsdeint(sde, y0, ts, alpha=solver, dt=0.0025, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(RuntimeError, match="adjoint=False"):
+        y.sum().backward()
+
+
+@pytest.mark.parametrize("alpha", [None, 1.0, 0.8])
+def test_random_numbers_that_f_draws_after_the_first_step_are_refused(alpha):
+    rate = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+
+    def f(t, y):
+        return -rate * y if t == 0 else -rate * y * torch.rand((), dtype=torch.float64)
+
+    y0 = torch.ones(2, dtype=torch.float64)
+    if alpha is None:
+        y = fdeint(f, y0, TS, 0.6)
+    else:
+        y = fsdeint(SDE(f, lambda t, y: torch.ones_like(y), "additive"), y0, TS, alpha=alpha)
+    with pytest.raises(RuntimeError, match="adjoint=False"):
+        y.sum().backward()
+
+
+@pytest.mark.parametrize("alpha", [None, 1.0, 0.8])
+def test_a_count_of_calls_and_a_log_are_no_memory(alpha):
+    calls, log = 0, []
+
+    def f(t, y):
+        nonlocal calls
+        calls += 1
+        log.append((t, y))
+        return -RATE * y
+
+    def of(f):
+        y0 = torch.tensor([0.5, 0.2], dtype=torch.float64)
+        if alpha is None:
+            y = fdeint(f, y0, torch.linspace(0, 1, 200, dtype=torch.float64), 0.6)
+        else:
+            sde = SDE(f, lambda t, y: 0.1 * y, "diagonal")
+            ts = torch.linspace(0, 1, 200, dtype=torch.float64)
+            y = fsdeint(sde, y0, ts, alpha=alpha, generator=torch.Generator().manual_seed(0))
+        return torch.autograd.grad(y.sum(), RATE)[0]
+
+    assert torch.equal(of(f), of(lambda t, y: -RATE * y))

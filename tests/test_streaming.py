@@ -19,7 +19,7 @@ from hpfracc_nn.fractional.definitions import (
     RiemannLiouville,
     RiemannLiouvilleIntegral,
 )
-from hpfracc_nn.fractional.schemes.exponentials import exponentials
+from hpfracc_nn.fractional.exponentials import exponentials
 from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.fractional.torch.operator import apply
 from hpfracc_nn.fractional.torch.streaming import StreamState

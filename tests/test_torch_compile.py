@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import subprocess
@@ -154,18 +155,18 @@ class Scaled(fnn.Caputo):
     label: str | None = field(default=None, kw_only=True)
     is_twice: bool = field(default=False, kw_only=True)
 
-    def _left(self, alpha: Any, m: int, lags: np.ndarray, xp: Any) -> Any:
+    def _weights(self, alpha: Any, m: int, lags: np.ndarray, xp: Any) -> Any:
         (shift, name), *_ = self.shifts or ((0.0, ""),)
         assert type(self.count) is int
         assert type(name) is str
         factor = self.count + shift + len(name) + (0.5 if self.label is None else len(self.label))
-        return super()._left(alpha, m, lags, xp) * (factor * (1 + self.is_twice))
+        return super()._weights(alpha, m, lags, xp) * (factor * (1 + self.is_twice))
 
 
 @pytest.mark.parametrize("learns", [False, True], ids=["fixed", "learned"])
 @pytest.mark.parametrize(
     "options",
-    [{}, {"count": 3, "shifts": ((1e-17 + 0.1, 'a "b" \\'), None), "label": "two", "is_twice": True}],
+    [{}, {"count": 3, "shifts": ((1e-17 + 0.1, 'a "b" \\'), None), "label": "two\n\x01", "is_twice": True}],
     ids=["default", "own"],
 )
 def test_options_of_every_plain_type_are_part_of_the_graph(
@@ -185,6 +186,32 @@ def test_options_of_every_plain_type_are_part_of_the_graph(
         assert close(slope, other)
     program = torch.export.export(Called(call), (x, alpha), strict=False)
     assert close(program.module()(x, alpha), wanted)
+
+
+@pytest.mark.parametrize("label", ["", "a\tb\x00\x1f\x7f", '\u00e9 "\\', "nan, inf"])
+@pytest.mark.parametrize("shift", [math.inf, -math.inf, 1e-310, -0.0])
+def test_a_definition_is_the_same_after_its_json(monkeypatch: pytest.MonkeyPatch, label: str, shift: float) -> None:
+    monkeypatch.setitem(fnn.fractional.definitions.DEFINITIONS, "scaled", Scaled)
+    monkeypatch.setitem(custom_op._NAMES, Scaled, "scaled")
+    one = Scaled(0.4, label=label, shifts=((shift, ""), None))
+    text = custom_op.as_json(one, False)
+    assert text is not None
+    assert custom_op.from_json(text) == one
+    nothing = custom_op.as_json(Scaled(0.4, shifts=(math.nan,)), False)
+    assert nothing is not None
+    assert math.isnan(custom_op.from_json(nothing).options[1][0])
+
+
+@pytest.mark.parametrize("kind", [fnn.Caputo, fnn.RiemannLiouvilleIntegral])
+def test_a_sum_of_orders_is_part_of_the_graph(kind: type[fnn.Definition]) -> None:
+    definition = fnn.DistributedOrder(nodes=(0.3, 0.8), weights=(1.0, 2.0), kind=kind)
+    x = rand(2, 40).requires_grad_()
+    found, wanted = compiled(definition)(x), definition(x)
+    assert close(found, wanted)
+    gradient, other = (torch.autograd.grad(y.square().sum(), x)[0] for y in (found, wanted))
+    assert close(gradient, other)
+    program = torch.export.export(Called(definition), (x.detach(),), strict=False)
+    assert close(program.module()(x.detach()), wanted)
 
 
 class Called(nn.Module):

@@ -130,7 +130,7 @@ def test_the_gradient_is_that_of_the_alpha_of_the_call_where_another_kernel_stan
     manager: BackendManager, broken: Any, tabulated: bool, value: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An alpha without a gradient may be written to after the call: autograd saves nothing that it could check."""
-    tables.forget()
+    tables.CACHE.clear()
     if not tabulated:
         monkeypatch.setattr(tables, "_LARGEST", 1 << 10)
     expected = gradients(samples(), value, manager)[1]
@@ -142,7 +142,7 @@ def test_the_gradient_is_that_of_the_alpha_of_the_call_where_another_kernel_stan
     (found,) = torch.autograd.grad(y, x, torch.linspace(-1, 2, y.numel(), dtype=y.dtype).view(y.shape))
     assert manager.failures() == {kernel.name: {"RuntimeError": 1}}
     assert_close([found], [expected])
-    tables.forget()
+    tables.CACHE.clear()
 
 
 def test_the_slope_of_a_learned_order_falls_back_too(manager: BackendManager, broken: Any) -> None:

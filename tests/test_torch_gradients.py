@@ -248,8 +248,8 @@ def test_forward_and_backward_run_in_the_forced_kernel(forced: Forced, kind: Any
     learned = kind(alpha, bounds=(0, 1))
     assert counted(lambda: forced(x.detach(), kind(0.4)), []) == {"run": 1}
     assert counted(lambda: forced(x, kind(0.4)), [x]) == {"run": 1, "adjoint": 1}
-    assert counted(lambda: forced(x, learned), [x, alpha]) == {"run": 1, "adjoint": 1, "slope": 1}
-    assert counted(lambda: forced(x.detach(), learned), [alpha]) == {"run": 1, "slope": 1}
+    assert counted(lambda: forced(x, learned), [x, alpha]) == {"run": 1, "adjoint": 1, "derivative": 1}
+    assert counted(lambda: forced(x.detach(), learned), [alpha]) == {"run": 1, "derivative": 1}
     with torch.no_grad():
         assert counted(lambda: forced(x, learned), []) == {"run": 1}
 

@@ -80,7 +80,7 @@ def assert_is_the_matrix(forced: Forced, definition: Definition, shape: tuple[in
     assert y.is_contiguous()
     assert (y.cpu() - multiplied(dense, x, dim)).abs().max() <= bound, definition
     # The transpose has the weights' size too, but sums where the operator differences.
-    bound = TOLERANCE * n * float(dense.abs().max() + np.abs(stencil.left).max()) * float(g.abs().max())
+    bound = TOLERANCE * n * float(dense.abs().max() + np.abs(stencil.weights).max()) * float(g.abs().max())
     gx = backward_of(forced, x, g, definition, dim)
     assert (gx.cpu() - multiplied(dense.T, g, dim)).abs().max() <= bound, definition
 

@@ -66,7 +66,7 @@ def test_gradients_of_first_and_second_order(kind, scheme, kernel, bounds):
 
     before = kernel.calls.copy()
     assert torch.autograd.gradcheck(apply, (x, alpha), fast_mode=True, check_batched_grad=True)
-    assert {"run", "adjoint", "slope"} <= set(kernel.calls - before)
+    assert {"run", "adjoint", "derivative"} <= set(kernel.calls - before)
     assert torch.autograd.gradgradcheck(apply, (x, alpha), fast_mode=True)
 
 

@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 import hpfracc_nn as fnn
 from hpfracc_nn import Caputo, GrunwaldLetnikov
 from hpfracc_nn.fractional import tables
-from hpfracc_nn.fractional.torch.weights import Slopes, Weights
+from hpfracc_nn.fractional.torch.weights import WeightDerivatives, Weights
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch's own, in forward mode
 
@@ -44,7 +44,9 @@ def test_a_step_leaves_nothing_to_the_garbage_collector() -> None:
     try:
         for _ in range(3):
             layer(x).sum().backward()
-        assert not [each for each in gc.get_objects() if type(each) in (Weights, Slopes) and not each.is_fixed]
+        assert not [
+            each for each in gc.get_objects() if type(each) in (Weights, WeightDerivatives) and not each.is_fixed
+        ]
     finally:
         gc.enable()
 
@@ -54,7 +56,7 @@ def test_a_step_leaves_nothing_to_the_garbage_collector() -> None:
 def test_the_gradient_is_that_of_the_alpha_that_was_saved(
     kind: Any, create_graph: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tables.forget()
+    tables.CACHE.clear()
     monkeypatch.setattr(tables, "_LARGEST", 1 << 10)
     x, alpha = torch.randn(60, dtype=torch.float64), torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
 
@@ -67,7 +69,7 @@ def test_the_gradient_is_that_of_the_alpha_that_was_saved(
         return torch.autograd.grad(y.sum(), alpha, create_graph=create_graph)[0].detach()
 
     assert torch.equal(gradient(False), gradient(True))
-    tables.forget()
+    tables.CACHE.clear()
 
 
 def test_a_dual_gradient_has_its_tangent() -> None:

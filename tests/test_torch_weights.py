@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from hpfracc_nn.fractional import exponentials as fits
 from hpfracc_nn.fractional.definitions import Caputo, Definition
+from hpfracc_nn.fractional.exponentials import exponentials, tolerance
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.numba import kernel as numba_kernel
-from hpfracc_nn.fractional.schemes import exponentials as fits
-from hpfracc_nn.fractional.schemes.exponentials import exponentials, tolerance
 from hpfracc_nn.selection import BackendManager, Settings, Workload
 from tests.torch_cases import KERNELS, Forced, Refused, alphas_of, every_scheme, manager_for, stencil_of, unusable
 

@@ -21,9 +21,9 @@ from hpfracc_nn.fractional.definitions import (
     RiemannLiouvilleIntegral,
     family,
 )
+from hpfracc_nn.fractional.exponentials import tolerance
 from hpfracc_nn.fractional.linear import StateSpace
-from hpfracc_nn.fractional.schemes.exponentials import tolerance
-from hpfracc_nn.fractional.torch.weights import Columns, Weights
+from hpfracc_nn.fractional.torch.weights import Operators, Weights
 from tests.table_rounding import H, rounding
 from tests.torch_cases import DT, SCHEMES
 
@@ -104,15 +104,15 @@ def test_the_column_and_its_derivatives_are_those_of_the_formula(
     kind: type[Definition], scheme: str, bounds: tuple[float, float], n: int
 ) -> None:
     case, alpha = (kind, scheme, bounds), orders(bounds)
-    table = tables.column_table(family(kind(alpha, scheme, bounds)), n)
+    table = tables._column(family(kind(alpha, scheme, bounds)), n)
     got = derivatives(lambda a: weights(case, a, n, True).column().weights, alpha)
     wanted = differentiated(lambda a: weights(case, a, n, False).column().weights, alpha)
     assert_agree(got, wanted, 1e-12, noise_of(case, alpha, n, table))
 
 
-def tensors(of: Columns) -> list[Tensor]:
+def tensors(of: Operators) -> list[Tensor]:
     """Return all that kernels may ask for, as far as there are exponentials and columns."""
-    found, columns = [of.column().weights], of.columns()
+    found, columns = [of.column().weights], of.boundary_columns()
     if of.nodes is not None or of.n <= 16:
         chunks = of.chunks(16)
         found += [chunks.intra, chunks.C]
@@ -128,7 +128,7 @@ def test_slopes_are_the_weights_tangent_in_alpha(
 ) -> None:
     case, alpha = (kind, scheme, bounds), orders(bounds)
     value, wanted = tangent(lambda a: tensors(weights(case, a, n, tabulated)), alpha, torch.ones_like(alpha))
-    got = tensors(weights(case, alpha, n, tabulated).slopes(alpha))
+    got = tensors(weights(case, alpha, n, tabulated).derivatives(alpha))
     for one, other, size in zip(got, wanted, value, strict=True):
         # two orders of the same operations: a few roundings of what is added, the largest of the weights and slopes
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-11 * float(size.abs().amax() + other.abs().amax()))
@@ -138,11 +138,11 @@ def test_slopes_are_the_weights_tangent_in_alpha(
 def test_slopes_are_differentiable_where_gradients_are_on(tabulated: bool) -> None:
     case, alpha = (RiemannLiouville, "bdf2", (0, 1)), torch.tensor(0.4, dtype=torch.float64, requires_grad=True)
     _, _, wanted = derivatives(lambda a: weights(case, a, 40, True).column().weights, alpha.detach())
-    slopes = weights(case, alpha, 40, tabulated).slopes(alpha).column().weights
+    slopes = weights(case, alpha, 40, tabulated).derivatives(alpha).column().weights
     found = torch.stack([torch.autograd.grad(slope, alpha, retain_graph=True)[0] for slope in slopes[0]])
     torch.testing.assert_close(found, wanted[0], rtol=1e-8, atol=1e-9)  # torch's trigamma, as in `differentiated`
     with torch.no_grad():
-        assert not weights(case, alpha, 40, tabulated).slopes(alpha).column().weights.requires_grad
+        assert not weights(case, alpha, 40, tabulated).derivatives(alpha).column().weights.requires_grad
 
 
 @every_case
@@ -152,11 +152,11 @@ def test_boundary_columns_and_their_derivatives_are_those_of_the_formula(
     kind: type[Definition], scheme: str, bounds: tuple[float, float], n: int
 ) -> None:
     case, alpha = (kind, scheme, bounds), orders(bounds)
-    if weights(case, alpha, n, False).columns() is None:
-        assert weights(case, alpha, n, True).columns() is None
+    if weights(case, alpha, n, False).boundary_columns() is None:
+        assert weights(case, alpha, n, True).boundary_columns() is None
         return
-    got = derivatives(lambda a: weights(case, a, n, True).columns(), alpha)
-    wanted = differentiated(lambda a: weights(case, a, n, False).columns(), alpha)
+    got = derivatives(lambda a: weights(case, a, n, True).boundary_columns(), alpha)
+    wanted = differentiated(lambda a: weights(case, a, n, False).boundary_columns(), alpha)
     table = tables.boundary_table(family(kind(alpha, scheme, bounds)), n)
     assert_agree(got, wanted, 1e-12, noise_of(case, alpha, n, table, boundary=True))
 
@@ -186,7 +186,7 @@ def test_chunk_forms_and_their_derivatives_are_those_of_the_formula(
             continue  # wide bounds: no sum of exponentials to tolerance
         got = derivatives(partial(chunked, length=length), alpha)
         nodes = weights(case, alpha, n, True).nodes if n > length else None
-        table = tables.chunk_table(family(kind(alpha, scheme, bounds)), n, nodes, length)
+        table = tables._chunks(family(kind(alpha, scheme, bounds)), n, nodes, length)
         # The fit of the exponentials is as good as its tolerance says.
         assert_agree(got, wanted, max(1e-12, tolerance(n, "float64")), noise_of(case, alpha, n, table))
 
@@ -210,16 +210,16 @@ def test_gradients_reach_alpha_as_through_the_formula(
 def test_one_table_serves_every_step_and_every_dt() -> None:
     alpha, n = torch.tensor(0.4, dtype=torch.float64), 256
     key = family(Caputo(alpha, bounds=(0, 1)))
-    table = tables.column_table(key, n)
-    assert tables.column_table(family(Caputo(alpha + 0.1, bounds=(0, 1))), n) is table
-    assert tables.column_table(family(Caputo(alpha, bounds=(0, 0.9))), n) is not table
+    table = tables.weight_table(key, n, None, 0)
+    assert tables.weight_table(family(Caputo(alpha + 0.1, bounds=(0, 1))), n, None, 0) is table
+    assert tables.weight_table(family(Caputo(alpha, bounds=(0, 0.9))), n, None, 0) is not table
     one, other = (weights((Caputo, "l1_2", (0, 1)), alpha, n, True, dt).column().weights for dt in (1.0, 1e-3))
     torch.testing.assert_close(other, one * 1e-3**-0.4, rtol=1e-14, atol=0)
-    assert tables.column_table(key, n) is table
+    assert tables.weight_table(key, n, None, 0) is table
 
 
 def test_what_is_too_large_for_a_table_comes_from_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
-    tables.forget()
+    tables.CACHE.clear()
     monkeypatch.setattr(tables, "_LARGEST", 1 << 10)
     case, alpha = (RiemannLiouville, "bdf2", (1.0, 2.0)), orders((1, 2))
     one, other = weights(case, alpha, 77, True), weights(case, alpha, 77, False)
@@ -241,16 +241,16 @@ def test_a_series_that_does_not_converge_is_refused() -> None:
 
 
 def test_tables_stay_within_their_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    tables.forget()
-    monkeypatch.setattr(tables._CACHE, "limit", 1 << 20)
-    first = tables.column_table(family(Caputo(0.5, bounds=(0, 0.5))), 2000)
+    tables.CACHE.clear()
+    monkeypatch.setattr(tables.CACHE, "limit", 1 << 20)
+    first = tables.weight_table(family(Caputo(0.5, bounds=(0, 0.5))), 2000, None, 0)
     assert first is not None
-    assert len(tables._CACHE) == 1
-    assert tables._CACHE.size > first.coefficients.nbytes > (1 << 20) // 10
+    assert len(tables.CACHE) == 2  # and that of the boundary columns alone
+    assert tables.CACHE.size > first.coefficients.nbytes > (1 << 20) // 10
     for high in np.linspace(0.6, 0.9, 10):
-        tables.column_table(family(Caputo(0.5, bounds=(0, high))), 2000)
-        assert tables._CACHE.size <= 1 << 20
-    assert tables.column_table(family(Caputo(0.5, bounds=(0, 0.5))), 2000) is not first
+        tables.weight_table(family(Caputo(0.5, bounds=(0, high))), 2000, None, 0)
+        assert tables.CACHE.size <= 1 << 20
+    assert tables.weight_table(family(Caputo(0.5, bounds=(0, 0.5))), 2000, None, 0) is not first
 
 
 def test_an_alpha_far_outside_its_bounds_has_no_weights() -> None:

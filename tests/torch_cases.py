@@ -144,7 +144,7 @@ def magnitude(stencil: Stencil, x: Tensor, dim: int = -1) -> float:
     """
     data = x.detach().cpu().to(torch.float64).movedim(dim, -1).reshape(-1, 1, x.shape[dim], 1).numpy()
     d = difference(data, boundary_of(stencil))
-    size = np.linalg.norm(stencil.left, axis=-1).max() * np.linalg.norm(d, axis=2).max()
+    size = np.linalg.norm(stencil.weights, axis=-1).max() * np.linalg.norm(d, axis=2).max()
     for column in (stencil.start, stencil.analytic):
         if column is not None and column.size:
             size += np.abs(column).max() * max(np.abs(data).max(), np.abs(d).max())

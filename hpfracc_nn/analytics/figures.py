@@ -1,8 +1,12 @@
 """Plots of a history: which kernel where, how right the predictions were, who ran when, and what went wrong.
 
 Each function returns a matplotlib figure of its own, without pyplot: no state, no window; `figure.savefig(path)` writes
-it. A kernel has the same colour in all of them
-that are of one history; that of another one may have more kernels, and so other colours.
+it. A kernel has the same colour in all of them that are of one history; that of another one may have more kernels, and
+so other colours.
+
+A use is a plan with the number of its calls (`history.py`), a look the number of calls of each kernel up to a time, and
+an event a choice, a change of speed or a failure (`selection/observe/events.py`). A cell is a pair of rows and length
+n.
 """
 
 import importlib
@@ -262,7 +266,7 @@ def _legend(figure: Any, kernels: Iterable[str], colours: Mapping[str, Any]) -> 
 
 
 def _alike(uses: Sequence[Use]) -> list[Use]:
-    """Return those of the operation, place and gradient that were called most."""
+    """Return the uses of one operation on one device in one dtype, with or without gradient: those called most."""
     groups: dict[tuple, list[Use]] = {}
     for each in uses:
         work = each.workload
@@ -271,7 +275,10 @@ def _alike(uses: Sequence[Use]) -> list[Use]:
 
 
 def _cells(uses: Sequence[Use]) -> dict[Cell, Use]:
-    """Return what was called most at each size; a map of too many sizes has those of powers of two."""
+    """Return by size, (rows, n), the use that was called most.
+
+    Where a map would have too many sizes, they are rounded down to powers of two.
+    """
     sizes = [(each.workload.rows, each.workload.n) for each in uses]
     is_coarse = [len({size[axis] for size in sizes}) > MOST_CELLS for axis in (0, 1)]
     found: dict[Cell, Use] = {}
@@ -300,12 +307,15 @@ def _title(workload: Workload) -> str:
 
 
 def _label(text: str) -> str:
-    """Return text as matplotlib shows it: a dollar begins a formula, and what begins with an underscore is left out."""
+    """Return text escaped for matplotlib: `$` would begin a formula, and a label that begins with `_` is left out."""
     return printable(text).replace("$", r"\$").replace("_", " _", text.startswith("_"))
 
 
 def _shares(looks: Sequence[Look]) -> dict[str, list[float]]:
-    """Return the percentage of each kernel in the calls between two looks; as before where there were none."""
+    """Return by kernel its percentage of the calls between each look and the next.
+
+    Where there were no calls, it is that of the interval before. A kernel without calls is left out.
+    """
     kernels = {name for look in looks for _, name in look.uses}
     found: dict[str, list[float]] = {name: [] for name in kernels}
     for before, after in itertools.pairwise(looks):
@@ -321,7 +331,7 @@ def _count(look: Look, kernel: str) -> int:
 
 
 def _stairs(places: Sequence[float]) -> list[float]:
-    """Return both ends of each interval."""
+    """Return both ends of each interval between neighbours, as the x coordinates of a plot in steps."""
     return [end for pair in itertools.pairwise(places) for end in pair]
 
 
@@ -330,7 +340,10 @@ def _doubled(shares: Sequence[float]) -> list[float]:
 
 
 def _lanes(events: Sequence[Event]) -> tuple[list[str], int]:
-    """Return the kernels to show, the last one on top, and how many others there are."""
+    """Return the kernels that the plot has a line for, in reverse order of names, and how many others there are.
+
+    Those that failed are preferred, then those between which the choice changed, then those with most events.
+    """
     counts = Counter(each.kernel for each in events)
     failed = {each.kernel for each in events if isinstance(each, Failure | Quarantined | Defeat)}
     switches = [each for each in events if isinstance(each, Choice) and each.previous not in ("", each.kernel)]
@@ -344,7 +357,7 @@ def _left_out(count: int) -> str:
 
 
 def _mark(event: Event) -> tuple[str, str, str]:
-    """Return marker, colour and label of an event."""
+    """Return matplotlib's marker and colour, and the text of the legend, for an event."""
     match event:
         case Choice(reason="explore"):
             return ".", "0.5", "tried"

@@ -1,4 +1,7 @@
-"""What a manager remembers of its calls, as one value that can be kept in a file."""
+"""What a manager remembers of its calls, as one value that can be kept in a file.
+
+A look is the number of calls of each kernel up to a time. The file is JSON.
+"""
 
 import json
 import math
@@ -177,7 +180,12 @@ def _use(manager: BackendManager, plan: Plan) -> Use:
 def _timed_both_ways(
     workload: Workload, kernels: Mapping[str, dict[Direction, float]]
 ) -> dict[str, dict[Direction, float]]:
-    """Return the kernels that were timed forward and, where a gradient is wanted, backward."""
+    """Return the kernels that were timed in each direction that a workload has: forward and, with a gradient, backward.
+
+    Args:
+        workload: Says whether there is a gradient.
+        kernels: Seconds by direction, by kernel.
+    """
     passes = 1 + (workload.needs_gradient or workload.learns_weights)
     return {name: times for name, times in kernels.items() if len(times) == passes}
 
@@ -189,7 +197,7 @@ def _fastest(workload: Workload, kernels: Mapping[str, Mapping[Direction, float]
 
 
 def _workload(text: str) -> Workload:
-    """Return a workload of the key: the least sizes of its buckets."""
+    """Return the smallest workload that a key stands for; a key is the text by which wisdom files name workloads."""
     op, framework, device, dtype, _, shares, needs, learns, threads = (key := known_key(text)).group
     rows, n, width = (round(2**size) for size in key.features)
     return Workload(
@@ -208,7 +216,7 @@ def _workload(text: str) -> Workload:
 
 
 def _together(looks: Iterable[list[Look]]) -> tuple[Look, ...]:
-    """Return the looks of several managers as those of one: at each time the sum of what each had counted last."""
+    """Return the looks of several managers as those of one: at each time, the sum of each manager's last look."""
     every = [(look.time, number, look) for number, each in enumerate(looks) for look in each]
     last: dict[int, Look] = {}
     found = []
@@ -223,7 +231,7 @@ def _together(looks: Iterable[list[Look]]) -> tuple[Look, ...]:
 
 
 def _finite(value: Any) -> Any:
-    """Return what JSON has words for: null for a number that is none, or infinite."""
+    """Return a value to be written as JSON: None in place of each number in it that is NaN or infinite."""
     if isinstance(value, Mapping):
         return {name: _finite(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
@@ -232,10 +240,10 @@ def _finite(value: Any) -> Any:
 
 
 def _history(body: Any) -> History:
-    """Return the history that `save` took apart.
+    """Return the history that a JSON object written by `History.save` holds.
 
     Raises:
-        ValueError: It is none. So do KeyError, TypeError and AttributeError say.
+        ValueError: It holds none. KeyError, TypeError and AttributeError mean the same.
     """
     if body["schema"] != SCHEMA:
         raise ValueError(f"its schema is {body['schema']!r}, this version reads {SCHEMA}")
@@ -259,7 +267,12 @@ def _look(entry: dict[str, Any]) -> Look:
 
 
 def _made(kind: Callable[..., Any], entry: dict[str, Any]) -> Any:
-    """Return the value that `asdict` and `_finite` took apart."""
+    """Return the object of a class that an entry of the file was made from, by `asdict` and `_finite`.
+
+    Args:
+        kind: The class, such as `Use` or that of an event.
+        entry: Its fields by name, with None in place of numbers that are not finite.
+    """
     names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     if set(entry) != names:
         raise ValueError(f"{sorted(set(entry) ^ names)} are not the same")

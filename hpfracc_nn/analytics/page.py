@@ -100,7 +100,7 @@ def _png(figure: Any) -> bytes:
 
 
 def _tiled(pictures: Sequence[bytes]) -> bytes:
-    """Return the pictures in two columns."""
+    """Return four PNG images in two columns, as one PNG image."""
     image = importlib.import_module("matplotlib.image")
     made = importlib.import_module("matplotlib.figure").Figure(figsize=(2 * figures.SIZE[0], 2 * figures.SIZE[1]))
     made.subplots_adjust(0, 0, 1, 1, 0, 0)

@@ -167,7 +167,7 @@ def subdiffusion(
 
 
 def _decay(owner: str, t: Any, alpha: float, rate: float) -> np.ndarray:
-    """E_alpha(-rate t**alpha)."""
+    """Return `E_alpha(-rate t**alpha)` at the times t, or raise; `owner` is the public function, for messages."""
     return mittag_leffler(-rate * _checked_times(owner, t, alpha) ** alpha, alpha)  # type: ignore[no-any-return]
 
 

@@ -100,7 +100,7 @@ def read_column(path: str | os.PathLike[str], column: str) -> np.ndarray:
         reader = csv.reader(file, skipinitialspace=True, strict=True)
         try:
             header = next(reader, [])
-            place = _place(path, header, column)
+            place = _column_number(path, header, column)
             for fields in reader:
                 if fields:  # none in an empty line
                     where = f"{path}, line {reader.line_num}"
@@ -256,8 +256,14 @@ def _shipped_prices() -> Any:
     return sp500.load()
 
 
-def _place(path: str | os.PathLike[str], header: list[str], column: str) -> int:
-    """Return where a column stands."""
+def _column_number(path: str | os.PathLike[str], header: list[str], column: str) -> int:
+    """Return the number, from 0, of the column with the name `column`, or raise.
+
+    Args:
+        path: The file, for messages.
+        header: The names of its columns.
+        column: The one that is wanted.
+    """
     places = [place for place, name in enumerate(header) if name == column]
     if not places:
         known = ", ".join([*map(repr, header[:MOST_NAMED]), *["..."] * (len(header) > MOST_NAMED)]) or "none"

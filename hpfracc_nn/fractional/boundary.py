@@ -1,6 +1,6 @@
 """The two ends of the causal Toeplitz product, once for NumPy, PyTorch and JAX.
 
-    y = T(left) d(x) + sum over j of columns[j] * v_j(x),
+    y = T(weights) d(x) + sum over j of columns[j] * v_j(x),
 
 with d the differenced data and v_j their few boundary values: d[start], x(0) and S = dt x'(0), as far as there are
 columns for them. Differencing first keeps float32 right (see `stencil.py`). S is subtracted n times, so that no digit
@@ -8,7 +8,8 @@ of it may be lost: it comes from differences, in double precision where that is 
 
 `difference`, `finish` and `transposed` are pure and linear, and every transform of a framework follows them.
 `difference_into` and `transposed_into` write into arrays of NumPy or PyTorch, one pass for each difference: new memory
-takes longer than the arithmetic. Arrays are [batch, channels, n, width].
+takes longer than the arithmetic. Arrays are [batch, channels, n, width]: x samples, g what a transpose is applied to,
+and b the `Boundary`.
 """
 
 from __future__ import annotations
@@ -48,6 +49,12 @@ class Boundary:
     ahead: int
     columns: Array | None = None
     dtype: Any = None
+
+    def with_columns(self, columns: Array | None) -> Boundary:
+        """Return the same with columns, which this has none of; what was computed here is kept."""
+        found = object.__new__(Boundary)
+        found.__dict__ = {**self.__dict__, "columns": columns}
+        return found
 
     @property
     def nbytes(self) -> int:
@@ -176,9 +183,9 @@ def projected(g: Array, b: Boundary) -> tuple[Array | None, list[Array]]:
     return (found[0], found[1:]) if b.start >= 0 else (None, found)
 
 
-def difference_into(x: Array, d: Array, b: Boundary) -> None:
-    """Write d into the first n samples of an array at least as long as x."""
-    xp, m, n = namespace(x), b.differences, b.n
+def difference_into(x: Array, d: Array, b: Boundary, xp: Namespace) -> None:
+    """Write d into the first n samples of an array at least as long as x; `xp` is their namespace."""
+    m, n = b.differences, b.n
     if m <= 0:
         if m == 0 and b.subtract and b.taylor == 1:
             xp.subtract(x, x[:, :, :1], out=d[:, :, :n])
@@ -241,13 +248,16 @@ def transposed_into(gd: Array, g: Array, gx: Array, b: Boundary) -> None:
 
 
 def _slope(x: Array, b: Boundary, xp: Namespace) -> Array:
-    """Return S = dt x'(0), estimated from the first four samples of x with `b.slope`, [batch, channels, 1, width]."""
+    """Return S = dt x'(0), [batch, channels, 1, width], estimated from the first four samples of x."""
     head = xp.asarray(_part(x, 0, min(4, b.n)))
     return _along(b.slope, head[:, :, 1:] - head[:, :, :-1], x, xp)
 
 
 def _along(row: np.ndarray, x: Array, like: Array, xp: Namespace) -> Array:
-    """Return the sum over k of row[k] x[:, :, k], [batch, channels, 1, width]; zeros like `like` for an empty row."""
+    """Return the sum over k of row[k] x[:, :, k], [batch, channels, 1, width].
+
+    For an empty row it is zeros with batch, channels, width, dtype and device of `like`.
+    """
     if not row.size:
         return xp.zeros(_part(like, 0, 1).shape, like)
     return xp.sum(_column(row, x, xp) * x, axis=2, keepdims=True)
@@ -262,14 +272,14 @@ def _sum(g: Array, xp: Namespace) -> Array:
 
 
 def _added(x: Array, index: int, more: Array, xp: Namespace) -> Array:
-    """Return x with `more` added from sample `index` on."""
+    """Return a copy of x with `more` [batch, channels, k, width] added to its k samples from number `index` on."""
     end = index + more.shape[2]
     parts = [x[:, :, :index], _part(x, index, end) + more, x[:, :, end:]]
     return xp.concat([each for each in parts if each.shape[2]], axis=2)
 
 
 def _part(x: Array, begin: int, end: int) -> Array:
-    """Return the samples from `begin` to `end`; all are x itself, because vmap cannot follow torch's alias of it."""
+    """Return x[:, :, begin:end], or x itself if that is all of it: torch.vmap cannot follow a slice of everything."""
     return x if end - begin == x.shape[2] else x[:, :, begin:end]
 
 

@@ -6,13 +6,14 @@ instances: a child that is forked while a thread computes any of them finds it h
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Callable, Hashable
 from itertools import count
 from operator import attrgetter
 from typing import Any, Generic, TypeVar, overload
+
+from hpfracc_nn.forks import in_children
 
 T = TypeVar("T")
 
@@ -120,13 +121,10 @@ class ByteCache:
 _caches: weakref.WeakSet[ByteCache] = weakref.WeakSet()
 
 
+@in_children
 def _after_fork() -> None:
     for cache in _caches:
         cache.renew_lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 class cached_property(Generic[T]):

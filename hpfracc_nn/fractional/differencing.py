@@ -6,6 +6,9 @@ the coefficients of (1 - z)**n, with zeros before the first sample. An order bey
 differences or sums and one of a rest in (-1, 1), which a window that cuts the weights off does not allow: there the
 weights are those of the whole order.
 
+In the code `a` is the data, `n` the order as the caller passes it, `order` the same as a float. `xp` is the namespace
+of the data's framework, and `operator` its module of array functions, such as `fractional/torch/operator.py`.
+
 Hosking, Fractional Differencing, Biometrika 68 (1981) 165; Lopez de Prado, Advances in Financial Machine Learning
 (2018), chapter 5, for the window.
 """
@@ -141,7 +144,16 @@ def fdiff(
 
 
 def _fitted(name: str, part: Any, a: Array, axis: int, operator: Any, xp: Namespace) -> Array:
-    """Return the `prepend` or `append` samples in the shape of `a` but for `axis`, or raise; a number is one sample."""
+    """Return the samples to prepend or append, with the shape of `a` but for `axis`, or raise.
+
+    Args:
+        name: "prepend" or "append", for the message.
+        part: The caller's argument: samples, or a number, which is one sample of each series.
+        a: The data that they are joined to.
+        axis: Along which, not negative.
+        operator: See the module's docstring.
+        xp: The namespace of `a`.
+    """
     part = operator.as_array(part, a)
     if not part.ndim:
         part = xp.astype(part, xp.result_type(a, part))
@@ -175,7 +187,10 @@ def _number(n: Any) -> float:
 
 
 def _value(n: Array, framework: str, operator: Any) -> float:
-    """Return the value of an order in a torch scalar, or infinity for a JAX scalar, which may be traced; or raise."""
+    """Return the order n, a torch or JAX array without axes, as a float, or raise unless it is finite and floating.
+
+    A JAX array may be traced: its value is then unknown, and infinity is returned for each of them.
+    """
     kind = "tensor" if framework == "torch" else "array"
     if n.ndim != 0 or operator.parts(n) is not None:
         raise TypeError(
@@ -195,7 +210,10 @@ def _finite(order: float) -> float:
 
 
 def _warm_up(order: float | None, window: int | None, mode: str) -> int:
-    """Return how many leading results `mode` drops, 0 for "same"; order None stands for an order in a tensor."""
+    """Return how many leading results are left out: none in mode "same", in "valid" those that need earlier samples.
+
+    The order is None where it is in a tensor, `mode` "same" or "valid". Raises ValueError where all results need them.
+    """
     if mode == "same":
         return 0
     if window is not None:
@@ -215,7 +233,7 @@ def is_exact(order: float, window: int | None) -> bool:
 
 
 def _whole(a: Array, order: int, axis: int, operator: Any, xp: Namespace) -> Array:
-    """Return for order >= 0 the backward differences of `a` with zeros before it, else -order cumulative sums of it."""
+    """Return the backward difference of whole order of `a`, with zeros before it; for order < 0 its -order-fold sum."""
     if order >= 0:
         return xp.diff(xp.pad(a, order, axis=axis), n=order, axis=axis)
     is_half = a.dtype in operator.HALVES
@@ -231,11 +249,11 @@ class _Difference:
 
     Attributes:
         n: The order, a number or an array of no axes.
-        value: Its value; infinity of one that may be traced.
-        window: As in `fdiff`.
-        manager: As in `fdiff`.
-        operator: The operators on arrays of the framework.
-        xp: Its namespace.
+        value: The order as a float; infinity where `n` is a JAX array, which may be traced.
+        window: How many weights there are; None for as many as samples.
+        manager: Who chooses the kernel; None is the process-wide BackendManager.
+        operator: See the module's docstring.
+        xp: The namespace of the data.
     """
 
     n: Any

@@ -116,7 +116,13 @@ def apply_multiplier(
 
 
 def _grown(shape: Sequence[int], dim: int, orders: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return the shape of samples whose axes of length 1 are broadcast to alpha's axes `orders`, or None if none is."""
+    """Return the samples' shape with axes of length 1 widened to alpha's length on them; None where none is.
+
+    Args:
+        shape: Of the samples.
+        dim: Their time axis.
+        orders: Shape of alpha, which broadcasts to the axes other than time.
+    """
     count = len(shape)
     if len(orders) >= count or type(dim) is not int or not -count <= dim < count:
         return None  # what is wrong is said by who looks at it

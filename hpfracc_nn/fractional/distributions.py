@@ -92,16 +92,20 @@ def _normal_sample(parameters: Pair, noise: Noise, xp: Namespace) -> Array:
 
 
 def _normal_divergence(one: Pair, other: Pair, rounding: float, xp: Namespace) -> Array:
-    """KL(P || Q) of two logit-normal distributions equals that of the underlying normal ones."""
+    """Return KL(one || other) of logit-normal distributions (mu, sigma), which is that of the normal ones.
+
+    `rounding` is not read; the uniform distribution's divergence needs it.
+    """
     (mu, sigma), (mu_0, sigma_0) = one, other
     return xp.log(sigma_0 / sigma) + (sigma**2 + (mu - mu_0) ** 2) / (2 * sigma_0**2) - 0.5
 
 
 def _quadrature(mu: Array, sigma: Array, xp: Namespace) -> tuple[Array, Array, Array]:
-    """Return mean and standard deviation of u = sigmoid(mu + sigma z), z standard normal, and u [..., nodes].
+    """Return mean and standard deviation of u = sigmoid(mu + sigma z), z standard normal, and u itself at the nodes.
 
-    The error falls like exp(-2 pi d / step) with d = pi / sigma the distance of the sigmoid's poles: below 1e-12 for
-    sigma up to 11, 1e-7 at 20.
+    The nodes are those of the trapezoidal rule in z: mu and sigma are [...], u is [..., nodes]. The error falls like
+    exp(-2 pi d / step) with d = pi / sigma the distance of the sigmoid's poles: below 1e-12 for sigma up to 11, 1e-7 at
+    20.
     """
     weights = xp.constant(_WEIGHTS, mu)
     u = xp.expit(mu[..., None] + sigma[..., None] * xp.constant(_Z, mu))
@@ -119,10 +123,11 @@ def _beta_from_mean_std(mean: np.ndarray, std: np.ndarray) -> Pair:
 
 
 def _beta_sample(parameters: Pair, noise: Noise, xp: Namespace) -> Array:
-    """Return a sample of Beta(a, b) as g / (g + h), g and h gamma numbers kept as logarithms: small a or b underflow.
+    """Return a sample of the beta distribution with parameters (a, b), of their shape.
 
-    A gamma number of parameter a is one of a + 1 times v**(1/a), v uniform (Marsaglia & Tsang, ACM Trans. Math. Softw.
-    26 (2000) 363, section 6).
+    It is g / (g + h) of gamma-distributed g and h, which are kept as logarithms because they underflow for small a or
+    b. A gamma number of parameter a is one of a + 1 times v**(1/a), v uniform (Marsaglia & Tsang, ACM Trans. Math.
+    Softw. 26 (2000) 363, section 6).
     """
     first, second = (xp.where(each < noise.least, noise.least, each) for each in parameters)
     logs = [xp.log(noise.gamma(each + 1)) + xp.log(noise.uniform(each)) / each for each in (first, second)]
@@ -163,9 +168,10 @@ def _uniform_sample(parameters: Pair, noise: Noise, xp: Namespace) -> Array:
 
 
 def _uniform_divergence(one: Pair, other: Pair, rounding: float, xp: Namespace) -> Array:
-    """Return KL(one || other) of uniform distributions: infinite unless other's interval holds one's, up to rounding.
+    """Return KL(one || other) of uniform distributions (low, high): infinite unless other's interval contains one's.
 
-    An end moves by |x| s(x) s(-x) <= 0.23 of the relative rounding of each unconstrained number x, s the sigmoid.
+    An end may lie outside by `rounding`, the relative rounding of the unconstrained numbers: rounding one of these, x,
+    moves an end by |x| s(x) s(-x) <= 0.23 of it, s the sigmoid.
     """
     (low, high), (low_0, high_0) = one, other
     is_inside = (low >= low_0 - rounding) & (high <= high_0 + rounding)
@@ -281,7 +287,17 @@ def _constrained(
     *,
     widest: bool = False,
 ) -> Pair:
-    """Return the parameters for a mean and standard deviation in units of the bounds, or raise ValueError."""
+    """Return the constrained parameters for a mean and standard deviation, or raise ValueError if there are none.
+
+    Args:
+        owner: The public function, for messages.
+        distribution: "normal", "beta" or "uniform".
+        argument: The name of the owner's argument that has the standard deviation, for messages.
+        mean: As a part of the way from the lower to the upper bound.
+        std: As a part of the distance between the bounds.
+        bounds: (low, high), for messages.
+        widest: Whether the least upper bound of the standard deviation is itself allowed.
+    """
     (low, high), chosen = bounds, DISTRIBUTIONS[distribution]
     limit, width = chosen.largest_std(mean), high - low
     if not ((std > _LEAST_STD) & ((std < limit) | (widest & (std <= limit * (1 + 1e-12))))).all():

@@ -180,7 +180,10 @@ def _exponential(t: np.ndarray, rate: complex, definition: Definition) -> np.nda
 
 
 def _grown(t: np.ndarray, rate: complex, order: float, first: int) -> np.ndarray:
-    """Return the derivative, [n], of exp(rate t) without the first `first` terms of its Taylor series."""
+    """Return the Riemann-Liouville derivative of order `order` of exp(rate t) less `first` terms of its Taylor series.
+
+    At times t [n]; an order below 0 is an integral's.
+    """
     rest = max(first, math.ceil(1 + order))  # from there on no power of t is negative
     # The first terms rate**j t**(j - order) / Gamma(j + 1 - order) of the series, then all others together.
     y = np.zeros(t.shape, dtype=np.complex128)

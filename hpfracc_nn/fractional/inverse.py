@@ -7,6 +7,10 @@ data instead.
 What a derivative does not know must be given: x(0) for Caputo, and above alpha = 1 x'(0). Riemann-Liouville's first
 sample is dt**-alpha x(0), and above alpha = 1 S is the number for which the slope that the stencil would estimate of x
 is S itself.
+
+Here U and S = dt x'(0) are those of `stencil.py`; in shapes n counts samples, *c are the axes of the orders, and ...
+those of the signals, against which *c broadcasts. `xp` is the namespace of the data's
+framework, and `operator` its module of array functions, such as `fractional/torch/operator.py`.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ from hpfracc_nn.fractional.definitions.definition import check_definition
 from hpfracc_nn.fractional.dispatch import Samples, backend, placed, shape_of
 from hpfracc_nn.fractional.layout import layout_of
 from hpfracc_nn.fractional.namespace import NAMESPACES, NUMPY, Array, Namespace
-from hpfracc_nn.fractional.stencil import Columns, Stencil, columns, reciprocal, solved, summed
+from hpfracc_nn.fractional.stencil import InverseColumns, Stencil, inverse_columns, reciprocal, solved, summed
 from hpfracc_nn.fractional.weights import CACHE, fixed_stencil
 from hpfracc_nn.selection import BackendManager
 
@@ -127,7 +131,14 @@ def applied(
 
 
 def _given(name: str, value: Any, data: Array, xp: Namespace) -> Array | None:
-    """Return an initial value as [..., 1] for data [..., n], or None; raise unless it broadcasts to [...]."""
+    """Return x0 or dx0 with an axis for time, [..., 1], None for None; raise unless it broadcasts to the signals.
+
+    Args:
+        name: "x0" or "dx0", for the message.
+        value: The caller's argument.
+        data: The samples y with time last, [..., n], whose dtype and device it takes.
+        xp: The namespace of the data.
+    """
     if value is None:
         return None
     found = xp.like(xp.asarray(value), data)
@@ -144,20 +155,43 @@ def _given(name: str, value: Any, data: Array, xp: Namespace) -> Array | None:
 
 def _columns(
     definition: Definition, alpha: Array | None, n: int, dt: float, data: Array, operator: Any, xp: Namespace
-) -> Columns:
-    """Return the Columns that invert the definition on n samples: cached for a fixed order, else of alpha [*c]."""
+) -> InverseColumns:
+    """Return what the inverse on n samples needs besides the product with U: a few columns, float64 arrays [*c, n].
+
+    For a fixed alpha it comes from a cache, for a learned one it is computed so that gradients flow to alpha.
+
+    Args:
+        definition: The operator to invert.
+        alpha: The learned orders, an array [*c] of the framework; None where the definition's are fixed.
+        n: Number of samples.
+        dt: Their spacing.
+        data: The samples y with time last, [..., n]; the columns take their device.
+        operator: See the module's docstring.
+        xp: The namespace of the data.
+    """
     if alpha is not None:
         of = family(definition)
-        return Columns(fixed_stencil(of, n, dt), *operator.in_double(_traced_columns, (of, n, dt), alpha, data))
+        return InverseColumns(fixed_stencil(of, n, dt), *operator.in_double(_traced_columns, (of, n, dt), alpha, data))
     key = "inverse", definition, n, dt
-    kept = CACHE.get(key, lambda: columns(definition.stencil(n, dt, NUMPY), NUMPY))
+    kept = CACHE.get(key, lambda: inverse_columns(definition.stencil(n, dt, NUMPY), NUMPY))
     start, head = (None if each is None else xp.constant(each, data) for each in (kept.start, kept.head))
-    return Columns(kept.stencil, [xp.constant(each, data) for each in kept.known], start, head)
+    return InverseColumns(kept.stencil, [xp.constant(each, data) for each in kept.known], start, head)
 
 
 def _traced_columns(alpha: Array, of: Definition, n: int, dt: float, xp: Namespace) -> tuple[Any, ...]:
-    """Return the arrays `known`, `start` and `head` of `Columns` for orders alpha [*c], each [*c, k] or None."""
-    found = columns(of.stencil_at(alpha, n, dt, xp), xp)
+    """Return the arrays of `InverseColumns` for orders alpha [*c], which may be traced: `known`, `start` and `head`.
+
+    `known` is a list, of what x(0) = 1 gives in y and, of two, what S = 1 does, [*c, n] each; `start`, [*c, n], takes
+    the stencil's starting column back; `head` has the first four weights of U. The last two may be None.
+
+    Args:
+        alpha: In arrays of `xp`.
+        of: The operator at its upper bound, see `definitions.family`.
+        n: Number of samples.
+        dt: Their spacing.
+        xp: A namespace.
+    """
+    found = inverse_columns(of.stencil_at(alpha, n, dt, xp), xp)
     return found.known, found.start, found.head
 
 
@@ -269,15 +303,18 @@ def kind_of(definition: Definition) -> type[Definition]:
 
 
 def _column(of: Definition, alpha: Array, dt: float, sums: int, n: int, xp: Namespace) -> Array:
-    """Return the power series 1 / left, summed up `sums` times, [*c, n]; for NumPy orders from a cache."""
+    """Return n coefficients of 1 / w(z), cumulatively summed `sums` times, [*c, n]; for NumPy orders from a cache.
+
+    w(z) is the power series whose coefficients are the weights of the operator `of` at orders alpha [*c].
+    """
     if isinstance(alpha, np.ndarray):
         return _kept_column(of, alpha.tobytes(), alpha.shape, dt, sums, n)
-    return summed(reciprocal(of.stencil_at(alpha, n, dt, xp).left, xp), sums, xp)
+    return summed(reciprocal(of.stencil_at(alpha, n, dt, xp).weights, xp), sums, xp)
 
 
 @lru_cache(maxsize=_KEPT)
 def _kept_column(of: Definition, orders: bytes, shape: tuple[int, ...], dt: float, sums: int, n: int) -> np.ndarray:
     alpha = np.frombuffer(orders).reshape(shape)
-    found = summed(reciprocal(of.stencil_at(alpha, n, dt, NUMPY).left, NUMPY), sums, NUMPY)
+    found = summed(reciprocal(of.stencil_at(alpha, n, dt, NUMPY).weights, NUMPY), sums, NUMPY)
     found.flags.writeable = False
     return found

@@ -105,7 +105,7 @@ class Column:
     @property
     def spectrum(self) -> Array:
         """That of `FFTToeplitz`, [channels, length // 2 + 1, 1], transformed in float64 and rounded once."""
-        return self.cached(_Spectrum)
+        return _cached(self, self.made, _Spectrum)
 
     def cached(self, arrangement: Any) -> Any:
         """Return arrangement.operands(self), made once."""
@@ -214,17 +214,22 @@ class StateSpace:
         return x.reshape(batch, channels, -1, self.multiple, width)
 
     def _joined(self, chunks: Array, x: Array) -> Array:
-        """Return chunks [batch, channels, chunks, L, width] as samples [batch, channels, n, width], n that of x."""
+        """Return chunks [batch, channels, chunks, L, width] as samples of x's shape, without the end that was added."""
         batch, channels, n, width = x.shape
         xp, y = namespace(x), chunks.reshape(batch, channels, -1, width)
         return xp.contiguous(xp.part(y, 0, n, axis=2)) if n % self.multiple else y
 
 
 def _states_before(added: Array, A: Sequence[Array], xp: Namespace) -> Array:
-    """Return S with S[m] = A * S[m - 1] + added[m - 1] and S[0] = 0, of added [batch, channels, chunks, K, width].
+    """Return the states before each chunk, S[m] = A * S[m - 1] + added[m - 1] and S[0] = 0, of the shape of `added`.
 
-    First over pairs of chunks, then inside a pair: chunks take two passes, where doubling the steps takes one for each
-    power of two.
+    By recursion, first over pairs of chunks and then inside a pair: that passes over the data twice, where a scan that
+    doubles the step takes one pass for each power of two.
+
+    Args:
+        added: What each chunk adds to the states, [batch, channels, chunks, K, width].
+        A: The states' decay over 1, 2, 4, ... chunks, [K] each.
+        xp: The namespace of both.
     """
     *outer, count, k, width = added.shape
     if count == 1:

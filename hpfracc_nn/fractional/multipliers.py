@@ -2,6 +2,11 @@
 
 All operations are the frameworks' own, so that their transforms, compilers and derivatives of any order follow. The
 factors of a fixed order are computed once by NumPy and kept; those of a learned one are traced, in float64.
+
+The factors are the symbol on the half spectrum, whose last axis has n // 2 + 1 frequencies and whose other axes have
+all; and for space="line" two columns [*c, n] that take the signal's periodic images away, one times its sum, `mass`,
+and one times its first moment, `moment`. *c are the axes of the orders. `steps` are the spacings along the transformed
+axes, and `operator` is a framework's module of array functions, such as `fractional/torch/operator.py`.
 """
 
 from __future__ import annotations
@@ -61,7 +66,17 @@ def _filtered(
     dtype: Any,
     framework: str,
 ) -> Array:
-    """Return the multiplier applied to x along `axes`; alpha is a tensor of orders, None the definition's own."""
+    """Return the multiplier applied to samples, in their axes and dtype.
+
+    Args:
+        x: Samples.
+        alpha: The learned orders, an array [*c]; None where the definition's are fixed.
+        definition: The multiplier; its alpha is not read where orders are passed.
+        axes: To transform.
+        steps: The spacing along each.
+        dtype: To compute in.
+        framework: Of x, by name.
+    """
     operator, xp = backend(framework).operator, NAMESPACES[framework]
     last = tuple(range(-len(axes), 0))
     is_last = all(axis == x.ndim + place for axis, place in zip(axes, last, strict=True))
@@ -85,7 +100,16 @@ def _factors(
     data: Array,
     framework: str,
 ) -> tuple[Array, ...]:
-    """Return the symbol on the half spectrum [*c, *half of sizes] and, for space="line", the image columns [*c, n]."""
+    """Return the factors: the symbol and, for space="line", the two columns; kept where the orders are fixed.
+
+    Args:
+        definition: The multiplier; its alpha is not read where orders are passed.
+        alpha: The learned orders, an array [*c]; None where the definition's are fixed.
+        sizes: How many samples there are along each transformed axis.
+        steps: The spacing along each.
+        data: The samples, whose dtype and device the factors take.
+        framework: Of the samples, by name.
+    """
     operator, xp = backend(framework).operator, NAMESPACES[framework]
     if alpha is None and operator.may_keep(data):
 
@@ -102,14 +126,20 @@ def _factors(
 def _grid(
     alpha: Array, definition: FourierMultiplier, sizes: Sequence[int], steps: Sequence[float], xp: Namespace
 ) -> dict[str, Array]:
-    """Return the multiplier's float64 factors for orders alpha [*c]: symbol and image columns, by name."""
+    """Return the factors in float64 for orders alpha [*c], by name: "real", "imaginary", "mass" and "moment".
+
+    The first two are the parts of the symbol. Those that the multiplier does not have are left out.
+    """
     real, imaginary, images = definition.on_grid(alpha, sizes, steps, xp)
     found = {"real": real} if imaginary is None else {"real": real, "imaginary": imaginary}
     return found if images is None else {**found, "mass": images[0], "moment": images[1]}
 
 
-def _typed(found: dict[str, Array], dtype: Any, operator: Any, xp: Namespace) -> tuple[Array, ...]:
-    """Return (symbol, *image columns) in the samples' precision; real and imaginary part make one complex symbol."""
-    typed = {name: xp.astype(values, dtype) for name, values in found.items()}
+def _typed(factors: dict[str, Array], dtype: Any, operator: Any, xp: Namespace) -> tuple[Array, ...]:
+    """Return factors in the samples' dtype: the symbol, real or complex, then the two columns, if there are any.
+
+    `factors` are float64, by name: "real", "imaginary", the parts of the symbol, "mass" and "moment", the columns.
+    """
+    typed = {name: xp.astype(values, dtype) for name, values in factors.items()}
     symbol = operator.whole([typed[name] for name in ("real", "imaginary") if name in typed])
     return symbol, *(typed[name] for name in ("mass", "moment") if name in typed)

@@ -197,8 +197,9 @@ class NumpyNamespace:
 NUMPY: Namespace = NumpyNamespace()
 
 NAMESPACES: dict[str, Namespace] = {"numpy": NUMPY}  # torch's and JAX's add theirs when they are imported
+OF_CLASS: dict[type, Namespace] = {np.ndarray: NUMPY}  # of the classes that need no further look
 
 
 def namespace(x: Array) -> Namespace:
     """Return the namespace of an array's framework."""
-    return NAMESPACES[framework_of(type(x))]
+    return OF_CLASS.get(type(x)) or NAMESPACES[framework_of(type(x))]

@@ -309,9 +309,6 @@ def choose(
     return selection.choose(op, shape, framework=framework, manager=manager, **facts)
 
 
-preload()
-
-
 def variable_order(
     x: Samples,
     alpha: Any,
@@ -398,3 +395,6 @@ def _representative(values: Any) -> Any:
     if not isinstance(values, np.ndarray):
         return values
     return [float(values.min()), float(values.max())] if values.size else 0.5  # of no samples any order
+
+
+preload()

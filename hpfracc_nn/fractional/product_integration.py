@@ -14,15 +14,16 @@ The integral is a product with matrices,
 mean_i the function's mean on cell i, half_i half its increase over it (absent where there is none), and M0, M1 the
 memory function's integrals over the cell with weights 1 and x (`schemes/cells.py`). Rows are the ends of the cells: row
 k stands for t_(k+1). In chunks of L cells it is a state space model: the weights inside a chunk are a matrix, `intra`;
-those of all cells before it go through states, one for each node of a sum of exponentials (`schemes/exponentials.py`):
+those of all cells before it go through states, one for each node of a sum of exponentials (`exponentials.py`):
 with w the function and T_c the time at which chunk c begins,
 
     S_q(T_c) = integral of exp(-s_q (T_c - s)) w(s) up to T_c,
     y(t_n)   = intra + sum_q c_q exp(-s_q (t_n - T_c)) S_q(T_c).
 
 Only `intra` and c depend on p. Everything is written once, over the namespace `xp` of NumPy, PyTorch and JAX arrays: in
-the kernels' axes data are [sets, rows, inputs, cells] and results [sets, rows, cells]; sets is 1 where all signals
-share times and orders.
+the kernels' axes data are [sets, rows, inputs, cells] and results [sets, rows, cells]. A set is the signals that share
+times and orders, one signal in each of its rows; inputs are the numbers that stand on a cell, mean_i and half_i. There
+are C chunks and Q nodes. Orders are [a, ...] and times [grids, n], where a and grids are 1 or sets.
 
 Jiang, Zhang, Zhang & Zhang, Commun. Comput. Phys. 21 (2017) 650, for the states; Dao & Gu, arXiv 2405.21060, for the
 names A, B, C.
@@ -40,12 +41,12 @@ import numpy as np
 
 from hpfracc_nn.fractional.cache import cached_property, nbytes
 from hpfracc_nn.fractional.definitions import Caputo, Definition, RiemannLiouville, RiemannLiouvilleIntegral, family
+from hpfracc_nn.fractional.exponentials import PowerNodes, power_nodes
 from hpfracc_nn.fractional.layout import Layout
 from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace, namespace
 from hpfracc_nn.fractional.sample_times import Sampling, Times
 from hpfracc_nn.fractional.schemes import SCHEMES, Scheme
 from hpfracc_nn.fractional.schemes.cells import integrals, moments
-from hpfracc_nn.fractional.schemes.exponentials import PowerNodes, power_nodes
 from hpfracc_nn.fractional.weights import CACHE
 from hpfracc_nn.selection import Cost, Kernel, Plan, Work, Workload, register
 
@@ -122,7 +123,7 @@ class Cellwise:
         return [x[..., :1]] if self.taylor == 1 else [x[..., :1], self._first_slope(x, times, xp)]
 
     def _slopes(self, x: Array, times: Times, xp: Namespace) -> Array:
-        """Return the slope of x minus its Taylor polynomial, [sets, rows, n]; 0 at the first sample."""
+        """Return the slopes at the samples of x - x(0) - t x'(0), [sets, rows, n] as x; 0 at the first one."""
         steps = times.steps[:, None]
         before = np.concatenate([0 * steps[..., :1], steps[..., :-1]], axis=-1)  # the slope at 0 is known itself
         slope = (x[..., 1:] - x[..., :-1]) / xp.constant(steps, x) - self._first_slope(x, times, xp)
@@ -177,9 +178,10 @@ def first_slope_row(times: np.ndarray) -> np.ndarray:
 
 
 def _riemann_liouville(times: Times, terms: int, alpha: Array, xp: Namespace) -> Array:
-    """Return (t - t_0)**(j - alpha) / Gamma(j + 1 - alpha), j < terms, [sets, n, terms].
+    """Return the columns (t - t_0)**(j - alpha) / Gamma(j + 1 - alpha), j < terms, at the times: [sets, n, terms].
 
-    The first sample's are h**-alpha, h the first step, and 0; the gamma functions as in `definition.taylor_columns`.
+    alpha is [a, 1] or, each sample its own, [a, n]. The first sample's are h**-alpha, h the first step, and 0; the
+    gamma functions as in `definition.taylor_columns`.
     """
     elapsed = times.values[:, 1:] - times.values[:, :1]
     log_step = xp.constant(np.log(times.steps[:, :1]), alpha)
@@ -194,7 +196,10 @@ def _riemann_liouville(times: Times, terms: int, alpha: Array, xp: Namespace) ->
 
 
 def _identity(times: Times, alpha: np.ndarray, xp: Namespace) -> np.ndarray:
-    """Return the column [sets, n, 1] that is 1 at the first sample of sets whose alpha is 0 (the identity), else 0."""
+    """Return the column [sets, n, 1] that multiplies x(0) in an integral of orders alpha, [a, 1] or [a, n].
+
+    It is 1 at the first sample where alpha is 0, and the integral the identity, and else 0.
+    """
     return (np.equal(alpha, 0) * np.eye(1, times.n))[..., None]
 
 
@@ -234,7 +239,7 @@ def applied(
 
 
 def _by_set(x: Array, layout: Layout, xp: Namespace) -> Array:
-    """Return samples as [sets, rows, n], in float64 where there is one."""
+    """Return the caller's samples x in the kernels' axes, [sets, rows, n], in float64 where there is one."""
     ordered = xp.asarray(x) if layout.order is None else xp.permute_dims(xp.asarray(x), layout.order)
     data = xp.permute_dims(ordered.reshape(layout.canonical), (1, 0, 3, 2))
     return data.reshape(layout.channels, -1, layout.n)
@@ -321,7 +326,10 @@ class ChunkedScan:
         return xp.permute_dims(z, (0, 3, 1, 2, 4)).reshape(sets, count, rows, inputs * LENGTH)
 
     def _scan(self, added: Array, xp: Namespace) -> Array:
-        """Return the states [sets, C, rows, Q] before each chunk from what each chunk adds, by recursive doubling."""
+        """Return the states before each chunk, [sets, C, rows, Q], by recursive doubling.
+
+        `added`, of the same shape, is what each chunk adds to them.
+        """
         states = xp.pad(xp.asarray(added[:, :-1]), 1, 0, axis=1)
         for k, decay in enumerate(self.A):
             step = 1 << k
@@ -329,7 +337,7 @@ class ChunkedScan:
         return xp.astype(states, added.dtype)
 
     def _scan_transposed(self, grads: Array, xp: Namespace) -> Array:
-        """Return the transpose of `_scan`, which it may write over `grads`."""
+        """Return the transpose of `_scan` applied to `grads`, [sets, C, rows, Q], which it may overwrite."""
         states = xp.asarray(grads)
         for k, decay in reversed(list(enumerate(self.A))):
             step = 1 << k
@@ -407,7 +415,14 @@ class Weights:
     def _joined(
         self, formula: Callable[[range, Array, Namespace], Array], orders: Array, count: int, few: int
     ) -> Array:
-        """Evaluate a formula for `count` rows or chunks, `few` at a time, and concatenate the parts along axis 1."""
+        """Return a formula's values for all rows of the matrix, or all chunks, evaluated a few at a time.
+
+        Args:
+            formula: Takes a range of rows or chunks, their orders and a namespace; returns [sets, as many, ...].
+            orders: One for all of them, [a, 1, ...], or one for each, [a, count, ...].
+            count: How many rows or chunks there are.
+            few: How many are evaluated together.
+        """
         few = few if self.is_split else count
         parts = []
         for begin in range(0, count, few):
@@ -479,7 +494,7 @@ class Grid:
 
     @cached_property
     def _padded(self) -> np.ndarray:
-        """The times continued, with the last step, to the end of the last chunk of L cells, [grids, C L + 1]."""
+        """The times, continued with steps like the last one until the chunks are full: [grids, C L + 1]."""
         values, more = self.times.values, self.count * LENGTH - self.times.cells
         return np.concatenate([values, values[:, -1:] + self.times.steps[:, -1:] * np.arange(1, more + 1)], axis=-1)
 
@@ -543,7 +558,12 @@ class Grid:
         return B, _decay(rates, end - starts[..., None]), A
 
     def _inputs(self, half: np.ndarray, decay: np.ndarray) -> np.ndarray:
-        """Return B, [grids, C, inputs * L, Q], from half the cells' lengths and the decay since the cells' ends."""
+        """Return B in float64, [grids, C, inputs * L, Q].
+
+        Args:
+            half: Half the length of each cell, [grids, C, L].
+            decay: exp(-s t), t the time from the end of a cell to that of its chunk, [grids, C, L, Q].
+        """
         assert self.nodes is not None, "one chunk has no states"
         is_seen = decay > 0
         length = np.broadcast_to(half[..., None], decay.shape)[is_seen]
@@ -570,16 +590,21 @@ def _decay(rates: np.ndarray, elapsed: np.ndarray) -> np.ndarray:
 
 
 def _mean_integral(w: np.ndarray) -> np.ndarray:
-    """Return the integral of exp(-w (1 - x)) over x from -1 to 1: that of exp(-s (end - t)) over a cell of length 2.
+    """Return the integral of exp(-w (1 - x)) over x from -1 to 1, w >= 0.
 
-    It is 2 exp(-w) times the modified spherical Bessel function i_0(w) = sinh(w) / w.
+    Half a cell's length, d, times it is the integral of exp(-s (end - t)) over the cell, with w = s d. It is
+    2 exp(-w) i_0(w), i_0(w) = sinh(w) / w the modified spherical Bessel function.
     """
     with np.errstate(invalid="ignore"):
         return np.where(w > 0, -np.expm1(-2 * w) / w, 2.0)
 
 
 def _half_integral(w: np.ndarray) -> np.ndarray:
-    """Return the integral of x exp(-w (1 - x)) over x from -1 to 1: 2 exp(-w) i_1(w), by its series for small w."""
+    """Return the integral of x exp(-w (1 - x)) over x from -1 to 1, w >= 0, by its series for small w.
+
+    Half a cell's length, d, times it is the integral of x exp(-s (end - t)) over the cell, with w = s d, and x from -1
+    to 1 on it. It is 2 exp(-w) i_1(w), i_1 the modified spherical Bessel function.
+    """
     is_short = w < _SHORT
     found, short, long = np.empty(w.shape), w[is_short], w[~is_short]
     found[~is_short] = ((long - 1) + (long + 1) * np.exp(-2 * long)) / long**2

@@ -110,7 +110,15 @@ def _read(owner: str, t: Any) -> np.ndarray:
 
 
 def _time_last(owner: str, name: str, values: Array, shape: tuple[int, ...], axis: int) -> Array:
-    """Return values given per sample, [n] or broadcasting to the samples' shape, with time last, [..., n]."""
+    """Return one value for each sample with time last, [..., n], where ... broadcasts to the signals; or raise.
+
+    Args:
+        owner: The public function, for messages.
+        name: Of the values, for messages.
+        values: Times or orders, [n] or of a shape that broadcasts to that of the samples.
+        shape: Of the samples.
+        axis: Their time axis, not negative.
+    """
     given = tuple(values.shape)
     full = tuple(given[0] if i == axis else 1 for i in range(len(shape))) if len(given) == 1 else given
     padded = (1,) * (len(shape) - len(full)) + full
@@ -129,7 +137,7 @@ def _time_last(owner: str, name: str, values: Array, shape: tuple[int, ...], axi
 
 
 def _since_first(owner: str, values: np.ndarray) -> np.ndarray:
-    """Return times minus the first of each grid, float64 [..., n], subtracted in their own dtype; or raise."""
+    """Return times [..., n] minus the first of each grid, in float64 but subtracted in their own dtype; or raise."""
     _check_increasing(owner, values)
     # In 64 unsigned bits no difference of integers that increase overflows.
     wide = np.uint64 if values.dtype.kind in "iu" else np.result_type(values, np.float64)
@@ -158,7 +166,10 @@ def _check_increasing(owner: str, values: np.ndarray) -> None:
 
 
 def _pair(values: np.ndarray, is_bad: np.ndarray) -> str:
-    """Return the first two consecutive times of which `is_bad` marks the second, for an error message."""
+    """Return the text "t[i]=... follows t[i-1]=..." for the first of the times [..., n] that is bad.
+
+    `is_bad` [..., n - 1] has no entry for the first time.
+    """
     index = tuple(int(i) for i in np.argwhere(is_bad)[0])
     after = (*index[:-1], index[-1] + 1)
     first, second = (values[at] if values.dtype.kind in "iu" else f"{values[at]:.15g}" for at in (index, after))

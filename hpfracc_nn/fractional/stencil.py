@@ -3,17 +3,20 @@
 With u = x - x[0] - k S (nothing is subtracted when `subtract` is false; S = 0 unless `taylor` is 2) and d the m-th
 backward difference of u,
 
-    y = T(left) d + start * d[start_index] + analytic @ (x[0], S),
+    y = T(weights) d + start * d[start_index] + analytic @ (x[0], S),
 
 where T(w) is the lower triangular Toeplitz matrix with first column w, and S = dt x'(0) by a one-sided
 formula of third order. On the right side the same is done in reversed time; on both sides the mean of the two is taken.
 
 The inverse: all but a few columns is lower triangular Toeplitz, whose inverse is the reciprocal of a power series,
 
-    U = sum^m T(1 / left),    u = U y' - U start (D^m U y')[s] / (1 + (D^m U start)[s]),    x = u + x(0) + k S,
+    U = sum^m T(1 / weights),    u = U y' - U start (D^m U y')[s] / (1 + (D^m U start)[s]),    x = u + x(0) + k S,
 
-with y' = y less the analytic terms. The reciprocal comes from Newton's iteration g <- g (2 - left g), which doubles
+with y' = y less the analytic terms. The reciprocal comes from Newton's iteration g <- g (2 - weights g), which doubles
 the terms that are right: O(n log n), and `xp` follows it to any derivative in alpha.
+
+Here k numbers the samples from 0, D is one backward difference, and s is `start_index`. In shapes n counts samples, k
+lags or rows, *c are the axes of the orders, and ... those of the signals, against which *c broadcasts.
 
 Kung, Numer. Math. 22 (1974) 341, for the reciprocal; the corrections are those of Sherman & Morrison (1950).
 """
@@ -21,6 +24,7 @@ Kung, Numer. Math. 22 (1974) 341, for the reciprocal; the corrections are those 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -67,9 +71,15 @@ class Stencil:
     side: str = "left"
 
     @cached_property
-    def left(self) -> Array:
+    def weights(self) -> Array:
         """The whole column, [*c, n]."""
         return self.column(np.arange(self.n))
+
+    @property
+    def left(self) -> Array:
+        """The name of `weights` before; it warns."""
+        warnings.warn("Stencil.left is now called Stencil.weights.", DeprecationWarning, stacklevel=2)
+        return self.weights
 
     @cached_property
     def start(self) -> Array:
@@ -94,7 +104,7 @@ class Stencil:
 
     def as_matrix(self) -> np.ndarray:
         """Return the dense float64 matrix M with y = M x, shape [*c, n, n]; for NumPy stencils."""
-        n, column = self.n, np.asarray(self.left)
+        n, column = self.n, np.asarray(self.weights)
         lag = np.subtract.outer(np.arange(n), np.arange(n))
         toeplitz = np.where(lag >= 0, column[..., np.maximum(lag, 0)], 0.0)
         first, slope = np.zeros(n), slope_row(n) if self.taylor == 2 else np.zeros(n)
@@ -130,12 +140,12 @@ class Stencil:
         Returns:
             Of the shape of `y`.
         """
-        column = reciprocal(self.left, NUMPY)
+        column = reciprocal(self.weights, NUMPY)
 
         def multiply(z: np.ndarray) -> np.ndarray:
             return summed(NUMPY.convolve(z, column), self.differences, NUMPY)
 
-        return solved(columns(self, NUMPY), y, multiply, first, slope, NUMPY)  # type: ignore[no-any-return]
+        return solved(inverse_columns(self, NUMPY), y, multiply, first, slope, NUMPY)  # type: ignore[no-any-return]
 
 
 def slope_row(n: int) -> np.ndarray:
@@ -151,7 +161,7 @@ def slope_row(n: int) -> np.ndarray:
 
 
 @dataclass(frozen=True, eq=False)
-class Columns:
+class InverseColumns:
     """What the inverse of a stencil needs besides the triangular product; float64 arrays of a namespace.
 
     Attributes:
@@ -172,22 +182,22 @@ class Columns:
         return sum(array.nbytes for array in (*self.known, self.start) if array is not None)
 
 
-def columns(stencil: Stencil, xp: Namespace) -> Columns:
+def inverse_columns(stencil: Stencil, xp: Namespace) -> InverseColumns:
     """Return the columns of a stencil's inverse."""
     known = [stencil.analytic[..., j, :] for j in range(stencil.terms)]
     if known and not stencil.subtract:  # an integral's first sample is one like the others and has a column besides
-        known = [known[0] + stencil.left]
+        known = [known[0] + stencil.weights]
     head = None
     if stencil.terms == 2:
-        head = summed(reciprocal(stencil.left[..., :4], xp), stencil.differences, xp)
+        head = summed(reciprocal(stencil.weights[..., :4], xp), stencil.differences, xp)
     if not stencil.starts:
-        return Columns(stencil, known, None, head)
-    start = summed(xp.convolve(reciprocal(stencil.left, xp), stencil.start), stencil.differences, xp)
-    return Columns(stencil, known, start / (1 + _starting_entry(start, stencil)), head)
+        return InverseColumns(stencil, known, None, head)
+    start = summed(xp.convolve(reciprocal(stencil.weights, xp), stencil.start), stencil.differences, xp)
+    return InverseColumns(stencil, known, start / (1 + _starting_entry(start, stencil)), head)
 
 
 def solved(
-    found: Columns,
+    found: InverseColumns,
     y: Array,
     multiply: Callable[[Array], Array],
     first: Array | None,
@@ -221,15 +231,21 @@ def solved(
     return _rest(found, y - found.known[1] * slope, multiply, xp) + first + slope * _ramp(y, xp)
 
 
-def _estimated(found: Columns, y: Array, xp: Namespace) -> Array:
-    """Return x'(0) dt, [..., 1], of the solution that `_rest` returns, from the first few samples of y alone.
+def _estimated(columns: InverseColumns, y: Array, xp: Namespace) -> Array:
+    """Return the S = dt x'(0), [..., 1], that the stencil would estimate of the u with u(0) = 0 that it maps to y.
 
-    From the first samples alone, which a transform of all would not leave untouched: each error counts k times in x(k).
+    It is computed from the first four samples of y alone: an FFT would add to them its rounding of all others, and an
+    error of S counts k times in x(k).
+
+    Args:
+        columns: Of the inverse, with their `head`, the first weights of U.
+        y: What the operator gave, or a column of it, [..., n].
+        xp: The namespace of y.
     """
-    assert found.head is not None, "there are two analytic columns"
-    count = found.head.shape[-1]
-    u = _rest(found, y[..., :count], lambda z: xp.convolve(z, found.head), xp)
-    return xp.sum(u * xp.constant(slope_row(found.stencil.n)[:count], y), axis=-1)[..., None]
+    assert columns.head is not None, "there are two analytic columns"
+    count = columns.head.shape[-1]
+    u = _rest(columns, y[..., :count], lambda z: xp.convolve(z, columns.head), xp)
+    return xp.sum(u * xp.constant(slope_row(columns.stencil.n)[:count], y), axis=-1)[..., None]
 
 
 def reciprocal(series: Array, xp: Namespace) -> Array:
@@ -244,18 +260,25 @@ def reciprocal(series: Array, xp: Namespace) -> Array:
     return found
 
 
-def _rest(found: Columns, y: Array, multiply: Callable[[Array], Array], xp: Namespace) -> Array:
-    """Return u with u(0) = 0 whose derivative is y, [..., n]; y has no analytic terms, and y[0] is not read."""
-    stencil = found.stencil
+def _rest(columns: InverseColumns, y: Array, multiply: Callable[[Array], Array], xp: Namespace) -> Array:
+    """Return the u with u(0) = 0 that the operator maps to y, both [..., n]; y[0] is not read.
+
+    Args:
+        columns: Of the inverse; only their `stencil` and `start` are read.
+        y: What the operator gave, less what x(0) and S give in it.
+        multiply: Returns U z of data z [..., n], U the triangular matrix of the module's docstring.
+        xp: The namespace of y.
+    """
+    stencil = columns.stencil
     u = multiply(_later(y, xp))
     n = y.shape[-1]
-    if found.start is None or n <= stencil.start_index:
+    if columns.start is None or n <= stencil.start_index:
         return u
-    return u - found.start[..., :n] * _starting_entry(u, stencil)
+    return u - columns.start[..., :n] * _starting_entry(u, stencil)
 
 
 def _starting_entry(u: Array, stencil: Stencil) -> Array:
-    """Return sample s, `start_index`, of the m-th backward difference of u, [..., 1]; u(0) = 0."""
+    """Return (D^m u)[s], [..., 1], of u [..., n] with u(0) = 0; m and s are those of the stencil."""
     m, s = stencil.differences, stencil.start_index
     return sum(float((-1) ** i * math.comb(m, i)) * u[..., s - i : s - i + 1] for i in range(min(m, s) + 1))
 
@@ -263,14 +286,22 @@ def _starting_entry(u: Array, stencil: Stencil) -> Array:
 def _integrand(
     column: Array, y: Array, multiply: Callable[[Array], Array], first: Array | None, xp: Namespace
 ) -> Array:
-    """Return the x whose integral is y, [..., n]; y[0] is always 0, so x(0) is `first` or 0."""
+    """Return the x whose integral is y, both [..., n]; as y[0] is 0 whatever x(0) is, that is `first` or 0.
+
+    Args:
+        column: What x(0) = 1 alone gives in y, [*c, n].
+        y: The integral's values.
+        multiply: Returns U z of data z [..., n], U the triangular matrix of the module's docstring.
+        first: x(0), [..., 1], or None.
+        xp: The namespace of y.
+    """
     if first is None:
         return multiply(_later(y, xp))
     return multiply(_later(y - column * first, xp)) + xp.where(_ramp(y, xp) > 0, 0.0, first)
 
 
 def _later(y: Array, xp: Namespace) -> Array:
-    """Return y with its first sample replaced by 0, also where that is NaN."""
+    """Return y [..., n] with its first sample, which may be NaN or infinite, replaced by 0."""
     return xp.where(_ramp(y, xp) > 0, y, 0.0)
 
 

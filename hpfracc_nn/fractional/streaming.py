@@ -3,7 +3,9 @@
     y[t] = sum_(lag < first) w[lag] d[t-lag] + sum_q c_q S_q[t] + analytic[t] x(0) + start[t] d[1],
     S_q[t] = exp(-s_q) S_q[t-1] + d[t-first].
 
-More lags are exact than in the kernels, and the exponentials are fitted to rounding (`schemes/exponentials.py`): over
+Here d is the m-th backward difference of the samples x. The samples of one step are a time slice, of any `shape`.
+
+More lags are exact than in the kernels, and the exponentials are fitted to rounding (`exponentials.py`): over
 10 000 steps the result is that of the whole series to 1e-12 of its largest sample.
 
 The recurrence stands here once, over a namespace. A framework adds its state, a pytree, and the rows of the boundary
@@ -15,23 +17,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hpfracc_nn import errors
+from hpfracc_nn.fractional.cache import cached_property
 from hpfracc_nn.fractional.definitions import Definition, family
 from hpfracc_nn.fractional.dispatch import shape_of
+from hpfracc_nn.fractional.exponentials import Nodes, exponentials
 from hpfracc_nn.fractional.layout import layout_of
 from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
-from hpfracc_nn.fractional.schemes.exponentials import Nodes, exponentials
 from hpfracc_nn.fractional.stencil import Stencil
 
 HORIZON = 2**20
 
 
-class Source(NamedTuple):
+class StreamSource(NamedTuple):
     """The layer that a state was made by: what it does besides the values that it learns.
 
     Attributes:
@@ -53,6 +55,9 @@ class Source(NamedTuple):
         return f"{self.owner} of {type(kind).__name__}({alpha}, scheme={kind.scheme!r}{within}), dt={self.dt}"
 
 
+Source = StreamSource  # its name in states that an older version pickled
+
+
 @dataclass(frozen=True)
 class Rules:
     """What stays as it is from step to step and is no array.
@@ -71,7 +76,7 @@ class Rules:
     horizon: int
     shape: tuple[int, ...]
     first: int
-    source: Source | None
+    source: StreamSource | None
 
     @cached_property
     def size(self) -> int:
@@ -130,7 +135,7 @@ def begun(
     shape: Any,
     dt: float,
     horizon: int,
-    source: Source | None,
+    source: StreamSource | None,
     checked_alpha: Callable[[str, Definition], Array],
 ) -> tuple[Rules, Nodes, Array | None]:
     """Return what stays from step to step, the exponentials that carry the memory, and an alpha in an array, or raise.
@@ -201,7 +206,16 @@ def weighted(weights: Array, values: Array, rules: Rules, xp: Namespace) -> Arra
 def _difference(
     x: Array, is_first: Any, before: Array, held: Array, rules: Rules, xp: Namespace
 ) -> tuple[Array, Array]:
-    """Return d, the m-th backward difference of a stream at the sample x, and the new `before`; see `Past`."""
+    """Return d, the m-th backward difference at this step, and what the next step takes as `before`.
+
+    Args:
+        x: The time slice of this step, [*shape].
+        is_first: Whether it is the first of the stream: a bool, or an array that may be traced.
+        before: x and its first difference one step ago, or, for m < 0, the sum so far and x; [2, *shape].
+        held: x(0) and d[1], [2, *shape].
+        rules: Of the stream: m, and whether x(0) is subtracted.
+        xp: The namespace of x.
+    """
     m, subtracts = rules.differences, rules.definition.subtracts
     if m == 0:
         return (x - _chosen(is_first, x, held[0], xp) if subtracts else x), before
@@ -229,7 +243,10 @@ def slice_shape(owner: str, shape: Any) -> tuple[int, ...]:
 
 
 def _nodes(owner: str, definition: Definition, shape: tuple[int, ...], dt: float, horizon: int) -> Nodes:
-    """Return the exponentials that carry the definition's memory over `horizon` steps, or raise where none can."""
+    """Return the exponentials that stand for the definition's memory over `horizon` steps, or raise ValueError.
+
+    `shape` is that of a time slice, to which the definition's alpha must broadcast.
+    """
     kind, (low, high) = type(definition).__name__, definition.interval
     if definition.side != "left":
         raise ValueError(
@@ -252,7 +269,7 @@ def _nodes(owner: str, definition: Definition, shape: tuple[int, ...], dt: float
     return nodes
 
 
-def check_step(owner: str, shape: Sequence[int], rules: Rules, source: Source | None) -> None:
+def check_step(owner: str, shape: Sequence[int], rules: Rules, source: StreamSource | None) -> None:
     """Raise unless samples have the shape of a time slice, and the state is of the layer that takes the step."""
     if shape != rules.shape:
         raise ValueError(

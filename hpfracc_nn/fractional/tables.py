@@ -16,10 +16,6 @@ T_i(u) = cos(i acos(u)) is smooth on it. The chunk matrices are linear in the we
 weights' coefficients.
 
 Trefethen, Approximation Theory and Approximation Practice (2013), chapters 3 and 8.
-Derivatives of the formulas in alpha are a step into the complex plane: for an analytic f that is real on the real axis,
-Im f(p + i h) / h is f'(p) up to h**2, and nothing is subtracted, so that h may be as small as one likes.
-
-Squire & Trapp, SIAM Review 40 (1998) 110.
 """
 
 from __future__ import annotations
@@ -31,12 +27,11 @@ from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
-from scipy import special
 
-from hpfracc_nn.fractional.cache import ByteCache, cached_property
+from hpfracc_nn.fractional.cache import ByteCache, cached_property, nbytes
 from hpfracc_nn.fractional.definitions import Definition
-from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace, NumpyNamespace
-from hpfracc_nn.fractional.schemes.exponentials import Nodes
+from hpfracc_nn.fractional.exponentials import Nodes
+from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
 from hpfracc_nn.fractional.stencil import Stencil
 from hpfracc_nn.fractional.weights import transitions
 
@@ -47,7 +42,7 @@ _LEFT = 1e-9  # a tail above this part of the largest of all values is no roundi
 _ROUNDED_TO = 4  # the degree is rounded up, so that tables share their basis
 _AT_ONCE = 1 << 18  # weights that are computed together, so that temporary arrays stay in the cache
 _LARGEST = 1 << 25  # bytes of a table
-_CACHE = ByteCache(1 << 28)
+CACHE = ByteCache(1 << 28)
 
 Constant = Callable[[str, np.ndarray], Array]
 
@@ -87,6 +82,7 @@ class Table:
         degree: Terms of a series.
         coefficients: Those of every output, [cells * degree, outputs].
         shapes: The arrays that the outputs are, one after the other.
+        has_boundary: Whether the last of them are the boundary columns, [columns, n].
         placed: What a framework made of the table, by device; it goes when the table goes.
     """
 
@@ -94,6 +90,7 @@ class Table:
     degree: int
     coefficients: np.ndarray
     shapes: tuple[tuple[int, ...], ...]
+    has_boundary: bool = False
     placed: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
@@ -103,8 +100,8 @@ class Table:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the coefficient array."""
-        return self.coefficients.nbytes
+        """Bytes of the coefficients and of what was made of them."""
+        return nbytes((self.coefficients, self.placed))
 
 
 class Points:
@@ -123,7 +120,7 @@ class Points:
         self._domain, self._xp, self._constant = domain, xp, constant
         self._log_base = domain.power * math.log(dt * domain.reach)
         self._series_of: dict[int, Array] = {}
-        self._slope_of: dict[int, Array] = {}
+        self._derivative_of: dict[int, Array] = {}
         if xp is NUMPY and domain.cells == 1 and alpha.size == 1:  # a single number: Python's are quicker than arrays
             self._cell, order = 0.0, float(alpha.item())
             u = (order - (domain.low + domain.width * 0.5)) * (1 / domain.radius)
@@ -145,15 +142,15 @@ class Points:
             series = self._series_of[degree] = self._xp.cos(angles) * self._power
         return series if self._domain.cells == 1 else self._placed(series)
 
-    def slope(self, degree: int) -> Array:
+    def derivative(self, degree: int) -> Array:
         """Return the derivative of `basis` in alpha; that of each T_i is a sum of others."""
-        found = self._slope_of.get(degree)
+        found = self._derivative_of.get(degree)
         if found is None:
             self.basis(degree)
             series = self._series_of[degree]
             turned = self._xp.matmul(series, self._array("derivatives to {}", derivatives, degree))
             found = turned * (1 / self._domain.radius) + series * self._log_base
-            found = self._slope_of[degree] = found if self._domain.cells == 1 else self._placed(found)
+            found = self._derivative_of[degree] = found if self._domain.cells == 1 else self._placed(found)
         return found
 
     def _array(self, name: str, make: Callable[[int], np.ndarray], degree: int) -> Array:
@@ -161,7 +158,7 @@ class Points:
         return found if self._constant is None else self._constant(name.format(degree), found)
 
     def _placed(self, series: Array) -> Array:
-        """Return a series [channels, degree] as [channels, cells * degree], zero outside each channel's cell."""
+        """Return basis functions [channels, degree] as [channels, cells * degree], 0 but in the cell of its alpha."""
         cells = self._array("cells to {}", _range, self._domain.cells)
         return ((self._cell == cells)[:, :, None] * series[:, None]).reshape(series.shape[0], -1)
 
@@ -184,29 +181,24 @@ def _range(count: int) -> np.ndarray:
     return np.arange(count, dtype=np.float64)
 
 
-def column_table(family: Definition, n: int) -> Table | None:
-    """Return the whole column, [n]; None where a table would be too large or does not converge.
+def weight_table(family: Definition, n: int, nodes: Nodes | None, length: int) -> Table | None:
+    """Return the table of all that one kernel reads; None where it would be too large or does not converge.
+
+    Its arrays are intra [L, L] and, where there are nodes, C [K, L] of `linear.StateSpace`; or the whole column [n].
+    Then come the boundary columns, unless there are none or their table is None.
 
     Args:
         family: The operator at its upper bound, with its bounds; see `definitions.family`.
         n: Samples.
+        nodes: Of the exponentials, where there are more samples than one chunk has.
+        length: L, samples of a chunk; 0 for the whole column.
     """
-    return _CACHE.get((family, n, "column"), lambda: _column(family, n))
+    return CACHE.get((family, n, nodes, length), lambda: _joined(family, n, nodes, length))
 
 
 def boundary_table(family: Definition, n: int) -> Table | None:
     """Return the starting column, then the analytic ones, [columns, n]; None also where there are none."""
-    return _CACHE.get((family, n, "boundary"), lambda: _boundary(family, n))
-
-
-def chunk_table(family: Definition, n: int, nodes: Nodes | None, length: int) -> Table | None:
-    """Return the tables of intra [L, L] and, where there are nodes, C [K, L]; see `linear.StateSpace`."""
-    return _CACHE.get((family, n, nodes, length), lambda: _chunks(family, n, nodes, length))
-
-
-def forget() -> None:
-    """Empty the cache of tables."""
-    _CACHE.clear()
+    return CACHE.get((family, n, "boundary"), lambda: _boundary(family, n))
 
 
 @lru_cache(maxsize=1024)
@@ -251,6 +243,18 @@ def _chunks(family: Definition, n: int, nodes: Nodes | None, length: int) -> Tab
     )
 
 
+def _joined(family: Definition, n: int, nodes: Nodes | None, length: int) -> Table | None:
+    weights = _chunks(family, n, nodes, length) if length else _column(family, n)
+    boundary = boundary_table(family, n)
+    if weights is None or boundary is None:
+        return weights
+    domain, degree = weights.domain, max(weights.degree, boundary.degree)
+    parts = [each.coefficients.reshape(domain.cells, each.degree, -1) for each in (weights, boundary)]
+    parts = [np.pad(each, [(0, 0), (0, degree - each.shape[1]), (0, 0)]) for each in parts]
+    joined = np.concatenate(parts, axis=2).reshape(domain.cells * degree, -1)
+    return Table(domain, degree, joined, weights.shapes + boundary.shapes, has_boundary=True)
+
+
 def _tabulated(
     family: Definition,
     n: int,
@@ -258,7 +262,15 @@ def _tabulated(
     sampled: Callable[[Stencil], np.ndarray],
     expanded: Callable[[np.ndarray], Sequence[np.ndarray]],
 ) -> Table | None:
-    """Return the Chebyshev table of expanded(sampled(alpha)), `expanded` linear; None if too large or not accurate."""
+    """Return the table of some arrays that are linear in weights; None if it is too large or not accurate.
+
+    Args:
+        family: The operator at its upper bound, with its bounds.
+        n: Number of samples.
+        outputs: How many numbers the arrays have together.
+        sampled: Returns the weights that the arrays are made of, [alphas, samples], from a stencil of orders [alphas].
+        expanded: The linear map: returns the arrays, each [rows, ...], of weights or coefficients [rows, samples].
+    """
     domain = domain_of(family, n)
     if 8 * domain.cells * _POINTS * outputs > 2 * _LARGEST:  # about half the points are kept
         return None
@@ -272,7 +284,13 @@ def _tabulated(
 
 
 def _series(domain: Domain, sampled: Callable[[np.ndarray], np.ndarray], outputs: int) -> np.ndarray | None:
-    """Return the coefficients [cells, degree, samples], or None if they do not fall to the formula's rounding."""
+    """Return Chebyshev coefficients [cells, degree, samples], or None if they do not fall to the formula's rounding.
+
+    Args:
+        domain: The interval of alpha, in cells.
+        sampled: The formula: returns weights [alphas, samples] of orders [alphas], for dt = 1.
+        outputs: How many numbers are made of a row of weights; so many rows are sampled at a time that they fit.
+    """
     angles = np.pi * (np.arange(_POINTS) + 0.5) / _POINTS
     alpha = np.add.outer(domain.centres, domain.radius * np.cos(angles)).ravel()
     pieces = np.array_split(alpha, min(alpha.size, 1 + alpha.size * outputs // _AT_ONCE))
@@ -288,23 +306,3 @@ def _series(domain: Domain, sampled: Callable[[np.ndarray], np.ndarray], outputs
     if degree >= _TAIL or tail.max() > _LEFT * largest.max():
         return None
     return coefficients[:, : -(-degree // _ROUNDED_TO) * _ROUNDED_TO]
-
-
-_STEP = 1e-30
-
-
-class ComplexNamespace(NumpyNamespace):
-    """NumPy's namespace for complex arguments near the real axis."""
-
-    gammaln = staticmethod(special.loggamma)
-
-    def asarray(self, value: Any) -> np.ndarray:
-        return np.asarray(value, dtype=np.complex128)
-
-
-COMPLEX = ComplexNamespace()
-
-
-def slope(formula: Callable[[np.ndarray, NumpyNamespace], np.ndarray], alpha: np.ndarray) -> np.ndarray:
-    """Return the derivative of a formula in alpha by a complex step; each entry depends on one entry of alpha."""
-    return np.imag(formula(alpha + 1j * _STEP, COMPLEX)) / _STEP

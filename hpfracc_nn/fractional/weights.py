@@ -12,8 +12,8 @@ import numpy as np
 
 from hpfracc_nn.fractional.cache import ByteCache
 from hpfracc_nn.fractional.definitions import Definition
+from hpfracc_nn.fractional.exponentials import Nodes
 from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
-from hpfracc_nn.fractional.schemes.exponentials import Nodes
 from hpfracc_nn.fractional.stencil import Stencil
 
 CACHE = ByteCache(1 << 28)  # all weights, of every framework
@@ -74,7 +74,15 @@ class Transitions:
         return xp.toeplitz(xp.part(values, 0, length, axis=values.ndim - 1), length), C
 
     def _correction(self, values: Array, coefficients: Array, xp: Namespace) -> Array:
-        """Return the rows of C for exact lags, [*c, K - Q, L]: what the exponentials leave wrong there."""
+        """Return the rows of C for the states that are samples, [*c, K - Q, L].
+
+        They are the weights at the exact lags less the exponentials, which act on these samples too.
+
+        Args:
+            values: The weights at `lags`, [*c, lags].
+            coefficients: Those of the exponentials, [*c, Q].
+            xp: The namespace of both.
+        """
         nodes, exact = self.nodes, self.nodes.first - 1
         reach = np.exp(-nodes.rates[:, None] * (np.arange(nodes.first) - nodes.first))
         wrong = xp.take(values, np.arange(nodes.first), axis=-1) - xp.matmul(

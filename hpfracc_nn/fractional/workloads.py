@@ -9,8 +9,8 @@ import numpy as np
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Caputo, Definition, FourierMultiplier
 from hpfracc_nn.fractional.dispatch import load
+from hpfracc_nn.fractional.exponentials import SHORTEST, exponentials
 from hpfracc_nn.fractional.layout import layout_of
-from hpfracc_nn.fractional.schemes.exponentials import SHORTEST, exponentials
 from hpfracc_nn.selection import Workload, probe
 from hpfracc_nn.selection.machine import has_probe
 

@@ -94,7 +94,14 @@ def times_of(owner: str, name: str, a: Any) -> Any:
 
 
 def _raise_if_across(owner: str, name: str, a: Any, dim: Hashable) -> None:
-    """Raise where the rows of an xarray object have no dates, and another of its dimensions has."""
+    """Raise where an xarray object has dates on another dimension than `dim`, that of its rows, which has none.
+
+    Args:
+        owner: The public function that was called, for messages.
+        name: The argument that `a` is, for messages.
+        a: The DataArray or Dataset.
+        dim: The dimension that is taken for time.
+    """
     dated = [each for each in a.dims if each in a.indexes and a.indexes[each].dtype.kind == "M"]
     if dated and dim not in dated:
         raise ValueError(
@@ -132,7 +139,7 @@ def raise_if_dated(owner: str, name: str, a: Any) -> None:
 
 
 def _holds_times(column: Any) -> bool:
-    """Whether a pandas column holds times, or texts that are dates."""
+    """Whether a pandas column holds datetimes, timedeltas, or strings that are dates."""
     return column.dtype.kind in "mM" or (column.dtype.kind == "O" and times.are_dates(column))
 
 
@@ -141,7 +148,7 @@ def _holds_texts_of_dates(column: Any) -> bool:
 
 
 def _as_index(name: str, label: Any, column: Any) -> str:
-    """Return how a pandas column of times is made the index, for messages."""
+    """Return the expression that makes the column `label` the index of the table `name`, for error messages."""
     parsed = "" if column.dtype.kind in "mM" else f".astype({{{label!r}: 'datetime64[ns]'}})"
     return f"{name}{parsed}.set_index({label!r})"
 
@@ -182,7 +189,16 @@ def _of_pandas(owner: str, name: str, a: Any, operation: Operation, axis: int | 
 
 
 def _of_column(owner: str, name: str, label: Any, column: Any) -> np.ndarray:
-    """Return the numbers of a pandas column; missing ones of a type that has its own are NaN. None labels a Series."""
+    """Return the values of a pandas column or Series as a numeric NumPy array, [n], or raise.
+
+    Missing values of pandas' nullable types become NaN.
+
+    Args:
+        owner: The public function that was called, for messages.
+        name: The argument that holds the column, for messages.
+        label: The column's label; None where it is a Series.
+        column: The Series.
+    """
     dtype = column.dtype
     if dtype.kind not in "biufc":
         ways = [f"turn digits into numbers ({name}.astype(float))"]
@@ -228,12 +244,22 @@ def _of_polars(owner: str, name: str, a: Any, operation: Operation, axis: int | 
 
 
 def _of_polars_column(column: Any) -> np.ndarray:
-    """Return the numbers of a column; decimals are floats."""
+    """Return the values of a polars column as an array, [n]; decimals become floats."""
     return (column.cast(float) if column.dtype.is_decimal() else column).to_numpy()  # type: ignore[no-any-return]
 
 
 def _clock_of_polars(owner: str, name: str, a: Any, dim: Hashable | None) -> Any:
-    """Return the column that holds the times, which increase, or None where there is none."""
+    """Return the one column of a polars frame that holds the times, or None where there is none.
+
+    Args:
+        owner: The public function that was called, for messages.
+        name: The argument that `a` is, for messages.
+        a: The DataFrame.
+        dim: The column's name; None: the only one of a temporal type.
+
+    Raises:
+        ValueError: Several columns hold times, none is named `dim`, or the times do not increase.
+    """
     found = [each for each in a.get_columns() if each.name == dim or (dim is None and each.dtype.is_temporal())]
     if len(found) > 1 or (dim is not None and not found):
         raise ValueError(
@@ -326,7 +352,18 @@ def _joined_xarray(owner: str, parts: dict[str, Any], along: Hashable) -> Any:
 
 
 def _has_names(owner: str, name: str, found: Any, wanted: Any, what: str = "columns") -> bool:
-    """Return whether the names equal those wanted up to order; raise where they differ."""
+    """Whether two lists have the same names in another order; False where they are equal.
+
+    Args:
+        owner: The public function that was called, for messages.
+        name: The argument with the names `found`, for messages.
+        found: The names there are, such as columns.
+        wanted: Those of the argument `a`, which they have to equal up to order.
+        what: What the names are those of, for messages.
+
+    Raises:
+        ValueError: The names are not the same.
+    """
     found, wanted = list(found), list(wanted)
     if found == wanted:
         return False
@@ -336,7 +373,13 @@ def _has_names(owner: str, name: str, found: Any, wanted: Any, what: str = "colu
 
 
 def _raise_unless_adjacent(owner: str, indexes: dict[str, Any]) -> None:
-    """Raise where times do not go on after those before."""
+    """Raise unless the rows of each table follow those of the table before it.
+
+    Args:
+        owner: The public function that was called, for messages.
+        indexes: The index of each table by the name of its argument, in the order of time; None where rows have no
+            times.
+    """
     for (one, before), (name, after) in itertools.pairwise(indexes.items()):
         kinds = [None if index is None else times.kind(index) for index in (before, after)]
         if kinds[0] != kinds[1]:
@@ -390,7 +433,20 @@ def _of_xarray(owner: str, name: str, a: Any, operation: Operation, axis: int | 
 
 
 def _dimension(owner: str, name: str, a: Any, axis: int | None, dim: Hashable | None) -> Hashable:
-    """Return the dimension of time: the one that is named, the only one, or that of the name "time"."""
+    """Return the name of an xarray object's dimension of time.
+
+    It is the one at `axis` or of the name `dim`, and where both are None the only one or "time".
+
+    Args:
+        owner: The public function that was called, for messages.
+        name: The argument that `a` is, for messages.
+        a: The object.
+        axis: The number of a dimension, or None.
+        dim: Its name, or None.
+
+    Raises:
+        ValueError: There is none such.
+    """
     dims = tuple(a.dims)
     if axis is not None and dim is None:
         return dims[errors.axis(owner, axis, len(dims), argument="axis", array=name)]
@@ -404,7 +460,10 @@ def _dimension(owner: str, name: str, a: Any, axis: int | None, dim: Hashable | 
 
 
 def _each(columns: Sequence[np.ndarray], operation: Operation) -> list[np.ndarray]:
-    """Return the operation on each column, those of one dtype together."""
+    """Return the results of an operation on columns, [n] each, in their sequence.
+
+    Columns of one dtype are stacked to [n, columns], so that the operation is called once for each dtype.
+    """
     found: dict[int, np.ndarray] = {}
     for dtype in dict.fromkeys(column.dtype for column in columns):
         which = [j for j, column in enumerate(columns) if column.dtype == dtype]

@@ -1,8 +1,13 @@
 """Times of rows: which labels are times, what follows them, and where rows are missing.
 
-Rows are steps of a series, whatever time lies between them. Whether rows go on where others end is told by the labels:
-exactly where these have a frequency, else by the longest step. Indexes are those of pandas, which is not imported: the
+Rows are steps of a series, whatever time lies between them. Whether rows go on where others end, the labels say:
+exactly where they have a frequency, else by the longest step. Indexes are those of pandas, which is not imported: the
 package is loaded where one of its objects is given.
+
+Arguments of the same meaning everywhere: `index` is a pandas index, of times unless said otherwise; `labels` is the
+index as the user's table has it, before it was read as times; `name` is the table's name in messages; `dim` is the
+dimension of time of an xarray object, None for a table of pandas; `before` and `after` are the times of two tables, the
+second of which should go on where the first ends.
 """
 
 from __future__ import annotations
@@ -237,7 +242,15 @@ def without_holidays(name: str, index: Any, labels: Any) -> str | None:
 
 
 def _holed(index: Any, least: float) -> tuple[Any, np.ndarray] | None:
-    """Return the times of a regular index that leaves rows out, a share of which are there, and their steps."""
+    """Return the times of a regular index from which rows are missing, and the steps between them; else None.
+
+    Args:
+        index: Increasing times, or None.
+        least: The share of the regular index's rows that have to be there, from 0 to 1.
+
+    Returns:
+        The times, [n], and by how many steps of the regular index each is later than the one before, [n - 1].
+    """
     if index is None or len(index) < 3:
         return None
     dates = index.to_timestamp() if _are_periods(index) else index
@@ -250,7 +263,7 @@ def _holed(index: Any, least: float) -> tuple[Any, np.ndarray] | None:
 
 
 def _dated(name: str, index: Any, labels: Any, dim: Any) -> str:
-    """Return how a table gets its times for an index, for messages."""
+    """Return the expression for the table `name` with its labels converted to times, for error messages."""
     is_plain = dim is not None or labels.dtype == index.dtype
     return name if is_plain else f"{name}.set_axis(pandas.to_datetime({name}.index))"
 
@@ -261,7 +274,15 @@ def numbered(name: str, dim: Any = None) -> str:
 
 
 def _filled(name: str, index: Any, dates: Any, counts: np.ndarray, dim: Any) -> str:
-    """Return how rows are put where some are missing, for messages."""
+    """Return the expression that adds the missing rows of a regular index to a table as NaN, for error messages.
+
+    Args:
+        name: The table, as an expression.
+        index: Its times or periods.
+        dates: The same as times.
+        counts: By how many steps each is later than the one before, see `_holed`.
+        dim: The dimension of time of an xarray object, or None.
+    """
     breaks = np.flatnonzero(np.concatenate([[2], counts, [2]]) > 1)
     longest = int(np.argmax(np.diff(breaks)))
     run = dates[breaks[longest] : breaks[longest + 1]]
@@ -282,7 +303,10 @@ def _filled(name: str, index: Any, dates: Any, counts: np.ndarray, dim: Any) -> 
 
 
 def _plain(index: Any) -> Any:
-    """Return the index with the dtype of what its labels are."""
+    """Return an index with the dtype of its labels themselves.
+
+    Categories become their values, intervals their left ends, and objects numbers or times where all of them are such.
+    """
     if hasattr(index, "categories"):
         index = index.astype(index.categories.dtype)
     if hasattr(index, "closed") and hasattr(index, "left"):
@@ -319,7 +343,11 @@ def _raise_if_dates(owner: str, name: str, labels: Any, dim: Any) -> None:
 
 
 def _of_one_series(owner: str, name: str, index: Any) -> Any:
-    """Return the one level of an index that varies, or raise."""
+    """Return, of an index of several levels, the level whose labels vary, as an index; the last where none does.
+
+    Raises:
+        ValueError: Several levels vary: the rows are those of several series.
+    """
     varying = _varying(index)
     if len(varying) > 1:
         names = [index.names[level] for level in varying]
@@ -331,12 +359,12 @@ def _of_one_series(owner: str, name: str, index: Any) -> Any:
 
 
 def _varying(index: Any) -> list[int]:
-    """Return which levels of an index vary."""
+    """Return the numbers of an index's levels that have more than one label."""
     return [level for level in range(index.nlevels) if index.get_level_values(level).nunique() > 1]
 
 
 def _inferred(index: Any) -> Any:
-    """Return the frequency that pandas infers, a text or an offset; None where there is none."""
+    """Return the frequency that pandas infers of times, a string or an offset; None where there is none."""
     if len(index) < 3:
         return None
     with warnings.catch_warnings():  # which of the two comes back is being changed
@@ -349,7 +377,10 @@ def _named(frequency: Any) -> str:
 
 
 def _expected(before: Any, after: Any) -> Any:
-    """Return the times that follow by a frequency which says where rows are missing; None where none does."""
+    """Return the `len(after)` times that follow `before` at its frequency.
+
+    None where it has no frequency of its own, and the inferred one does not tell which rows are missing.
+    """
     if not hasattr(before, "step") and getattr(before, "freq", None) is None:
         if len(before) < 3:
             return None
@@ -361,7 +392,13 @@ def _expected(before: Any, after: Any) -> Any:
 
 
 def _are_near(found: Any, expected: Any, last: Any) -> np.ndarray:
-    """Which times are those expected, the first of which comes a step after the last one before."""
+    """Which of the times `found` are those `expected`, up to rounding for numbers; bool, [n].
+
+    Args:
+        found: The labels there are, [n].
+        expected: Those that should be there, [n].
+        last: The label before both, one step before `expected[0]`.
+    """
     if expected.dtype.kind in "iuf":
         return np.abs(_clock(found) - _clock(expected)) <= _NEAR * (expected[0] - last)  # type: ignore[no-any-return]
     return np.asarray(found == expected)
@@ -372,7 +409,7 @@ def _is_complete(periods: Any) -> bool:
 
 
 def _equal_step(index: Any) -> Any:
-    """Return the step of numbers that have one; None where they have several, or there is one row."""
+    """Return the step of a numeric index with equal steps; None where they differ, or there is one row."""
     if hasattr(index, "step"):
         return index.step
     steps = np.diff(_clock(index))
@@ -383,7 +420,7 @@ def _equal_step(index: Any) -> Any:
 
 
 def _clock(index: Any) -> np.ndarray:
-    """Return numbers, or times in UTC, as NumPy has them."""
+    """Return an index as a NumPy array: int64, uint64, float64, or times in UTC."""
     letter = index.dtype.kind
     if letter in "iuf":
         return np.asarray(index.to_numpy(np.float64 if letter == "f" else np.dtype(f"{letter}8")))
@@ -404,7 +441,10 @@ def _shown(step: Any) -> str:
 
 
 def _steps(index: Any) -> np.ndarray | None:
-    """Return how many steps of a regular index lie between its rows, at least 1; None where it cannot be one."""
+    """Return by how many steps of a regular index each row is later than the one before, [n - 1], at least 1.
+
+    None where the rows cannot be some of those of a regular index.
+    """
     if index.dtype.kind == "M":
         wall = _wall(index)
         months = wall.astype("datetime64[M]")
@@ -424,7 +464,7 @@ def _steps(index: Any) -> np.ndarray | None:
 
 
 def _are_working_days(wall: np.ndarray) -> bool:
-    """Whether no time lies on a week-end and most steps are one working day."""
+    """Whether times without zone, datetime64 [n], have none on a week-end and most steps are one working day."""
     days = wall.astype("datetime64[D]")
     return bool(np.is_busday(days).all() and np.median(np.busday_count(days[:-1], days[1:])) == 1)
 

@@ -18,7 +18,7 @@ import numpy as np
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import DEFINITIONS, Definition, DistributedOrder, GrunwaldLetnikov
 from hpfracc_nn.fractional.definitions.definition import read_fixed
-from hpfracc_nn.fractional.schemes.exponentials import FITS, Nodes, exponentials
+from hpfracc_nn.fractional.exponentials import FITS, Nodes, exponentials
 
 Shape = tuple[int, ...]
 Bounds = tuple[float, float]
@@ -135,7 +135,15 @@ def counted_orders(owner: str, alpha: Any, argument: str, count: int) -> int | N
 
 
 def _around(owner: str, start: Definition) -> tuple[float, float]:
-    """Return the unit interval around first orders, or raise where there is none."""
+    """Return the interval between whole numbers that holds an operator's first orders, the default of their bounds.
+
+    Args:
+        owner: The layer, for messages.
+        start: The operator with the first values of alpha.
+
+    Raises:
+        ValueError: There is none: orders lie on both sides of a whole number.
+    """
     low, high = unit_interval(start.interval)
     least = start.interval[0]
     if least < low:

@@ -3,6 +3,9 @@
 A result depends on the rows before it: rows are moments of one series and cannot be taken one by one or in another
 order. scikit-learn's checks of that property are left out for estimators whose tag says that they are not
 deterministic, the only one there is for it; the same rows give the same result.
+
+Tables are X as the user passes it, or arrays, [rows, columns]. Of the training rows, those of `fit`, an estimator keeps
+the last ones, `rows_`, which differences of later rows depend on.
 """
 
 from __future__ import annotations
@@ -129,7 +132,11 @@ class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return with_numbers(X, self._undone(values, before) if len(before) else series)
 
     def _undone(self, values: np.ndarray, before: np.ndarray) -> np.ndarray:
-        """Return the series with these differences that goes on after the rows before it."""
+        """Return the series, [rows, columns], whose differences are `values`; it goes on after the rows `before`.
+
+        Raises:
+            ValueError: The window makes the order impossible to undo.
+        """
         before = before.astype(values.dtype, copy=False)
         known = self._differences(np.concatenate([before, np.zeros_like(values)]), self.alpha_)[len(before) :]
         window, found = self._window, np.empty_like(values)
@@ -144,7 +151,10 @@ class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return found
 
     def _holds(self, series: np.ndarray) -> bool:
-        """Whether a series begins with the training rows, by those that were kept; gaps tell nothing."""
+        """Whether a series, [rows, columns], begins with the training rows, up to rounding.
+
+        Only the rows that were kept are compared; gaps of the series are left out.
+        """
         if len(series) < self._n_rows:
             return False
         found = series[self._n_rows - len(self.rows_) : self._n_rows]
@@ -158,7 +168,10 @@ class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return tags
 
     def _read(self, X: Any, **options: Any) -> np.ndarray:
-        """Return what scikit-learn makes of the rows, or raise."""
+        """Return X as a floating array, [rows, columns], by scikit-learn's `validate_data`, or raise.
+
+        `options` are keywords of that function.
+        """
         if isinstance(X, list | tuple):
             try:
                 np.asarray(X)
@@ -182,7 +195,14 @@ class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         errors.one_of(owner, "window_policy", self.window_policy, POLICIES)
 
     def _remember(self, X: Any, values: np.ndarray) -> None:
-        """Keep of the training rows what the differences of later rows are made of, and what tells the rows again."""
+        """Store what later calls need of the training rows.
+
+        The last rows, the number and the times of all, and a hash by which `transform` knows them.
+
+        Args:
+            X: The rows as the user passed them.
+            values: The same as an array.
+        """
         kept = len(values) if self.window_policy == "expanding" else min(self.window - 1, len(values))
         self.rows_ = values[len(values) - kept :].copy()
         self._n_rows = len(values)
@@ -190,12 +210,14 @@ class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self._times = times_of(type(self).__name__, "X", X)
 
     def _before(self, method: str, X: Any, begins: bool) -> np.ndarray:
-        """Return the training rows that come before `X`, [0 or kept, columns], or raise.
+        """Return the training rows that come before the rows of `X`, none or those kept, [rows, columns], or raise.
+
+        None come before it where X is the series from its first training row on, all where it follows the last.
 
         Args:
-            method: Which is called.
-            X: The rows.
-            begins: Whether they are the series from its first row on, where they have no labels.
+            method: The public method that was called, for messages.
+            X: The rows, whose index decides where it has times.
+            begins: Whether the values of X begin with the training rows, which decides where there are no times.
         """
         owner = type(self).__name__
         labels, trained = times_of(owner, "X", X), self._times
@@ -230,11 +252,11 @@ class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     @property
     def _window(self) -> int | None:
-        """How many rows make one of the result; None is all."""
+        """Return how many rows a difference depends on, its own included; None is all."""
         return self.window if self.window_policy == "fixed" else None
 
     def _differences(self, values: np.ndarray, alphas: np.ndarray) -> np.ndarray:
-        """The differences of each column, those of the warm-up too."""
+        """Return the differences of order `alphas[j]` of each column j, those of all rows, [rows, columns]."""
         found = np.empty_like(values)
         for alpha in np.unique(alphas):
             which = alphas == alpha
@@ -242,13 +264,16 @@ class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return found
 
     def _as_asked(self, found: np.ndarray, X: Any) -> Any:
-        """Return the result in a table like `X`, unless scikit-learn is to make another of it."""
+        """Return an array of results as a table like X.
+
+        It stays an array where the user's `set_output` names another kind of table, which scikit-learn makes of it.
+        """
         asked = _get_output_config("transform", self)["dense"]
         return with_numbers(X, found) if asked in ("default", package_of(type(X), PACKAGES)) else found
 
 
 def _raise_if_text(owner: str, X: Any) -> None:
-    """Raise where a column of a frame of pandas or polars holds texts that are no numbers."""
+    """Raise where a column of a pandas or polars DataFrame holds strings that are no numbers."""
     if package_of(type(X), PACKAGES) not in ("pandas", "polars") or not hasattr(X, "columns"):
         return
     columns = X.get_columns() if hasattr(X, "get_columns") else [X.iloc[:, j] for j in range(X.shape[1])]
@@ -270,14 +295,21 @@ def _may_hold_text(column: Any) -> bool:
 
 
 def _content(values: np.ndarray) -> bytes:
-    """Return what tells rows from others, alike for both floating types."""
+    """Return a hash of the rows' values and shape, the same for float32 and float64."""
     with np.errstate(over="ignore"):
         rows = np.ascontiguousarray(values, np.float32) + np.float32(0)  # of the zeros, one
     return hashlib.blake2b(rows.tobytes() + repr(rows.shape).encode(), digest_size=16).digest()
 
 
 def _are_counted(labels: Any, trained: Any) -> bool:
-    """Whether labels say nothing: both indexes count rows as pandas does by itself, or one does and one has dates."""
+    """Whether labels do not say which rows follow which.
+
+    Both indexes count rows as pandas does by default, or one does and the other has dates.
+
+    Args:
+        labels: The index of the new rows.
+        trained: That of the training rows.
+    """
     counted = [times.is_counted(labels), times.is_counted(trained)]
     return all(counted) or (any(counted) and times.kind(labels) != times.kind(trained))
 
@@ -452,7 +484,14 @@ class StationaryDifferencer(ColumnDifferences):
         errors.real(owner, "precision", self.precision, 0.0, above=True)
 
     def _smallest(self, column: np.ndarray, rounding: float) -> tuple[float, float]:
-        """Return an order that passes, and its p-value; the samples are known up to `rounding`."""
+        """Return the smallest order found for which the test rejects a unit root, and its p-value.
+
+        `upper` where none does. First on a grid, then by bisection.
+
+        Args:
+            column: The samples, [rows].
+            rounding: Up to what they are known.
+        """
         low = 0.0
         for step in range(_STEPS + 1):
             high = self.upper * step / _STEPS
@@ -488,5 +527,8 @@ class StationaryDifferencer(ColumnDifferences):
 
 
 def _lags(rows: int) -> int:
-    """The most lags of the test: by Schwert, J. Business & Economic Statistics 7 (1989) 147, where rows allow it."""
+    """Return the most lags of the unit root test of a series of so many rows.
+
+    Schwert, J. Business & Economic Statistics 7 (1989) 147, and fewer where rows are few.
+    """
     return min(math.ceil(12 * (rows / 100) ** 0.25), rows // _ROWS_OF_A_LAG)

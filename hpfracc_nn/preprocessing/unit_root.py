@@ -77,7 +77,10 @@ def p_value(statistic: float) -> float:
 
 
 def _rows(y: np.ndarray, lags: int) -> np.ndarray:
-    """Return 1, y[t-1], the differences before, the last one first, and that of t; [n - 1 - lags, lags + 3]."""
+    """Return the regression's rows for t = lags + 1 ... n - 1, [n - 1 - lags, lags + 3].
+
+    A row is 1, y[t-1], the differences `y[t-i] - y[t-i-1]` for i = 1 ... lags, and last the left-hand side.
+    """
     steps = sliding_window_view(np.diff(y), lags + 1)
     found = np.empty((len(steps), lags + 3))
     found[:, 0] = 1
@@ -91,7 +94,14 @@ def _triangle(rows: np.ndarray) -> np.ndarray:
 
 
 def _statistic(y: np.ndarray, factor: np.ndarray, lags: int, most: int) -> float:
-    """Return rho over its standard error, of the regression on all rows that so many lags leave."""
+    """Return the statistic, rho over its standard error, of the regression with `lags` lags; NaN where nothing is left.
+
+    Args:
+        y: The series, [n].
+        factor: The triangular factor of the rows with the most lags, [most + 3, most + 3].
+        lags: k, how many are taken.
+        most: m, how many `factor` is for.
+    """
     # The left-hand side last, and the level before it, whose coefficient then follows from its row alone.
     order = [0, *range(2, lags + 2), 1, lags + 2]
     kept = np.zeros((lags + 3, lags + 3))

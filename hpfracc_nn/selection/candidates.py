@@ -4,6 +4,8 @@ A kernel is assessed by its cost, refused where it takes more memory than a call
 Memory is a fact of the kernel and needs no learning: what the whole call takes, workspace, what is saved for the
 backward pass, and results. Energy counts as time: on one device it is power times time, and the power is not
 known by kernel.
+
+A workload is one operation on `rows` signals of `n` samples each, in one dtype on one device (`workload.py`).
 """
 
 import itertools
@@ -154,11 +156,11 @@ class Candidates:
         return CostModel(self.machine, self.settings.calibration if is_measured else "shipped")
 
     def _fitted(self, assessments: list[Assessment], workload: Workload, settings: Settings) -> list[Assessment]:
-        """Return the assessments, with a refusal for each kernel that takes more memory than a call may.
+        """Return the assessments, with a refusal for each kernel that would take more memory than a call may.
 
-        Where all of them do, each takes as many rows at a time as keep within the limit. What cannot be cut is the
-        result as a whole: where that alone is more than what is free, all refuse. In deterministic mode only a limit
-        in bytes counts, not what is free.
+        If every kernel would, each is assessed for as many rows at a time as keep within the limit. The result itself
+        cannot be split: if it alone is larger than the free memory, all kernels refuse. In deterministic mode only a
+        limit in bytes counts, not what is free.
         """
         need = max([each.need for each in assessments if each.refusal is None], default=0.0)
         if need <= self.memory.plenty.get((workload.framework, workload.device), 0.0):
@@ -255,7 +257,7 @@ def _refusal(kernel: Kernel, workload: Workload, settings: Settings) -> str | No
 
 
 def _one_way(workload: Workload) -> Workload:
-    """Return the forward pass alone: the workload itself where it wants no gradient."""
+    """Return the workload of the forward pass alone, which needs no gradient."""
     if workload.needs_gradient or workload.learns_weights:
         return replace(workload, needs_gradient=False, learns_weights=False)
     return workload
@@ -310,7 +312,7 @@ def in_words(settings: Settings) -> str:
 
 
 def _exponent(settings: Settings) -> float | None:
-    """Return the weight of memory over that of time, None where time does not count."""
+    """Return b / a, where the objective is a log(seconds) + b log(bytes); None if a is 0."""
     if settings.objective == "latency":
         return 0.0
     weights = settings.weights

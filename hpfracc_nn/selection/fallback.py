@@ -1,7 +1,10 @@
-"""Running a plan: the one place where a kernel's exceptions are caught, so that another kernel can do its work.
+"""Running a plan: the one module that catches a kernel's exceptions, so that another kernel can compute the result.
 
-What is wrong with the input was raised before, where the call came in. An error that nevertheless is the input's is
-every kernel's, and is raised.
+A plan is a kernel chosen for a workload (`plan.py`). Invalid input raises at the public call, before a plan runs. An
+exception that is the input's fault all the same comes from every kernel, and is raised.
+
+A result can be rejected too: `WrongResult` is the error recorded for a kernel whose result is wrong, and a `Doubt` says
+that a result looks wrong but may be right, which a second kernel decides.
 """
 
 import logging
@@ -85,7 +88,7 @@ def carried_out(work: Work, site: Site, plan: Plan, *given: Any) -> Any:
     attempt: _Attempt | None = None
     while True:
         watch = mark = None
-        if work.is_timed and plan.due(work.direction):
+        if work.is_timed and (plan.usage.forward if work.direction == "forward" else plan.usage.backward).due():
             if is_host(plan.workload.device):
                 watch = Stopwatch(plan.workload.threads)
             else:
@@ -113,7 +116,13 @@ def carried_out(work: Work, site: Site, plan: Plan, *given: Any) -> Any:
 
 
 class _Attempt:
-    """One call that was timed or that failed: the kernels that were tried, with their errors and doubted results."""
+    """One call that was timed or failed, with the kernels tried, their errors and their doubtful results.
+
+    Args:
+        work: What to run, and the check of its result.
+        site: The call site that picked the plan; its recorder takes down times and failures.
+        given: The arguments of `work.run` after the plan.
+    """
 
     def __init__(self, work: Work, site: Site, given: tuple[Any, ...]):
         self.work, self.site, self.given = work, site, given
@@ -184,7 +193,7 @@ class _Attempt:
             del first, others
 
     def _fault(self, result: Any) -> Doubt | WrongResult | None:
-        """Return what is wrong with a result, or None; a result at which `fault` raises is wrong."""
+        """Return what `work.fault` says is wrong with a result, or None; if it raises, the result is wrong."""
         if self.work.fault is None:
             return None
         try:
@@ -198,7 +207,7 @@ class _Attempt:
         return said if said is None or isinstance(said, Doubt) else WrongResult(said)
 
     def _settle(self, plan: Plan) -> None:
-        """Quarantine the kernels that failed where that of `plan` did not."""
+        """Quarantine the kernels that failed at this call, except that of `plan`, whose result is returned."""
         if self.errors:
             self.site.recorder.forgive(plan, at_once=True)
         last = {failed.kernel: (failed, error) for failed, error in self.errors if failed.kernel is not plan.kernel}
@@ -208,7 +217,10 @@ class _Attempt:
 
 
 def _first(errors: Sequence[Exception]) -> BaseException:
-    """Return what to raise: the first error, or what looking at the results raised where it did so at each."""
+    """Return the exception to raise when every kernel has failed.
+
+    It is the first error, or, if the check of the result itself raised for every kernel, what it raised first.
+    """
     causes = [error.__cause__ for error in errors if isinstance(error, WrongResult)]
     unseen = [cause for cause in causes if cause is not None]
     return unseen[0] if len(unseen) == len(errors) else errors[0]

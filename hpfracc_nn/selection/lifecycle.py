@@ -2,13 +2,13 @@
 
 import atexit
 import contextlib
-import os
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable
 
+from hpfracc_nn.forks import at_fork
 from hpfracc_nn.selection.learning.learner import Learner
 from hpfracc_nn.selection.learning.wisdom_file import LOCK_SECONDS, Outbox
 from hpfracc_nn.selection.recorder import Recorder
@@ -55,7 +55,10 @@ def _orphaned(learner: Learner) -> None:
 
 
 def _before_fork() -> None:
-    """Let threads finish what they decide, so that the child finds nothing half changed and nothing half imported."""
+    """Acquire the locks of all managers, so that a forked child inherits no state or import that is half done.
+
+    A lock that is not free within `FORK_SECONDS` is left.
+    """
     _held.locks = []
     deadline = time.monotonic() + FORK_SECONDS
     for lock in [recorder.planner.lock for recorder in _alive()]:
@@ -79,18 +82,17 @@ def _after_fork_in_child() -> None:
     _look_after_workers()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
 
 
 _looks_after_workers = False
 
 
 def _look_after_workers() -> None:
-    """Save at the end of a child of multiprocessing too: it ends by os._exit, which runs nothing of atexit.
+    """Save what was learnt at the end of a child of multiprocessing too, which ends by os._exit and so skips atexit.
 
-    It has finalizers of its own instead, which it forgets where it begins. The package is not imported for it: where
-    nobody has, there is no such child.
+    multiprocessing runs finalizers instead, and clears them when a child starts. It is not imported for this: a process
+    that has not imported it has no such child.
     """
     global _looks_after_workers
     util = sys.modules.get("multiprocessing.util")

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from typing import Any, Unpack
 
 from hpfracc_nn import errors
+from hpfracc_nn.forks import in_children
 from hpfracc_nn.selection.candidates import accepted
 from hpfracc_nn.selection.fallback import RUN, Work, carried_out
-from hpfracc_nn.selection.forks import in_children
 from hpfracc_nn.selection.learning.fingerprint import cores
 from hpfracc_nn.selection.learning.learner import Learner, understood_text
 from hpfracc_nn.selection.learning.model import Prediction
@@ -563,11 +563,11 @@ def is_process_wide(manager: BackendManager) -> bool:
     return manager is _process_wide
 
 
-def configure(**settings: Any) -> None:
+def configure(**changes: Unpack[SettingsChanges]) -> None:
     """Change the settings of the process-wide manager; see `BackendManager.configure`.
 
     Args:
-        settings: By name, as there; None restores the default of one.
+        changes: By name, as there; None restores the default of one.
 
     Raises:
         TypeError: As there; nothing is changed then.
@@ -579,7 +579,7 @@ def configure(**settings: Any) -> None:
         "force_algorithm='fft'"
         >>> configure(force_algorithm=None)
     """
-    default_manager().configure(**settings)
+    default_manager().configure(**changes)
 
 
 def report(sites: Iterable[Site] | None = None) -> list[ReportRow]:

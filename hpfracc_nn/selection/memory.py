@@ -1,6 +1,8 @@
 """How much memory is free, how much of it a call may take, and how many rows of a workload fit into that.
 
 Reading it takes 0.1 to 0.3 ms on the host: for where a plan is made, never for where one is picked.
+
+A control group (cgroup) is the set of processes that share a memory limit under Linux; groups are nested.
 """
 
 import functools
@@ -174,7 +176,12 @@ def _available(proc: Path) -> int | None:
 
 
 def _group_rooms(proc: Path, cgroup: Path) -> Iterator[int]:
-    """Yield what is left under each limit of this process's group and of those around it."""
+    """Yield the bytes left under each memory limit of this process's control group and of those around it.
+
+    Args:
+        proc: Where the proc file system is mounted.
+        cgroup: Where the control groups are mounted.
+    """
     for limits, usage, stat in _group_files(proc, cgroup):
         numbers = [int(text) for path in limits if (text := _text(path).strip()).isdecimal()]
         if numbers and min(numbers) < _UNLIMITED:
@@ -185,7 +192,11 @@ def _group_rooms(proc: Path, cgroup: Path) -> Iterator[int]:
 
 @functools.cache
 def _group_files(proc: Path, cgroup: Path) -> tuple[tuple[list[Path], Path, tuple[Path, str]], ...]:
-    """Return the files that hold limits: found once, because a process stays in its group."""
+    """Return where each control group of this process keeps its limits, its usage and its cached bytes.
+
+    These are the files with limits, the file with the usage, and a file and the name of its entry. They are looked up
+    once, because a process stays in its group.
+    """
     found = []
     for folder in _groups(proc, cgroup):
         for limits, usage, cache in (_V2, _V1):
@@ -211,7 +222,7 @@ def _groups(proc: Path, cgroup: Path) -> Iterator[Path]:
 
 
 def _entry(text: str, name: str, unit: int = 1) -> int | None:
-    """Return the number after `name` at the beginning of a line, times `unit`."""
+    """Return `unit` times the number after `name` at the beginning of a line of `text`, None without such a line."""
     for line in text.splitlines():
         if line.split(maxsplit=1)[:1] == [name]:
             return unit * int(line.split()[1])

@@ -26,8 +26,6 @@ from hpfracc_nn.selection.workload import Workload
 
 MOST_PLANS = 4096
 
-Found = tuple[list[Assessment], bool]  # see `Candidates.of`
-
 
 class Step(NamedTuple):
     """What a site does next.
@@ -130,23 +128,23 @@ class Planner:
         learns = self.learner.is_learning(workload.framework)
         return self._plan_of(name, reason, found, workload, learns=learns, provisional=reduced, believed=believed)
 
-    def draft(self, workload: Workload) -> tuple[Plan, Found | None]:
-        """Return a plan with a usage of its own, for a site, and the assessments that `next` may decide by at once.
+    def first(self, workload: Workload) -> tuple[Plan, Step | None]:
+        """Return a plan with a usage of its own, for a site, and what runs at its first call; the lock is held.
 
-        A learning plan runs the kernel that was decided upon before, at another site or under other settings, or else
-        the best by the estimate. Other plans have no assessments. The lock is held.
+        A learning plan is decided upon at once. The others have no step.
         """
         if self.has_changed(workload.framework) or not self.learner.is_learning(workload.framework):
             return self.plan(workload).twin(), None
         found, reduced = self.candidates.of(workload)
-        name, reason = self.learner.standing(workload)
-        if name not in {each.kernel.name for each in found if each.refusal is None}:
-            name, reason = ranked(found, self.settings.of(workload.op))[0].kernel.name, "prior"
-        return self._plan_of(name, reason, found, workload, learns=True, provisional=reduced), (found, reduced)
+        decision, spreads = self.learner.decide(workload, found, 1, None)
+        _, basis = self.learner.standing(workload)
+        plans = [
+            self._plan_of(name, reason, found, workload, learns=True, provisional=reduced, believed=decision.expected)
+            for name, reason in {decision.incumbent: basis, decision.name: decision.reason}.items()
+        ]
+        return plans[0], Step(plans[-1], plans[-1].reason, decision.period, decision.is_trial, spreads)
 
-    def next(
-        self, plan: Plan, calls: int, backwards: int | None, known: Mapping[str, Plan], now: Found | None = None
-    ) -> Step:
+    def next(self, plan: Plan, calls: int, backwards: int | None, known: Mapping[str, Plan]) -> Step:
         """Return what a site does next in place of `plan`, whose period is over; the lock is held.
 
         Args:
@@ -154,7 +152,6 @@ class Planner:
             calls: Since the last decision, this one included.
             backwards: How many of them were followed by a backward pass; None: all.
             known: The site's plans of this workload by their kernels' names, `plan` too.
-            now: What `draft` returned; by default the kernels are asked.
         """
         if not plan.learns:
             fresh = self.plan(plan.workload)
@@ -162,7 +159,7 @@ class Planner:
             before = known.get(fresh.kernel.name)
             return Step(fresh.twin() if before is None else before.renewed(fresh), fresh.reason, period)
         workload = plan.workload
-        found, reduced = now or self.candidates.of(workload)
+        found, reduced = self.candidates.of(workload)
         decision, spreads = self.learner.decide(workload, found, calls, backwards)
         name, reason = decision.name, why(decision.reason, decision.name, found, reduced)
         before = known.get(name)
@@ -239,22 +236,21 @@ class Planner:
         provisional: bool = False,
         believed: Mapping[str, Prediction] | None = None,
     ) -> Plan:
-        """Return the plan that runs one of the kernels that accept.
+        """Return the plan that runs the kernel `name`.
 
         Args:
-            name: The kernel.
-            reason: Why.
-            assessments: Of all kernels.
-            workload: What they were made for.
-            learns: Whether the choice is to be reconsidered.
+            name: One of the kernels that accept the workload.
+            reason: Why it was chosen, as in `Plan.reason`.
+            assessments: What each kernel would take for this workload, refusals included.
+            workload: What is to be computed.
+            learns: Whether later calls reconsider the choice.
             provisional: Whether a kernel that may be better is left out for a while.
-            believed: What is expected of the kernels after measurements; without it the estimates stand.
+            believed: What is expected of kernels after measurements; for all others the estimates stand.
         """
         settings, able = self.settings.of(workload.op), accepted(assessments)
         chosen = next(each for each in assessments if each.kernel.name == name)  # it may refuse since it was decided
-        expected = {each.kernel.name: Prediction.within(each.seconds, each.uncertainty) for each in (chosen, *able)}
-        for kernel, each in (believed or {}).items():
-            expected[kernel] = Prediction.within(each.seconds, each.uncertainty)
+        said = {each.kernel.name: each for each in (chosen, *able)} | dict(believed or {})
+        expected = {kernel: Prediction.within(each.seconds, each.uncertainty) for kernel, each in said.items()}
         others = sorted([(each.seconds, kernel) for kernel, each in expected.items() if kernel != name])
         devices: tuple[str, ...] = ()
         if chosen.kernel.offloads:  # on one device where nothing may depend on which is free

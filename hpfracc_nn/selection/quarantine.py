@@ -2,6 +2,8 @@
 
 The quarantine is pure: the time is an argument, in seconds of any clock that never goes back. Callers hold a lock
 where threads share it.
+
+A hold is the time until which a kernel is not chosen.
 """
 
 import gc
@@ -270,7 +272,12 @@ class Quarantine:
 
 
 def _place(kind: Kind, kernel: Kernel, workload: Workload) -> _Place:
-    """Return the key of a hold; it has the kernel object, so that a new kernel of the same name begins afresh."""
+    """Return what a failure is held against: a kernel, a kernel on one device, or a kernel at one key of workloads.
+
+    The kernel itself, not its name, is in it: a new kernel of the same name begins afresh.
+
+    Which of the three it is depends on the kind of failure: "environment", "memory" or "kernel".
+    """
     if kind == "environment":
         return kernel
     return (kernel, workload.device) if kind == "memory" else (kernel, key_of(workload))

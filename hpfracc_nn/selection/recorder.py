@@ -111,7 +111,7 @@ class Recorder:
         if plan.usage.announced and previous in ("", name) and elapsed < SLOW:
             return
         plan.usage.announced = True
-        is_fixed = reason == "prior" and self.planner.settings.is_deterministic(workload.framework)
+        is_fixed = reason == "prior" and not plan.learns and self.planner.settings.is_deterministic(workload.framework)
         self._add(
             Choice,
             plan,

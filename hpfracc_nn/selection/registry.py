@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 from weakref import WeakSet
 
 from hpfracc_nn import errors
-from hpfracc_nn.selection.forks import in_children
+from hpfracc_nn.forks import in_children
 from hpfracc_nn.selection.workload import Cost, Workload
 
 Question = Literal["cost", "refuses", "saves", "compiles"]
@@ -54,7 +54,7 @@ def _free(workload: Workload) -> float:
 
 
 def _one_pass(workload: Workload) -> Cost:
-    """The input is read once, and as much is written."""
+    """Return the default cost of a kernel: the input is read once, and as many bytes are written."""
     return Cost({}, bytes=2.0 * workload.bytes, launches=1)
 
 
@@ -140,10 +140,10 @@ class Kernel:
         Raises:
             Exception: What it raises, with a note that names the kernel.
         """
-        given = workload
-        if workload.converts_to and question != "saves":  # what is saved is saved as it is stored
-            given = self.given(workload)
         try:
+            if not workload.converts_to or question == "saves":  # what is saved is saved as it is stored
+                return getattr(self, question)(workload)
+            given = self.given(workload)
             found = getattr(self, question)(given)
             return found if given is workload or question != "cost" else _with_conversion(found, workload)
         except Exception as error:  # raised again, with the kernel's name
@@ -165,7 +165,7 @@ class Kernel:
 
 
 def _with_conversion(cost: Cost, workload: Workload) -> Cost:
-    """Return the cost with the conversions of data and results in each pass."""
+    """Return the cost, with the conversion of samples and results to another dtype and back added in each pass."""
     wide, arrays = workload.converted, 2 + 2 * workload.needs_gradient + workload.learns_weights
     return replace(
         cost,

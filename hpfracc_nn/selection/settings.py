@@ -261,7 +261,10 @@ def names(owner: str, listed: object) -> frozenset[str]:
 
 
 def _parsed(text: str) -> tuple[float, str]:
-    """Return number and unit of a limit; a number that no limit can be where it is not one."""
+    """Return the number and the unit of a memory limit such as "4GiB", the unit in lower case, "" if there is none.
+
+    Text that is not of this kind gives NaN, which every limit refuses.
+    """
     found = _AMOUNT.fullmatch(text.strip())
     if found is None or found[3].lower() not in {"", *_BYTES}:
         return math.nan, ""
@@ -269,7 +272,7 @@ def _parsed(text: str) -> tuple[float, str]:
 
 
 def _objective(given: Any) -> Objective | Weights:
-    """Return the one objective that counts, or pairs of name and weight in the order of `OBJECTIVES`."""
+    """Return the checked objective: one name, or pairs of name and weight in the order of `OBJECTIVES`."""
     if isinstance(given, str):
         one_of("objective", given, OBJECTIVES)
         weights = {given: 1.0}
@@ -306,7 +309,7 @@ def _wisdom(given: object) -> str:
 
 
 def _offload(given: Any) -> bool | tuple[str, ...]:
-    """Return whether data of the host may leave it, or the devices that they may go to."""
+    """Return the checked setting: whether data of the host may go to other devices, or the devices allowed."""
     if isinstance(given, bool):
         return given
     rule = "needs True, False, or a list of devices other than the host, each once, such as ['cuda:0', 'cuda:1']."
@@ -401,7 +404,11 @@ def _force(environ: Mapping[str, str], variable: str) -> str | None:
 
 
 def _disabled(environ: Mapping[str, str], variable: str) -> frozenset[str]:
-    """Return what is disabled; an older name loses against a newer switch, or force, of the same backend."""
+    """Return the kernels and backends that environment variables disable, by a list or by a switch of their own.
+
+    The list is in `variable`, with which the names of the switches begin. A switch under an older name counts only if
+    no newer switch, and no forced backend, says otherwise.
+    """
     listed = names(variable, environ.get(variable, ""))
     switches = dict(_disable_switches(environ, variable + "_"))
     for name, backend in OLD_BACKENDS.items():
@@ -459,7 +466,7 @@ def _explore_fraction(environ: Mapping[str, str], variable: str) -> float | None
 
 
 def _limit(environ: Mapping[str, str], variable: str) -> str | None:
-    """Return a limit as it is written; the older name is checked as well, where there is one."""
+    """Return a memory limit as text, None if unset; an older variable for it is checked too, and used if alone."""
     older = OLD_PREFIX + variable.removeprefix(PREFIX)
     variables = (variable, older) if variable.endswith("GPU_MEMORY_LIMIT") else (variable,)
     values = {each: value for each in variables if (value := _value_of(environ, each)) is not None}

@@ -1,4 +1,9 @@
-"""What a call site keeps: the plans it was given, found again in a fraction of a microsecond."""
+"""What a call site keeps: the plans it received, looked up in a fraction of a microsecond.
+
+A plan is a kernel chosen for a workload; its usage counts the calls that it served at this site, and how many are left
+until the next decision (`plan.py`). A site looks plans up by key: a hashable value of all that the workload depends on,
+which the caller makes. `describe` makes the workload itself. `started` is the time at which a decision began.
+"""
 
 import time
 import weakref
@@ -6,7 +11,7 @@ from collections.abc import Callable, Collection, Hashable
 from typing import Any
 
 from hpfracc_nn.selection.plan import Plan, Usage
-from hpfracc_nn.selection.planner import Found, Step, period_of
+from hpfracc_nn.selection.planner import Step, period_of
 from hpfracc_nn.selection.recorder import Recorder
 from hpfracc_nn.selection.registry import Kernel
 from hpfracc_nn.selection.timing import NEVER
@@ -104,9 +109,14 @@ class Site:
         """
         plan = self._tried.pop(key, None) or self._plans.get(key)
         if plan is None or self._epoch != self._candidates.epoch:
-            with self.recorder.planner.lock:
-                plan, _ = self._drafted(key, describe)
-            self.recorder.publish()
+            recorder, started = self.recorder, time.perf_counter()
+            with recorder.planner.lock:
+                self._catch_up()
+                plan = self._plans.get(key)
+                if plan is None:
+                    fresh = recorder.planner.plan(self._described(describe)).twin()
+                    plan = self._began(key, fresh, started)
+            recorder.publish()
         return self.again(plan)
 
     def pick_traced(self, key: Hashable, describe: Callable[[], Workload]) -> Plan:
@@ -217,19 +227,25 @@ class Site:
         return self.label or self.op
 
     def _opened(self, plan: Plan) -> Plan:
-        """Return a plan whose usage is counted from now on."""
+        """Return the plan, its usage added to those that the manager counts."""
         self.recorder.counts.add(plan.usage)
         return plan
 
     def _bound(self, key: Hashable, before: Plan | None, fresh: Plan) -> Plan:
-        """Return what `fresh`, a plan that others have too, says of its kernel, with the usage of this site."""
+        """Return the plan `fresh`, with a usage that counts the calls at this site.
+
+        Args:
+            key: That of the call.
+            before: The plan in use for the key, None if there is none.
+            fresh: The planner's, shared with other sites.
+        """
         known = before
         if known is None or known.kernel is not fresh.kernel:
             known = self._others.get(key, {}).pop(fresh.kernel.name, None)
         return self._opened(fresh.twin()) if known is None else known.renewed(fresh)
 
     def _key_of(self, plan: Plan) -> Hashable:
-        """Return what `plan` was picked for; its workload where it is no longer kept here."""
+        """Return the key that `plan` was picked for, or its workload if the plan is no longer kept here."""
         for key, kept in self._plans.items():
             if kept.usage is plan.usage:
                 return key
@@ -239,33 +255,40 @@ class Site:
         return plan.workload
 
     def _first(self, key: Hashable, describe: Callable[[], Workload]) -> Plan:
-        """Return what runs for a key that is new, or was chosen before something was configured; count the call."""
+        """Return the plan for a key that has none, and count the call.
+
+        The key is new, or its plan was dropped because the settings changed.
+        """
         recorder, started = self.recorder, time.perf_counter()
         recorder.join()  # before the first event
         recorder.harvest()
         with recorder.planner.lock:
-            plan, found = self._drafted(key, describe)
+            self._catch_up()  # before planning: a change meanwhile makes the next pick ask again
+            plan, step = self._plans.get(key), None  # another thread may have made one while this thread waited
+            if plan is None:
+                plan, step = recorder.planner.first(self._described(describe))
+                self._began(key, plan, started)
             plan.usage.forwards += 1
             plan.usage.left -= 1
-            if plan.usage.left <= 0:
-                plan = self._reconsidered(key, plan, started, found)
+            if step is not None:
+                plan = self._stepped(key, plan, step, started)
+            elif plan.usage.left <= 0:
+                plan = self._reconsidered(key, plan, started)
         recorder.publish()
         return plan
 
-    def _drafted(self, key: Hashable, describe: Callable[[], Workload]) -> tuple[Plan, Found | None]:
-        """Return the plan of a key that is new, and the assessments behind it if it is to be decided by them."""
-        recorder, started = self.recorder, time.perf_counter()
-        self._catch_up()  # before planning: a change meanwhile makes the next pick ask again
-        plan, found = self._plans.get(key), None  # another thread may have made one while this thread waited
-        if plan is None:
-            plan, found = recorder.planner.draft(self._described(describe))
-            self._plans[key] = self._opened(plan)
-        if not plan.learns:  # else the call itself decides
-            recorder.chosen(self._name, None, plan, plan.reason, time.perf_counter() - started)
-        return plan, found
+    def _began(self, key: Hashable, plan: Plan, started: float) -> Plan:
+        """Keep the first plan of a key, and return it.
+
+        The choice is recorded, unless the plan learns: then the call itself decides.
+        """
+        self._plans[key] = self._opened(plan)
+        if not plan.learns:
+            self.recorder.chosen(self._name, None, plan, plan.reason, time.perf_counter() - started)
+        return plan
 
     def _catch_up(self) -> None:
-        """Drop all plans if something was configured since they were made, or if there are too many."""
+        """Drop all plans if the settings changed since they were made, or if there are `MOST_PLANS`."""
         epoch = self._candidates.epoch
         if self._epoch != epoch or len(self._plans) >= MOST_PLANS:
             plans = self.plans()
@@ -277,7 +300,7 @@ class Site:
             self._epoch = epoch
 
     def _decided(self, key: Hashable, plan: Plan, describe: Callable[[], Workload]) -> Plan:
-        """Return what runs now in place of a plan whose period is over: itself, a trial, or what replaces it."""
+        """Return what runs now that the calls of `plan` are used up: the same plan, one on trial, or its successor."""
         recorder, started = self.recorder, time.perf_counter()
         planner, usage = recorder.planner, plan.usage
         recorder.harvest()
@@ -295,20 +318,27 @@ class Site:
         recorder.publish()
         return chosen
 
-    def _reconsidered(self, key: Hashable, plan: Plan, started: float, found: Found | None = None) -> Plan:
-        """Return what the planner says runs now in place of a plan; the lock is held."""
-        recorder, usage = self.recorder, plan.usage
+    def _reconsidered(self, key: Hashable, plan: Plan, started: float) -> Plan:
+        """Return what the planner decides to run in place of `plan`; the caller holds the lock."""
+        usage = plan.usage
         known = {**self._others.get(key, {}), plan.kernel.name: plan}
         backwards = min(usage.backwards - usage.backwards_before, usage.period) if usage.period > 1 else None
-        step = recorder.planner.next(plan, usage.period, backwards, known, found)
+        step = self.recorder.planner.next(plan, usage.period, backwards, known)
+        return self._stepped(key, plan, step, started)
+
+    def _stepped(self, key: Hashable, plan: Plan, step: Step, started: float) -> Plan:
+        """Carry out and record a decision of the planner on `plan`; return what runs now. The caller holds the lock."""
         if step.spreads:
-            recorder.reconsider()
+            self.recorder.reconsider()
         chosen = self._take(key, plan, step)
-        recorder.chosen(self._name, plan, chosen, step.reason, time.perf_counter() - started)
+        self.recorder.chosen(self._name, plan, chosen, step.reason, time.perf_counter() - started)
         return chosen
 
     def _take(self, key: Hashable, plan: Plan, step: Step) -> Plan:
-        """Keep what `step` says in place of `plan`, and return it; an interrupt leaves one of the two, or one twice."""
+        """Put the plan that `step` decided on in the place of `plan`, and return it.
+
+        An interrupt in the middle leaves one of the two plans kept, or one kept twice.
+        """
         chosen, usage = step.plan, plan.usage
         self._tried.pop(key, None)
         if chosen.usage is usage:

@@ -93,7 +93,10 @@ class Workload:
                 ) from None
 
     def _is_python(self) -> bool:
-        """Whether every fact is of Python's own type: written out, because a loop takes four times as long."""
+        """Return whether every field has Python's own type, not NumPy's, say.
+
+        It is written out, because a loop takes four times as long.
+        """
         counts = type(self.rows) is type(self.n) is type(self.width) is type(self.channels) is int
         others = type(self.exponentials) is type(self.threads) is int
         claims = type(self.needs_gradient) is type(self.learns_weights) is type(self.in_place) is bool
@@ -119,7 +122,7 @@ class Workload:
     @property
     def bytes(self) -> int:
         """Bytes of the input."""
-        return self.samples * self.itemsize
+        return self.rows * self.n * self.width * _itemsize(self.dtype)
 
     @property
     def converted(self) -> "Workload":
@@ -188,16 +191,15 @@ class Cost:
     workspace: float = 0.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.flops, Mapping):
+        if not (type(self.flops) is dict or isinstance(self.flops, Mapping)):
             raise TypeError(f"Cost(flops={self.flops!r}): needs operations by unit of work; pass a dict.")
         for unit in self.flops:
             if unit not in UNITS:
                 raise ValueError(f"Cost(flops={{{unit!r}: ...}}): needs a unit among {', '.join(UNITS)}.")
         for number in (*self.flops.values(), self.bytes, self.launches, self.workspace):
             found = number if type(number) is float else as_float(number)
-            if found is not None and 0 <= found < math.inf:
-                continue
-            raise ValueError(f"{self!r}: needs every number finite and not negative.")
+            if found is None or not 0 <= found < math.inf:
+                raise ValueError(f"{self!r}: needs every number finite and not negative.")
 
     @property
     def intensity(self) -> float:

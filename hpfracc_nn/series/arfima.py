@@ -160,7 +160,20 @@ def fitted(
 
 
 class _Span:
-    """A series as the likelihood has it, in units of its scatter, and back."""
+    """One series and its regressors, checked, differenced and scaled for the likelihood; estimates are scaled back.
+
+    Args:
+        owner: The public function, for messages.
+        series: The series, [n], as the user passed it.
+        exog: Regressors, [n, k], or None.
+        position: Of the series among several, for messages; None where there is one.
+        kind: The likelihood.
+        whole: How often the series is differenced before.
+        alpha: The order less `whole`, None where it is sought.
+        mean: The level, None where it is sought.
+        ar: How many coefficients are sought, or those that are fixed.
+        ma: The same.
+    """
 
     def __init__(
         self,
@@ -338,7 +351,13 @@ def one_axis(owner: str, what: str, values: np.ndarray) -> np.ndarray:
 
 
 def _check_exog(owner: str, exog: Any, series: Sequence[Any] | None) -> None:
-    """Raise where regressors are an order, or not as many tables as there are series."""
+    """Raise where regressors are a triple (p, d, q), or not one table for each series.
+
+    Args:
+        owner: The public function, for messages.
+        exog: The regressors, as the user passed them.
+        series: The series, None where there is one.
+    """
     if isinstance(exog, tuple) and len(exog) == 3 and all(isinstance(each, int) for each in exog):
         raise ValueError(
             f"{owner}(exog={exog}): needs regressors, and this is an order; pass ar={exog[0]}, ma={exog[2]}, and "
@@ -356,7 +375,14 @@ def _check_exog(owner: str, exog: Any, series: Sequence[Any] | None) -> None:
 
 
 def _lags(owner: str, argument: str, given: Any, kind: str) -> int | np.ndarray:
-    """Return a number of lags or fixed coefficients, or raise."""
+    """Return an argument `ar` or `ma`: how many coefficients are sought, or those that are fixed, [lags]; or raise.
+
+    Args:
+        owner: The public function, for messages.
+        argument: "ar" or "ma".
+        given: What the user passed.
+        kind: The likelihood; a conditional one allows ar that are not stationary.
+    """
     if np.ndim(given) == 0:
         return errors.count(owner, argument, given, 0)
     found = errors.as_numbers(given)
@@ -369,7 +395,15 @@ def _lags(owner: str, argument: str, given: Any, kind: str) -> int | np.ndarray:
 
 
 def _limits(owner: str, kind: str, alpha: float | None, low: float, high: float) -> tuple[int, float, float]:
-    """Return how many whole differences there are, and the bounds of what is left of alpha, or raise."""
+    """Return how often the series is differenced before, 0 or 1, and the bounds of alpha less that number, or raise.
+
+    Args:
+        owner: The public function, for messages.
+        kind: The likelihood.
+        alpha: The order, None where it is sought.
+        low: The lower bound that the user passed.
+        high: The upper one.
+    """
     if not -1 < low < high:
         raise ValueError(f"{owner}(bounds={(low, high)}): needs -1 < low < high; pass for example (0, 1).")
     if kind == CONDITIONAL:
@@ -393,7 +427,15 @@ def _limits(owner: str, kind: str, alpha: float | None, low: float, high: float)
 
 
 def _covariance(joint: Joint, point: np.ndarray, ends: dict[str, np.ndarray]) -> np.ndarray:
-    """Return that of [point, each b and s]; of what is at an end NaN, and of the others for these."""
+    """Return the covariance of the estimates, from the observed information.
+
+    Rows are those of the point, then for each series the regressors' coefficients b and the variance s.
+
+    Args:
+        joint: The likelihood.
+        point: The estimates of alpha and the lags.
+        ends: For each kind of estimates the rows that have gone to a bound; these are NaN, the others for fixed ones.
+    """
     size = joint.size + sum(each.sample.x.shape[1] + 1 for each in joint.problems)
     found, kept = np.full((size, size), np.nan), np.arange(size)
     kept = np.setdiff1d(kept, np.concatenate([kept[:0], *ends.values()]))
@@ -413,7 +455,16 @@ def _faults(
     ends: dict[str, np.ndarray],
     covariance: np.ndarray,
 ) -> list[str]:
-    """Return what is to be known of estimates that are no maximum inside."""
+    """Return warnings for the user about estimates that are no maximum inside of their bounds.
+
+    Args:
+        joint: The likelihood.
+        point: The estimates of alpha and the lags.
+        whole: How often the series was differenced before.
+        has_arrived: Whether the search has reached a maximum.
+        ends: For each kind of estimates, "alpha", "ar" or "ma", which of the point have gone to a bound.
+        covariance: Of the estimates.
+    """
     said = {kind: ", ".join(f"{round(point[i], 4):g}" for i in at) for kind, at in ends.items() if len(at)}
     found = []
     if not has_arrived:
@@ -447,7 +498,13 @@ def _faults(
 
 
 def _way_from_bound(joint: Joint, alpha: float, whole: int) -> str:
-    """Return what to do where alpha, less the whole differences, has gone to one of its bounds."""
+    """Return advice, for a warning, where alpha has gone to one of its bounds.
+
+    Args:
+        joint: The likelihood.
+        alpha: The estimate less `whole`.
+        whole: How often the series was differenced before.
+    """
     low, high = joint.bounds
     fewer = "fewer lags, or " if any(p + q for _, p, q in (each.sizes for each in joint.problems)) else ""
     if alpha - low > high - alpha:

@@ -65,7 +65,9 @@ def autocovariance(n: int, alpha: float, ar: Lags = (), ma: Lags = (), *, longes
 
 
 def _summed(n: int, alpha: float, over: np.ndarray, under: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the autocovariance from sums over all lags before the first, and the condition of its own start.
+    """Return the autocovariance at lags 0 to n - 1, by an integral, and the condition of the equations for its start.
+
+    `over` and `under` are the coefficients of ma(z) and ar(z), constant first.
 
     With `g[k]` as `sin(pi alpha) / pi` times the integral of `t**(k + alpha - 1) (1 - t)**(-2 alpha)` over (0, 1), and
     `w[j]` the weights of `1 / ar(z)`, the sum of `w[j] g[m + j]` over all j is the same integral with `1 / ar(t)` in
@@ -204,7 +206,7 @@ def solved(gamma: np.ndarray, columns: np.ndarray) -> np.ndarray:
 
 
 def _ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The quotient, 0 where a column has nothing left."""
+    """Return a / b, and 0 where b is 0: a column of which nothing is left."""
     return np.divide(a, b, out=np.zeros_like(a), where=b != 0)
 
 

@@ -1,4 +1,10 @@
-"""The point of the greatest likelihood, of one series or of several that share numbers."""
+"""The point of the greatest likelihood, of one series or of several that share numbers.
+
+A point, [size], is the vector of alpha and the coefficients of ar and ma that are sought; n is
+the number of samples. `value` is the negative logarithm of the likelihood, so that a search goes down. The search has
+free coordinates, [size]: alpha itself, for ma the partial autocorrelations, for ar the areas whose hyperbolic tangents
+these are.
+"""
 
 from __future__ import annotations
 
@@ -156,7 +162,10 @@ class Joint:
         return self._least([best, *(self._arrived(point) for point in self._about_a_unit_root(best[0]))])
 
     def _searched(self) -> list[Joint]:
-        """The same with likelihoods that cost little, where it is not so itself; gaps are bridged by straight lines."""
+        """Return the cheap likelihoods that a search begins with: itself, or a periodic and a conditional one.
+
+        In these two gaps are bridged by straight lines.
+        """
         samples = [each.sample for each in self.problems]
         if samples[0].likelihood == CONDITIONAL or max(len(each.y) for each in samples) <= _SHORT:
             return [self]
@@ -171,13 +180,14 @@ class Joint:
         return found
 
     def _least(self, found: list[tuple[np.ndarray, bool]]) -> tuple[np.ndarray, bool]:
-        """The best of points that were reached."""
+        """Return, of pairs (point, whether it is a minimum), that with the least value."""
         return found[0] if len(found) == 1 else min(found, key=lambda each: self.value(each[0]))
 
     def _about_a_unit_root(self, point: np.ndarray) -> list[np.ndarray]:
-        """Of a point whose ma has nearly a unit root, that with the root, and one with a root a little further off.
+        """Return further points to start from, for a point whose ma has nearly a unit root; none where it has not.
 
-        About a unit root the likelihood changes within a few parts of the samples, and may have two maxima.
+        One has the root itself, one a root a little further off: near a unit root the likelihood changes within a
+        distance of a few parts of 1 / n, and may have two maxima.
         """
         free, n = self._free(point), max(each.sample.n for each in self.problems)
         found: list[np.ndarray] = []
@@ -193,7 +203,11 @@ class Joint:
         return found
 
     def _starts(self) -> list[np.ndarray]:
-        """First points: orders with lags of a regression; and no lags, and such that are far from 0 and cancel."""
+        """Return the points that a search starts from.
+
+        Some have several alphas and lags estimated by regression; the others have a first coefficient of ar and its
+        negative in ma, which cancel.
+        """
         low, high = self.bounds
         alphas = [start for start in _STARTS if low < start < high] or [(low + high) / 2]
         if self.problems[0].alpha is not None:
@@ -202,7 +216,13 @@ class Joint:
         return [*(self._start(alpha) for alpha in alphas), *least]
 
     def _apart(self, points: list[np.ndarray], within: float, apart: float = 0.01) -> list[np.ndarray]:
-        """Those that differ and are not worse than the best by more than what is given, the best first."""
+        """Return those points that differ from each other, the best first.
+
+        Args:
+            points: Any.
+            within: By how much their value may exceed the least.
+            apart: By how much two of them differ at least, in one coordinate.
+        """
         values = np.array([self.value(point) for point in points])
         found: list[np.ndarray] = []
         for i in np.argsort(values, kind="stable"):
@@ -214,7 +234,12 @@ class Joint:
         return [block for block in self.blocks if block.kind == kind]
 
     def _start(self, alpha: float, lag: float | None = None) -> np.ndarray:
-        """A first point: with the lags of a regression, or with a first one alone."""
+        """Return a point to start from.
+
+        Args:
+            alpha: Its order.
+            lag: The first coefficient of ar, and its negative of ma, the others 0; None: lags estimated by regression.
+        """
         found, times = np.zeros(self.size), np.zeros(self.size)
         for each, place in zip(self.problems, self.places, strict=True):
             first, p, q = each.sizes
@@ -224,7 +249,7 @@ class Joint:
         return found / times
 
     def _natural(self, free: np.ndarray) -> np.ndarray:
-        """Lags from their partial autocorrelations, of ar from areas whose hyperbolic tangents these are.
+        """Return the point that free coordinates stand for, [size] both.
 
         Near a unit root the likelihood is a smooth function of the area of ar, and of the partial autocorrelation of
         ma, about whose end it is even.
@@ -252,7 +277,7 @@ class Joint:
 
     @property
     def _limits(self) -> tuple[np.ndarray, np.ndarray]:
-        """Between what the free coordinates are."""
+        """Return the lower and the upper limits of the free coordinates, [size] each."""
         (low, high), most = self.bounds, np.full(self.size, np.inf)
         least = -most
         for block in self._partial():
@@ -264,16 +289,19 @@ class Joint:
         return least, most
 
     def _free_slopes(self, free: np.ndarray) -> np.ndarray:
-        """The slopes in the free coordinates."""
+        """Return the gradient of `value` in the free coordinates, [size]."""
         return self._chain(free) @ self.gradient(self._natural(free))
 
     def _chain(self, free: np.ndarray) -> np.ndarray:
-        """The slopes of the natural coordinates, one free one a row."""
+        """Return the derivatives of the point in the free coordinates, [size, size], one row for each of these."""
         steps = 1e-6 * np.eye(self.size)
         return np.array([(self._natural(free + step) - self._natural(free - step)) / 2e-6 for step in steps])
 
     def _descended(self, point: np.ndarray, iterations: int) -> np.ndarray:
-        """Go down from a point; of a sample's part in the likelihood the first step is no longer than it should be."""
+        """Return the point that L-BFGS-B reaches from `point` in at most so many iterations.
+
+        The value is divided by the number of samples: else the first step, of the length of the gradient, is too long.
+        """
         low, high = self._limits
         n = sum(each.sample.n for each in self.problems)
 
@@ -292,7 +320,10 @@ class Joint:
         return self._natural(found.x)
 
     def _arrived(self, point: np.ndarray) -> tuple[np.ndarray, bool]:
-        """Go to the last digits of the least value near a point, and return whether they are reached."""
+        """Return the minimum near a point by Newton's method, to the last digits, and whether it is reached.
+
+        Where Newton's steps fail the search goes down by L-BFGS-B, and tries again.
+        """
         for _ in range(_TRIALS):
             try:
                 point, has_arrived = self._newton(point)
@@ -304,7 +335,7 @@ class Joint:
         return point, has_arrived
 
     def _newton(self, point: np.ndarray) -> tuple[np.ndarray, bool]:
-        """Newton's steps within the limits, and whether they have ended at a minimum."""
+        """Return where Newton's steps from a point end, within the limits, and whether that is a minimum."""
         low, high = self._limits
         free = np.clip(self._free(point), low, high)
         slopes, curvature, kept = self._free_slopes(free), self._free_curvature(free), 0.0
@@ -332,13 +363,19 @@ class Joint:
         return self._natural(free), False
 
     def _free_curvature(self, free: np.ndarray) -> np.ndarray:
-        """The second derivatives in the free coordinates, as they are where the slopes vanish."""
+        """Return the second derivatives of `value` in the free coordinates, [size, size].
+
+        Exact where the gradient is 0: the curvature of the coordinates themselves is left out.
+        """
         chain = self._chain(free)
         return chain @ self.curvature(self._natural(free)) @ chain.T
 
 
 def _loose(free: np.ndarray, slopes: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Which coordinates are not held at a limit, beyond which it would go on down."""
+    """Return which free coordinates may move, bool: all but those at a limit beyond which the value would fall further.
+
+    Arguments are the coordinates, the gradient and both limits, [size] each.
+    """
     return ~(((free <= low) & (slopes > 0)) | ((free >= high) & (slopes < 0)))
 
 
@@ -349,7 +386,16 @@ def _bridged(sample: Sample) -> np.ndarray:
 
 
 def _regressed(problem: Problem, alpha: float, p: int, q: int) -> np.ndarray:
-    """Lags by two regressions: on a long past, and on a short one and the errors of the first (Hannan & Rissanen)."""
+    """Return the coefficients of ar and ma, [p + q], estimated by two regressions (Hannan & Rissanen).
+
+    The first is on a long past of the differenced series, the second on p of its values and q errors of the first.
+
+    Args:
+        problem: The series and its regressors, which are taken out first.
+        alpha: The order of the difference.
+        p: How many coefficients ar has.
+        q: How many ma has.
+    """
     if not p + q:
         return np.empty(0)
     given, x = _bridged(problem.sample), problem.sample.x
@@ -377,7 +423,7 @@ def _unit(lags: int) -> np.ndarray:
 
 
 def _past(u: np.ndarray, lags: int) -> np.ndarray:
-    """The values before each, [n, lags]."""
+    """Return the `lags` values before each of u, the latest first, [n, lags]; zeros before the first."""
     padded = np.concatenate([np.zeros(lags), u])
     return np.column_stack(
         [padded[lags - lag : len(padded) - lag] for lag in range(1, lags + 1)] or [u[:, None][:, :0]]
@@ -385,7 +431,13 @@ def _past(u: np.ndarray, lags: int) -> np.ndarray:
 
 
 def _convex(curvature: np.ndarray) -> tuple[np.ndarray, bool]:
-    """The same with eigenvalues above zero, which makes a step go down, and whether they were not below before."""
+    """Return a matrix of second derivatives made positive definite, so that Newton's step goes down.
+
+    Its eigenvalues become their absolute values, at least a small part of the largest.
+
+    Returns:
+        The matrix, and whether no eigenvalue was negative, up to rounding.
+    """
     if not len(curvature):
         return curvature, True
     values, vectors = np.linalg.eigh((curvature + curvature.T) / 2)
@@ -394,7 +446,7 @@ def _convex(curvature: np.ndarray) -> tuple[np.ndarray, bool]:
 
 
 def _lags(partial: np.ndarray) -> np.ndarray:
-    """An autoregression from its partial autocorrelations."""
+    """Return the coefficients of the autoregression with these partial autocorrelations, [p]."""
     found = partial[:0]
     for each in partial:
         found = np.append(found - each * found[::-1], each)
@@ -402,7 +454,7 @@ def _lags(partial: np.ndarray) -> np.ndarray:
 
 
 def _partial(lags: np.ndarray) -> np.ndarray:
-    """Its partial autocorrelations; zeros where it is not stationary."""
+    """Return the partial autocorrelations, [p], of an autoregression's coefficients; zeros unless it is stable."""
     left, found = lags.copy(), np.zeros(len(lags))
     for i in range(len(lags) - 1, -1, -1):
         last = left[i]

@@ -59,13 +59,19 @@ class Labels:
         return pandas.RangeIndex(len(self.index), len(self.index) + steps)
 
     def _are_counted(self, labels: Any) -> bool:
-        """Whether labels of what follows count its rows, also, after dates, from those of the series on."""
+        """Whether labels of the rows that follow count these rows from 0, and are no times.
+
+        After a series with dates they may count on from its length too.
+        """
         rows = np.arange(len(labels))
         later = rows if self.index.dtype.kind in "iuf" else rows + len(self.index)
         return labels.dtype.kind in "iu" and any(np.array_equal(labels, each) for each in (rows, later))
 
     def _warn_of_numbers(self, clock: Any) -> None:
-        """Warn that forecasts are numbered, and say how they get times."""
+        """Warn that forecasts are numbered, because the series' times have no frequency, and say how to get times.
+
+        `clock` are these times, a pandas index.
+        """
         missing = times.left_out("series", clock, self.index)
         way_out = times.without_holidays("series", clock, self.index) if missing is None else missing[1]
         filled = "" if way_out is None else f"give them one, which makes gaps of the missing rows ({way_out}), or "
@@ -79,7 +85,12 @@ class Labels:
 
 
 def _check_later(exog: Any, clock: Any) -> None:
-    """Raise where the regressors of a forecast have times, and these do not come after those of the series."""
+    """Raise unless the regressors of a forecast come after the series.
+
+    Args:
+        exog: A table of pandas.
+        clock: The times of the series as a pandas index; None where it has none, and nothing is checked.
+    """
     owner = "ArfimaResults.forecast"
     if clock is None:
         return
@@ -92,7 +103,7 @@ def _check_later(exog: Any, clock: Any) -> None:
 
 
 def _outside() -> int:
-    """Return the level of the stack at which the package was called, as `warnings.warn` counts from its caller."""
+    """Return the `stacklevel` by which the caller of `warnings.warn` names the line that called this package."""
     level, frame = 0, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("hpfracc_nn."):
         level, frame = level + 1, frame.f_back
@@ -144,7 +155,13 @@ def read(owner: str, series: Any, position: int | None = None) -> tuple[np.ndarr
 
 
 def _warn_of_missing(owner: str, clock: Any, series: Any) -> None:
-    """Warn where more than a tenth of the rows of a regular index are missing: with fewer it is an error."""
+    """Warn where a regular index leaves out more than a tenth of its rows; fewer are an error elsewhere.
+
+    Args:
+        owner: The public function, for the message.
+        clock: The times of the series as a pandas index, or None.
+        series: The series as the user passed it.
+    """
     if clock is None:
         return
     dim = time_dimension(series)

@@ -12,6 +12,10 @@ where for the exact likelihood N = n and D = log det T; for the restricted one, 
 (1977) 320), N = n - k and D = log det T + log det(X' T**-1 X). The conditional one is the restricted one with zeros
 before the first sample in place of the stationary past: the weighted squares are those of the errors, and det T = 1.
 
+A series has n rows, X has k columns, and a point is the vector of those of alpha, ar and ma that are sought, [size].
+`gamma` is the first column of T, the autocovariance for s = 1, [n], and columns are white where T is the identity for
+them: L**-1 [X y] with T = L L'.
+
 A gap is a regressor that is 1 there alone: eliminated like the others, and with the logarithm of its pivot added to D,
 it leaves the density of the samples that are there.
 
@@ -200,7 +204,7 @@ class Problem:
         inside = slice(k, k + size)
         for i in range(size):
             step = np.zeros(size)
-            step[i] = self._room(point, i, _SHIFT_OF_SLOPES)
+            step[i] = self._step_inside(point, i, _SHIFT_OF_SLOPES)
             above, below = (self._score(point + side * step, coefficients, variance) for side in (1, -1))
             slopes = (above - below) / (2 * step[i])
             found[inside, k + i] = slopes[:size]
@@ -218,7 +222,15 @@ class Problem:
         return alpha < 0.5 and (self.ar is not None or is_stable(ar))
 
     def _score(self, point: np.ndarray, coefficients: np.ndarray, variance: float) -> np.ndarray:
-        """The slopes in the point at b and s, then `-X' T**-1 (y - X b)`, then S there: [size + k + 1]."""
+        """Return first derivatives at fixed b and s as one vector, [size + k + 1].
+
+        The gradient of the negative log-likelihood in the point, then `-X' T**-1 (y - X b)`, then S.
+
+        Args:
+            point: Alpha, ar and ma that are sought.
+            coefficients: b.
+            variance: s.
+        """
         solution = self._solved(point)
         if solution is not None:
             slopes = self._slopes(point, solution, coefficients, variance)
@@ -240,12 +252,12 @@ class Problem:
         found = np.empty(len(point))
         for i in range(len(point)):
             step = np.zeros(len(point))
-            step[i] = self._room(point, i, shift)
+            step[i] = self._step_inside(point, i, shift)
             found[i] = (value(point + step) - value(point - step)) / (2 * step[i])
         return found
 
-    def _room(self, point: np.ndarray, i: int, shift: float) -> float:
-        """A step to both sides of coordinate i that stays inside."""
+    def _step_inside(self, point: np.ndarray, i: int, shift: float) -> float:
+        """Return a step of at most `shift`, small enough that point[i] plus and minus it have a likelihood."""
         step = np.zeros(len(point))
         for _ in range(12):
             step[i] = shift
@@ -255,7 +267,11 @@ class Problem:
         return shift
 
     def _solved(self, point: np.ndarray) -> Solution | None:
-        """`T**-1` of the columns; None where slopes are differences: they cost less, or T is nearly singular."""
+        """Return `T**-1` of the columns that slopes are computed from.
+
+        None where slopes are computed by differences instead: for few samples, for gaps, for a conditional or periodic
+        likelihood, and where T is nearly singular.
+        """
         sample = self.sample
         if sample.likelihood == CONDITIONAL or sample.is_periodic or len(sample.gaps) or len(sample.y) <= _DIFFERENCED:
             return None
@@ -269,7 +285,16 @@ class Problem:
         return Solution(found[:, 0], found[:, 1:], sample.columns.T @ found[:, 1:])
 
     def _slopes(self, point: np.ndarray, solution: Solution, coefficients: np.ndarray, variance: float) -> np.ndarray:
-        """`(tr(T**-1 dT) - w' dT w / s) / 2` in each coordinate, w = `T**-1 (y - X b)`; O(n log n)."""
+        """Return the gradient of the negative log-likelihood in the point at fixed b and s, [size]; O(n log n).
+
+        `(tr(T**-1 dT) - w' dT w / s) / 2` for each coordinate, with w = `T**-1 (y - X b)` and dT the derivative of T.
+
+        Args:
+            point: Alpha, ar and ma that are sought.
+            solution: `T**-1` of the columns there.
+            coefficients: b.
+            variance: s.
+        """
         n = len(solution.first)
         w = solution.columns @ np.append(-coefficients, 1.0)
         weights = solution.trace - _autocorrelation(w[:, None]) / variance
@@ -279,7 +304,7 @@ class Problem:
         found = np.empty(self.size)
         for i in range(self.size):
             step = np.zeros(self.size)
-            step[i] = self._room(point, i, _SHIFT)
+            step[i] = self._step_inside(point, i, _SHIFT)
             above, below = (autocovariance(n, *self.parts(point + side * step)) for side in (1, -1))
             found[i] = weights @ (above - below) / (4 * step[i])
         return found
@@ -325,14 +350,27 @@ class Solution:
 
 
 def _dense(gamma: np.ndarray, columns: np.ndarray, gaps: np.ndarray) -> tuple[np.ndarray, float]:
-    """White columns of the rows that are no gaps, and the logarithm of their covariance's determinant."""
+    """Return the white columns of the rows that are no gaps, [n - m, k + 1], and log det of their part of T.
+
+    Args:
+        gamma: The first column of T, [n].
+        columns: [X y], [n, k + 1].
+        gaps: Rows without a sample, [m].
+    """
     there = np.setdiff1d(np.arange(len(gamma)), gaps)
     factor = linalg.cholesky(gamma[np.abs(there[:, None] - there)], lower=True, check_finite=False)
     return linalg.solve_triangular(factor, columns[there], lower=True), 2 * float(np.log(np.diag(factor)).sum())
 
 
 def _periodic(gamma: np.ndarray, transformed: np.ndarray) -> tuple[np.ndarray, float]:
-    """White columns, real and imaginary parts of each frequency, and the logarithm of the determinant."""
+    """Return the white columns for a circulant T, and log det T.
+
+    Rows are the real, then the imaginary parts at all frequencies from 0 to the highest.
+
+    Args:
+        gamma: The autocovariance, [n], that T is made from.
+        transformed: The orthonormal real FFT of [X y], [n // 2 + 1, k + 1].
+    """
     eigenvalues, times = circulant(gamma), np.full(len(transformed), 2.0)
     times[0] = 1
     if len(gamma) % 2 == 0:
@@ -346,19 +384,25 @@ def _periodic(gamma: np.ndarray, transformed: np.ndarray) -> tuple[np.ndarray, f
 
 
 def _recursive(gamma: np.ndarray, columns: np.ndarray, gaps: np.ndarray) -> tuple[np.ndarray, float]:
-    """White columns, those of the gaps first, and the logarithm of the determinant of all rows' covariance."""
+    """Return white columns by Durbin and Levinson's recursion, [n, m + k + 1], and log det T.
+
+    Each gap is a column that is 1 there alone; these come first. Arguments are those of `_dense`.
+    """
     found, unit, variances = whitened(gamma, columns, gaps)
     return np.column_stack([unit, found]) / np.sqrt(variances)[:, None], float(np.log(variances).sum())
 
 
 def _correlation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The sums of `a[i] b[i + k]` over i for each k."""
+    """Return the sums over i of `a[i] b[i + k]` for k = 0 ... n - 1, [n]."""
     padded = fft.next_fast_len(2 * len(a), real=True)
     return fft.irfft(fft.rfft(a, padded).conj() * fft.rfft(b, padded), padded)[: len(a)]
 
 
 def _autocorrelation(columns: np.ndarray) -> np.ndarray:
-    """What `w' dT w`, summed over columns w, has of dT's first column."""
+    """Return the vector c for which `c @ t` is the sum of `w' M w` over the columns w, [n, any].
+
+    M is the symmetric Toeplitz matrix with the first column t.
+    """
     n = len(columns)
     padded = fft.next_fast_len(2 * n, real=True)
     sums = fft.irfft((np.abs(fft.rfft(columns, padded, axis=0)) ** 2).sum(1), padded)[:n]

@@ -49,8 +49,7 @@ class Forecast:
 
     def conf_int(self, alpha: float = 0.05) -> Any:
         """Return between what bounds each sample lies with probability 1 - alpha: [steps, 2], or a pandas DataFrame."""
-        half = stats.norm.ppf(1 - errors.probability("conf_int", "alpha", alpha) / 2) * self._deviations
-        bounds = np.column_stack([self.values - half, self.values + half])
+        bounds = _intervals(self.values, self._deviations, alpha)
         if self.labels.index is None:
             return bounds
         from pandas import DataFrame
@@ -138,8 +137,7 @@ class ArfimaResults:
 
     def conf_int(self, alpha: float = 0.05) -> Any:
         """Return intervals that hold the parameters with probability 1 - alpha, [parameters, 2]."""
-        half = stats.norm.ppf(1 - errors.probability("conf_int", "alpha", alpha) / 2) * self._errors
-        bounds = np.column_stack([self.values - half, self.values + half])
+        bounds = _intervals(self.values, self._errors, alpha)
         if self.labels.index is None:
             return bounds
         from pandas import DataFrame
@@ -228,7 +226,7 @@ class ArfimaResults:
             raise ValueError(
                 f"{owner}(exog of shape {given.shape}): needs shape ({steps}, {k}); pass those of the fit."
             )
-        if set(names) != set(self.exog_names) and _are_told(names) and _are_told(self.exog_names):
+        if set(names) != set(self.exog_names) and _are_named(names) and _are_named(self.exog_names):
             raise ValueError(
                 f"{owner}(exog with columns {list(names)}): needs those of the fit, {list(self.exog_names)}; name "
                 "them so."
@@ -281,7 +279,7 @@ class ArfimaResults:
 
     @property
     def _deviation(self) -> np.ndarray:
-        """The series less its level and regressors, [n]; NaN at gaps."""
+        """Return the series less its level and its regressors' part, [n]; NaN at gaps."""
         return self.series - self.mean - self.exog @ self.exog_coefficients
 
     @cached_property
@@ -323,7 +321,16 @@ class ArfimaResults:
         return last + np.cumsum(values), np.cumsum(np.cumsum(covariance, 0), 1)
 
     def _missing(self, deviation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What is expected of the samples that are NaN, given the others, and the covariance of the errors."""
+        """Return what is expected of a series' missing samples, and the covariance of the errors.
+
+        The series comes without its level and regressors' part.
+
+        Args:
+            deviation: The series, [n], with m of its samples NaN.
+
+        Returns:
+            [m] and [m, m].
+        """
         gaps = np.flatnonzero(np.isnan(deviation))
         gamma = autocovariance(len(deviation), self.alpha - self.whole, self.ar, self.ma)
         found, unit, variances = whitened(gamma, np.nan_to_num(deviation)[:, None], gaps)
@@ -352,6 +359,18 @@ def continued(
     return signal.fftconvolve(driven, sums)[n : n + steps], response
 
 
-def _are_told(names: tuple[str, ...]) -> bool:
-    """Whether somebody named the regressors, and not `table`."""
+def _intervals(values: np.ndarray, deviations: np.ndarray, alpha: float) -> np.ndarray:
+    """Return the intervals of normal estimates, (low, high) in a row, [values, 2].
+
+    Args:
+        values: Their centres.
+        deviations: Their standard deviations.
+        alpha: The probability that a value is outside, not an order.
+    """
+    half = stats.norm.ppf(1 - errors.probability("conf_int", "alpha", alpha) / 2) * deviations
+    return np.column_stack([values - half, values + half])
+
+
+def _are_named(names: tuple[str, ...]) -> bool:
+    """Whether the user named the regressors; else they are "x1", "x2", ..."""
     return names != tuple(f"x{i + 1}" for i in range(len(names)))

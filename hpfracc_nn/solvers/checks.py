@@ -164,7 +164,7 @@ def exploded(
 
 
 def _rounded_up(steps: float) -> str:
-    """Return a number of two digits that is not smaller."""
+    """Return a number of steps, rounded up to two significant digits, as text for an error message."""
     if not steps < math.inf:
         return "infinitely many"
     unit = 10.0 ** (math.floor(math.log10(steps)) - 1)

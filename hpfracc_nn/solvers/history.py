@@ -2,6 +2,8 @@
 
 A history is an option, a frozen value. Asked for a scheme's weights on a uniform mesh it answers with `Kept`, the
 weights that are really used; the adjoint of a solve uses the same, so that gradients are those of what was computed.
+
+Shapes: a orders alpha, sets of weights as the scheme has them (`schemes`), lags from 0 to n_steps, q exponentials.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ import numpy as np
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.cache import nbytes
+from hpfracc_nn.fractional.exponentials import FITS, LANES, TOLERANCES, Nodes, nodes
 from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
-from hpfracc_nn.fractional.schemes.exponentials import FITS, LANES, TOLERANCES, Nodes, nodes
 from hpfracc_nn.fractional.special.functions import mittag_leffler
 from hpfracc_nn.solvers.schemes import Weights
 
@@ -312,14 +314,18 @@ def summed(columns: Array, found: Nodes, c: Array, xp: Namespace) -> Array:
 
 
 def _is_short(weights: Weights, dtype: str) -> bool:
-    """Whether there are so few lags that all stay exact."""
+    """Return whether there are so few lags that no exponentials are fitted; `dtype` is a name such as "float32"."""
     return weights.columns.shape[-1] <= 4 * FITS[dtype].first
 
 
-def _quality(columns: np.ndarray, found: Nodes) -> tuple[float, float]:
-    """Return the largest relative error of a weight, and the largest sum of the terms' sizes relative to the weight."""
-    exact = columns[..., found.certified_lags]
+def _quality(columns: np.ndarray, exponentials: Nodes) -> tuple[float, float]:
+    """Return how well exponentials stand for weights: the largest relative error, and the largest cancellation.
+
+    The cancellation of a weight is the sum of its terms' absolute values over the weight's own; rounding grows by that
+    factor. `columns` are the exact weights by lag, [a, sets, lags].
+    """
+    exact = columns[..., exponentials.certified_lags]
     size = np.maximum(np.abs(exact), 1e-300)
-    decays = np.exp(-np.outer(found.rates, found.certified_lags - found.first))
-    c = found.fit(columns[..., found.lags], NUMPY)
+    decays = np.exp(-np.outer(exponentials.rates, exponentials.certified_lags - exponentials.first))
+    c = exponentials.fit(columns[..., exponentials.lags], NUMPY)
     return float(np.max(np.abs(c @ decays - exact) / size)), float(np.max(np.abs(c) @ decays / size))

@@ -107,7 +107,11 @@ def places(mesh: Mesh, times: np.ndarray, outputs: np.ndarray, alpha: float, rou
 
 
 def _check_apart(outputs: np.ndarray, nearest: np.ndarray, is_rounded: np.ndarray) -> None:
-    """Raise where one of two outputs at the same point of the mesh is there only by the rounding of times."""
+    """Raise where two neighbouring outputs get the same mesh point, and one of them only by the rounding of its time.
+
+    All arguments have one entry per output: its time since the start, the index of the mesh point closest to it, and
+    whether it counts as that point only because its time may be rounded.
+    """
     same = np.flatnonzero((np.diff(nearest) == 0) & (is_rounded[1:] | is_rounded[:-1]))
     if same.size:
         i = int(same[0]) + 1

@@ -105,5 +105,5 @@ class Terms:
 
 
 def _is_number(c: Any) -> bool:
-    """Whether a coefficient is an array of NumPy without axes, by which tensors cannot be multiplied."""
+    """Return whether a coefficient is a NumPy array without axes, which a tensor cannot be multiplied by."""
     return isinstance(c, np.ndarray) and c.ndim == 0

@@ -26,6 +26,8 @@ begins; the first step stays an equation for y_1 alone.
 Diethelm, Ford & Freed, Nonlinear Dynamics 29 (2002) 3; Garrappa, Mathematics 6 (2018) 16; Lubich, IMA J. Numer. Anal.
 6 (1986) 87 and SIAM J. Math. Anal. 17 (1986) 704; Garrappa, Int. J. Comput. Math. 87 (2010) 2281 and Math. Comput.
 Simul. 110 (2015) 96.
+
+Shapes: a orders alpha, one row for each; columns of weights by lag, from 0 to n_steps.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from scipy.special import zeta
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.namespace import Array, Namespace
 from hpfracc_nn.fractional.schemes.cells import constant_block, linear_block
-from hpfracc_nn.fractional.schemes.differences import bdf2_left
+from hpfracc_nn.fractional.schemes.differences import bdf2_weights
 from hpfracc_nn.fractional.schemes.powers import differences, power_weights
 
 TOLERANCES = {"float32": 1e-6, "float64": 1e-13}  # of a solution, by dtype
@@ -228,7 +230,9 @@ def largest_decay(alpha: float, corrections: int) -> float:
 
 
 def _polylogarithm(power: float) -> np.ndarray:
-    """Return the sum of k**power exp(-i k angle) over k > 0, by its series about 0, which ends at 2 pi.
+    """Return `sum over k > 0 of k**power exp(-i k angle)` at the angles of `_ANGLES`, by the series about angle 0.
+
+    The series converges for angles up to 2 pi.
 
     Source: DLMF 25.12.12.
     """
@@ -366,7 +370,10 @@ def corrector(alpha: Array, n_steps: int, dt: float, xp: Namespace) -> tuple[Arr
 
 
 def _start(alpha: Array, n_steps: int, xp: Namespace) -> Array:
-    """n**a / Gamma(1 + a) less a_0 + ... + a_n, [a, n_steps + 1]; nothing at step 0."""
+    """Return the correction of the trapezoidal weights for f_0 at step n, `n**a / Gamma(1 + a) - (a_0 + ... + a_n)`.
+
+    It makes the rule exact for constants. Shape [a, n_steps + 1], at unit step; 0 at step 0.
+    """
     n = lags(n_steps)[1:]
     power = alpha[..., None]
     exact = xp.exp(power * xp.constant(np.log(n), power) - xp.gammaln(1 + power))
@@ -475,7 +482,7 @@ class BDF2:
     def weights(self, alpha: Array, n_steps: int, dt: float, xp: Namespace) -> Weights:
         """See `Scheme.weights`."""
         alpha = xp.asarray(alpha)
-        omega = bdf2_left(-alpha, 1, 0, lags(n_steps), xp)
+        omega = bdf2_weights(-alpha, 1, 0, lags(n_steps), xp)
         starts = _starts(alpha, omega, n_steps, xp)
         columns = scaled(omega, alpha, dt, xp)
         flat = scaled(starts, alpha, dt, xp).reshape(columns.shape[0], 1, 2, n_steps + 1)
@@ -487,7 +494,11 @@ class BDF2:
 
 
 def _starts(alpha: Array, omega: Array, n_steps: int, xp: Namespace) -> Array:
-    """Return w_n0, then w_n1, one after the other: [a, 2 (n_steps + 1)]."""
+    """Return the starting weights of BDF2: those of f_0 at all steps, then those of f_1, [a, 2 (n_steps + 1)].
+
+    They are added to `omega`, the convolution's weights by lag [a, n_steps + 1], at unit step; the rule is exact for 1
+    and `t**min(alpha, 1)` then.
+    """
     alpha = alpha[..., None]
     exponent = xp.where(alpha <= 1, alpha, 0 * alpha + 1)  # min(alpha, 1), with the slope from the left where they meet
     log_n = xp.constant(np.log(lags(n_steps)[1:]), alpha)

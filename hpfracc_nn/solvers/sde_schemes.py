@@ -364,7 +364,7 @@ class RungeKuttaStep:
 
     @staticmethod
     def _mean(noise: Array) -> Array:
-        """Return I_10 / h."""
+        """Return I_10 / h from dW and dV, the two entries of `noise` along its first axis."""
         return (noise[0] + noise[1] / math.sqrt(3)) / 2
 
 

@@ -234,5 +234,5 @@ def residual(alpha: Array, dt: float, xp: Namespace) -> Array:
 
 
 def _means(alpha: Array, n_steps: int, dt: float, xp: Namespace) -> Array:
-    """Return the kernel's mean over each cell by lag, [a, n_steps + 1]; 0 at lag 0."""
+    """Return the mean of the kernel K over each cell by lag, [a, n_steps + 1], for orders [a]; 0 at lag 0."""
     return predictor(alpha, n_steps, dt, xp) / dt

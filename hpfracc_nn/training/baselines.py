@@ -45,7 +45,10 @@ def har(series: np.ndarray, start: int) -> np.ndarray:
 
 
 def _least_squares(past: np.ndarray, series: np.ndarray, start: int) -> np.ndarray:
-    """Regress the last len(past) days on a constant and `past`, and return the forecasts from `start` on."""
+    """Regress the series before `start` on a constant and the columns of `past`; return the forecasts from then on.
+
+    `past`, [days, features], belongs to the last days of the series.
+    """
     columns = np.column_stack([np.ones(len(past)), past])
     fitted = start - (len(series) - len(past))
     coefficients = np.linalg.lstsq(columns[:fitted], series[start - fitted : start], rcond=None)[0]

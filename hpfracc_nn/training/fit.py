@@ -220,7 +220,14 @@ def covariance_of(
 
 
 def _step(jacobian: np.ndarray, residuals: np.ndarray, is_free: np.ndarray, damping: float) -> np.ndarray:
-    """Return the damped step for columns of length 1, 0 for the parameters that may not move."""
+    """Return the step of damped least squares (Levenberg-Marquardt), 0 for parameters that may not move.
+
+    Args:
+        jacobian: Of the residuals by the parameters, [residuals, parameters], with columns of length 1.
+        residuals: What the step is to take away.
+        is_free: Which parameters may move.
+        damping: Added to the diagonal of the normal equations.
+    """
     columns = jacobian[:, is_free]
     count = columns.shape[1]
     rows = np.concatenate([columns, np.sqrt(damping) * np.eye(count)])
@@ -230,7 +237,15 @@ def _step(jacobian: np.ndarray, residuals: np.ndarray, is_free: np.ndarray, damp
 
 
 def _check_gradient(columns: np.ndarray, residuals: np.ndarray, observed: np.ndarray) -> None:
-    """Raise where no step goes down although one should: where rounding is all that is left, none does."""
+    """Raise RuntimeError where no step makes the sum of squares less although its gradient is not 0.
+
+    Residuals of the size of rounding are no reason: no step makes those less.
+
+    Args:
+        columns: The Jacobian [residuals, parameters], with columns of length 1.
+        residuals: At the point where the fit stands.
+        observed: The data, which say what rounding amounts to.
+    """
     left = float(np.linalg.norm(residuals))
     steepness = float(np.abs(columns.T @ residuals).max(initial=0.0))
     if left > _ROUNDING * np.linalg.norm(observed) and steepness > _FLAT * left:

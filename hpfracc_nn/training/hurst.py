@@ -174,9 +174,9 @@ def structure_function(
 
 
 class _Spectrum:
-    """The periodogram of increments, and its expectation.
+    """The periodogram of the increments of a series, and its expectation for noisy fractional Brownian motion.
 
-    A ratio is the noise's variance over that of an increment without it.
+    In its methods, `ratio` is the variance of the noise over that of an increment without noise.
     """
 
     def __init__(self, increments: np.ndarray):
@@ -250,9 +250,10 @@ class _Spectrum:
         return math.sqrt((inverse @ self._score_covariance(jacobian, hurst, ratio) @ inverse)[0, 0])
 
     def _score_covariance(self, slopes: np.ndarray, hurst: float, ratio: float) -> np.ndarray:
-        """Return the covariance of sums of slopes [p, frequencies] times the periodogram over its mean.
+        """Return the covariance [p, p] of p sums over frequencies: of slopes times the periodogram over its mean.
 
-        With D the transform of n increments, S_j = sum_(t > 0) covariance_t sin(2 pi j t / n) and j, k of either sign,
+        The slopes have shape [p, frequencies]. With D the transform of n increments, S_j = sum_(t > 0) covariance_t
+        sin(2 pi j t / n) and j, k of either sign,
 
             |E D_j D_k*|**2 / n**2 = (S_j - S_k)**2 / [n sin(pi (j - k) / n)]**2        for j != k,
 
@@ -275,7 +276,7 @@ class _Spectrum:
 
 
 def _size(x: np.ndarray) -> float:
-    """Return the power of two that is nearest below the largest number: a division by it does not round."""
+    """Return the largest power of two that is at most `max(abs(x))`: division by it does not round."""
     return 2.0 ** (math.frexp(float(np.abs(x).max()))[1] - 1)
 
 

@@ -1,4 +1,7 @@
-"""What ran where while a model was trained: counts by call site, over a resumed run too, and their summary."""
+"""What ran where while a model was trained: counts by call site, over a resumed run too, and their summary.
+
+A snapshot holds the calls counted so far: a row for each call site, kernel and workload, which its key names.
+"""
 
 import hashlib
 import threading
@@ -178,7 +181,7 @@ class SiteCounts:
 
 
 def _minus(now: Snapshot, before: Snapshot) -> Snapshot:
-    """Return how many more calls `now` has."""
+    """Return the calls that were counted from the snapshot `before` to the snapshot `now`."""
     return {
         key: replace(row, counts=row.counts.minus(before[key].counts)) if key in before else row
         for key, row in now.items()
@@ -186,7 +189,7 @@ def _minus(now: Snapshot, before: Snapshot) -> Snapshot:
 
 
 def _plus(some: Snapshot, others: Snapshot) -> Snapshot:
-    """Return the calls of both."""
+    """Return the sum of two snapshots: rows with the same key become one."""
     return some | {
         key: replace(row, counts=row.counts.plus(some[key].counts)) if key in some else row
         for key, row in others.items()
@@ -222,9 +225,9 @@ def shares(calls: Iterable[tuple[str, int]]) -> dict[str, float]:
 
 
 def _shortened(rows: dict[Key, ReportRow]) -> dict[Key, ReportRow]:
-    """Return as many rows as there may be; those consulted least are one for each module and kernel.
+    """Return at most `MOST_ROWS` rows; those consulted least are merged into one for each module and kernel.
 
-    Such a row has the times of the one of them that was consulted most.
+    A merged row has the times of the most consulted row in it.
     """
     if len(rows) <= MOST_ROWS:
         return rows
@@ -240,7 +243,12 @@ def _shortened(rows: dict[Key, ReportRow]) -> dict[Key, ReportRow]:
 
 
 def _added(past: ReportRow | None, row: ReportRow) -> ReportRow:
-    """Return `row` with the counts of `past`, and its times where `row` has none."""
+    """Return `row` with the counts of `past` added, and with the times of `past` where `row` has none.
+
+    Args:
+        past: The row of the run that was resumed, or None.
+        row: That of the present run.
+    """
     if past is None:
         return row
     return replace(

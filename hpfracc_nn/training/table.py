@@ -1,4 +1,7 @@
-"""The rows of a report as a table: plain text, or rich where it is wanted."""
+"""The rows of a report as a table: plain text, or rich where it is wanted.
+
+`cells` are the texts of a table: a list for the header, then one for each row.
+"""
 
 import importlib
 import importlib.util
@@ -9,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from hpfracc_nn.errors import printable
 from hpfracc_nn.selection import ReportRow
+from hpfracc_nn.selection.observe.explain import aligned
 
 WHAT: dict[str, Callable[[ReportRow], str]] = {
     "Module": lambda row: row.label,
@@ -70,10 +74,10 @@ def render(rows: Sequence[ReportRow], form: str) -> str:
 
 def plain(rows: Sequence[ReportRow], width: int = WIDTH) -> str:
     """Return the table as text, in three parts if it is wider than `width`; of long names the end is shown."""
-    text = _aligned(_cells(rows, ALL))
+    text = aligned(_cells(rows, ALL))
     if max(map(len, text)) > width:
         parts = [_shortened(_numbered(rows, part), width, _plain_width) for part in PARTS]
-        first, *others = [_aligned(_headed(part)) for part in parts]
+        first, *others = [aligned(_headed(part)) for part in parts]
         text = [*first, *(line for part in others for line in ("", *part))]
     return "\n".join([TITLE, *text, CAPTION, ""])
 
@@ -113,7 +117,10 @@ def _rich(rows: Sequence[ReportRow]) -> str:
 def _shortened(
     cells: list[list[str]], width: int, width_of: Callable[[Sequence[Sequence[str]]], int]
 ) -> list[list[str]]:
-    """Return the cells, of long texts only the ends, as far as the table is wider than `width`; modules first."""
+    """Return the cells with long texts cut to their ends, until the table fits into `width` characters; modules first.
+
+    `width_of` returns how wide a table of such cells is.
+    """
     header, *lines = cells
     for column, name in enumerate(header):
         excess = width_of(cells) - width
@@ -126,12 +133,12 @@ def _shortened(
 
 
 def _plain_width(cells: Sequence[Sequence[str]]) -> int:
-    """Return the width of a table as text with folded headers."""
-    return max(map(len, _aligned(_headed(cells))))
+    """Return the width in characters of a plain-text table, its headers broken into lines."""
+    return max(map(len, aligned(_headed(cells))))
 
 
 def _rich_width(cells: Sequence[Sequence[str]]) -> int:
-    """Return the width of a table with folded headers."""
+    """Return the width in characters of a table that rich prints, its headers broken into lines."""
     header, *lines = cells
     longest = [max(_folded(name).split("\n"), key=len) for name in header]
     return sum(max(map(len, column)) + 2 for column in zip(longest, *lines, strict=True))
@@ -142,7 +149,7 @@ def _folded(name: str) -> str:
 
 
 def _headed(cells: Sequence[Sequence[str]]) -> list[Sequence[str]]:
-    """Return the cells with the header folded into lines."""
+    """Return the cells with the header broken into several lines, each of them a row."""
     header, *lines = cells
     folded = [_folded(name).split("\n") for name in header]
     height = max(map(len, folded))
@@ -155,14 +162,16 @@ def _cells(rows: Sequence[ReportRow], columns: dict[str, Callable[[ReportRow], s
 
 
 def _numbered(rows: Sequence[ReportRow], columns: dict[str, Callable[[ReportRow], str]]) -> list[list[str]]:
-    """Return the cells with a number before each row, so that the parts of a table can be read together."""
+    """Return the cells of some columns, after a column with the number of each row.
+
+    By the number the parts of a table can be read together.
+
+    Args:
+        rows: Of the report.
+        columns: By header, what makes the text of a row.
+    """
     header, *lines = _cells(rows, columns)
     return [["#", *header], *([str(number), *line] for number, line in enumerate(lines, 1))]
-
-
-def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
 
 
 def _number(value: float | None, form: str) -> str:

@@ -50,7 +50,10 @@ def read_fixed(owner: str, alpha: Any) -> float | tuple | None:
 
 
 def _plain(values: Any) -> Any:
-    """Return evenly nested lists of numbers as nested tuples of floats, else None; torch.compile can trace it."""
+    """Return a float for a number, nested tuples of floats for lists nested like an array's rows; else None.
+
+    It stands beside `numpy.asarray` because torch.compile can trace it.
+    """
     if type(values) in (float, int):
         return float(values)
     if type(values) not in (list, tuple) or not values:
@@ -132,6 +135,8 @@ class Definition:
     is_tabulated: ClassVar[bool] = True  # whether weights are analytic in alpha a little beyond any bounds
 
     def __init_subclass__(cls) -> None:
+        if "_left" in vars(cls):
+            raise TypeError(f"{cls.__name__}._left: needs the name _weights; rename the method.")
         declared = get_annotations(cls).items()
         added = [name for name, kind in declared if "ClassVar" not in str(kind) and name not in _COMMON]
         cls.own_fields = (*cls.own_fields, *[name for name in added if name not in cls.own_fields])
@@ -274,7 +279,7 @@ class Definition:
         return Stencil(
             n=n,
             side=self.side,
-            column=lambda lags: own._left(alpha, m, lags, xp) * scale(),
+            column=lambda lags: own._weights(alpha, m, lags, xp) * scale(),
             differences=m,
             subtract=self.subtracts,
             taylor=taylor if self.subtracts else 1,
@@ -341,15 +346,18 @@ class Definition:
 
     # The columns for dt = 1, [*c, k] at the given lags or rows.
 
-    def _left(self, alpha: Array, m: int, lags: np.ndarray, xp: Namespace) -> Array:
-        return self._scheme.left(alpha, self.taylor, m, lags, xp)
+    def _weights(self, alpha: Array, m: int, lags: np.ndarray, xp: Namespace) -> Array:
+        return self._scheme.weights(alpha, self.taylor, m, lags, xp)
 
     def _start(self, alpha: Array, m: int, rows: np.ndarray, xp: Namespace) -> Array:
         assert self._scheme.start is not None, "only a scheme with a starting column is asked for it"
         return self._scheme.start(alpha, self.taylor, m, rows, xp)
 
     def _analytic(self, alpha: Array, rows: np.ndarray, xp: Namespace) -> Array:
-        """Return the analytic columns at the given rows k, [*c, terms, k]: they multiply x(0) and dt x'(0)."""
+        """Return the columns that multiply x(0) and, if `terms` is 2, dt x'(0) in the result, at its samples `rows`.
+
+        They are [*c, terms, k] for orders alpha [*c], numbers of samples `rows` [k] and dt = 1.
+        """
         return taylor_columns(alpha, self.terms, rows, xp)
 
     def _taylor(self, alpha: float) -> int:

@@ -1,4 +1,8 @@
-"""Definitions with other memory functions: exponential (Caputo-Fabrizio), Mittag-Leffler (Atangana-Baleanu)."""
+"""Definitions with other memory functions: exponential (Caputo-Fabrizio), Mittag-Leffler (Atangana-Baleanu).
+
+Weights multiply the first backward differences of x; they are for dt = 1, the cell at lag k being times from k to
+k + 1. *c are the axes of the orders alpha.
+"""
 
 from __future__ import annotations
 
@@ -84,13 +88,13 @@ class CaputoFabrizio(Definition):
         return 2.0
 
     def _decay(self, alpha: float) -> float:
-        """Return the decay rate r, per step if `unit` is in steps."""
+        """Return the decay rate r = alpha / (1 - alpha) / unit, finite at alpha = 1; per step for `unit` in steps."""
         return min(alpha / max(1 - alpha, _LEAST) / self.unit, _FASTEST)
 
-    def _left(self, alpha: Array, m: int, lags: np.ndarray, xp: Namespace) -> Array:
-        """Return the Toeplitz weights [*c, k] at `lags`: the mean of exp(-r s) / (1 - alpha) over each cell.
+    def _weights(self, alpha: Array, m: int, lags: np.ndarray, xp: Namespace) -> Array:
+        """Return the Toeplitz weights [*c, k] at `lags` [k]: the mean of exp(-r s) / (1 - alpha) over each cell.
 
-        It is (1 - exp(-r)) unit / alpha exp(-r k).
+        It is (1 - exp(-r)) unit / alpha exp(-r k). `m`, the number of differences, is 1 and not read.
         """
         alpha = alpha[..., None]
         rest = (1 - alpha).clip(_LEAST)
@@ -102,7 +106,10 @@ class CaputoFabrizio(Definition):
 
 
 def _mean(r: Array) -> Array:
-    """Return (1 - exp(-r)) / r for r < 1/4, by its series: its derivatives in r have no cancellation either."""
+    """Return (1 - exp(-r)) / r, the mean of exp(-r s) over a cell, for r < 1/4, by its power series.
+
+    No digit cancels, in its derivatives in r either.
+    """
     total = 1.0
     for k in range(13, 1, -1):  # the next term is below 4**-13 / 14! = 2e-19
         total = 1 - r / k * total
@@ -177,10 +184,11 @@ class AtanganaBaleanu(Definition):
     def terms(self) -> int:
         return 1 if self.sense == "riemann_liouville" else 0
 
-    def _left(self, alpha: Array, m: int, lags: np.ndarray, xp: Namespace) -> Array:
-        """Return the Toeplitz weights [*c, k] at `lags`: the mean of the memory function over each cell.
+    def _weights(self, alpha: Array, m: int, lags: np.ndarray, xp: Namespace) -> Array:
+        """Return the Toeplitz weights [*c, k] at `lags` [k]: the mean of the memory function over each cell.
 
-        The first cell's is E_(alpha, 2)(-c) / (1 - alpha), that of the others is computed by quadrature.
+        The first cell's is in closed form, that of the others is computed by quadrature. `m`, the number of
+        differences, is 1 and not read.
         """
         parts = [self._memory(alpha, np.ones(1), 2.0, xp)] * int((lags < 1).sum())
         for cells, count in ((lags[(lags >= 1) & (lags < _HEAD)], _NEAR), (lags[lags >= _HEAD], _FAR)):
@@ -195,7 +203,10 @@ class AtanganaBaleanu(Definition):
         return xp.stack([self._memory(alpha, rows.astype(np.float64), 1.0, xp)], axis=-2)
 
     def _memory(self, alpha: Array, times: np.ndarray, beta: float, xp: Namespace) -> Array:
-        """Return E_(alpha, beta)(-c (times / unit)**alpha) / (1 - alpha), c = alpha / (1 - alpha), at `times` [k]."""
+        """Return E_(alpha, beta)(-c (times / unit)**alpha) / (1 - alpha), c = alpha / (1 - alpha), at `times` [k].
+
+        With beta = 1 it is the memory function, with beta = 2 its mean from 0 to that time; [*c, k].
+        """
         order = alpha[..., None]
         rest = (1 - order).clip(_LEAST)
         is_later = times > 0  # at t = 0 the power is 0 for any order, also where t**alpha falls too slowly to tell

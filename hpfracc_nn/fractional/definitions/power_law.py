@@ -229,8 +229,8 @@ class TemperedCaputo(Definition):
     # With r = exp(-rate) in steps, E = diag(r**-k) and an operator T(w)(x - x(0)) + start d[1], E^-1 (...) E has the
     # weights r**k w[k]. Differences stay ordinary ones, of x - x(0): what that leaves over multiplies x(0).
 
-    def _left(self, alpha: Array, m: int, lags: np.ndarray, xp: Namespace) -> Array:
-        weights = self._scheme.left(alpha, self.taylor, m, lags, xp) * xp.constant(self._fading(lags), alpha)
+    def _weights(self, alpha: Array, m: int, lags: np.ndarray, xp: Namespace) -> Array:
+        weights = self._scheme.weights(alpha, self.taylor, m, lags, xp) * xp.constant(self._fading(lags), alpha)
         return weights + self._missed(alpha, lags, xp) if m else weights
 
     def _start(self, alpha: Array, m: int, rows: np.ndarray, xp: Namespace) -> Array:
@@ -244,16 +244,24 @@ class TemperedCaputo(Definition):
         return xp.stack([column], axis=-2)
 
     def _missed(self, alpha: Array, lags: np.ndarray, xp: Namespace) -> Array:
-        """Return (1 - r) sum over j < lag of r**j W[j]: the sum of r**j w[j] less r**lag W[lag].
+        """Return what r**k W[k] misses of the weights of one difference at lags k, [*c, k].
 
-        W is their sum without fading, the weights of one difference. It is positive and smooth: there is no
-        cancellation, and few terms stand for many.
+            sum over j <= k of r**j w[j]  =  r**k W[k]  +  (1 - r) sum over j < k of r**j W[j],
+
+        with r = exp(-rate) and dt = 1, w the scheme's weights without tempering and W[k] their sum up to lag k. What is
+        returned is the last term. W is positive and smooth, so that nothing cancels there and the quadrature of
+        `schemes/sums.py` needs few of its terms.
+
+        Args:
+            alpha: Orders, [*c].
+            lags: Increasing, [k].
+            xp: The namespace of alpha.
         """
         if self.rate == 0.0 or not lags.size:
             return 0 * xp.matmul(alpha[..., None], xp.constant(np.ones((1, lags.size)), alpha))
         how = sum_before(lags)
         whole, between = how.points[: how.whole].astype(np.int64), how.points[how.whole :]
-        parts = [self._scheme.left(alpha, self.taylor, 1, some, xp) for some in (whole, between) if some.size]
+        parts = [self._scheme.weights(alpha, self.taylor, 1, some, xp) for some in (whole, between) if some.size]
         if not parts:  # lag 0 alone
             return 0 * alpha[..., None]
         terms = xp.concat(parts, axis=-1) * xp.constant(how.weights * self._fading(how.points), alpha)

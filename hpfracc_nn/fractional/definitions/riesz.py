@@ -57,8 +57,8 @@ class Riesz(Definition):
         """Whether to compute in float64: True, since without differences float32 keeps no digit of smooth data."""
         return True
 
-    def _left(self, alpha: Array, m: int, lags: np.ndarray, xp: Namespace) -> Array:
-        return -super()._left(alpha, m, lags, xp)
+    def _weights(self, alpha: Array, m: int, lags: np.ndarray, xp: Namespace) -> Array:
+        return -super()._weights(alpha, m, lags, xp)
 
     def _below(self, alpha: float) -> str:
         return f"for a potential use PeriodicRiesz({alpha:g})."

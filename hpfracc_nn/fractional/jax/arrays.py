@@ -237,7 +237,7 @@ def pad_to_bucket(x: Any, dim: int = -1) -> tuple[Any, int]:
 
 
 def _padded(n: int) -> int:
-    """Return the smallest of 32, 40, 48, 56, 64, 80, 96, ... (four per octave) that is at least n."""
+    """Return n rounded up to a bucket: 32, 40, 48, 56, 64, 80, 96, ..., four of them per octave."""
     if n <= 32:
         return 32
     step = 1 << ((n - 1).bit_length() - 3)

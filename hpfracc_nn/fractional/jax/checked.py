@@ -2,6 +2,9 @@
 
 `checkify.debug_check` is an effect: a program that holds one is not exported, is called from Python each time, and is
 compiled anew in each process. Here a check is an operation without an effect, that returns one of its arguments.
+
+The operation is a JAX primitive of arrays (value, holds, *details), which returns `value`. Its parameters are
+`message`, a format string, and `names`, those of the details in it. The private functions are its rules.
 """
 
 from __future__ import annotations
@@ -61,7 +64,11 @@ def _transposed(cotangent: Any, *given: Any, message: str, names: tuple[str, ...
 def _batched(
     given: Sequence[Array], axes: Sequence[int | None], *, message: str, names: tuple[str, ...]
 ) -> tuple[Array, int | None]:
-    """Batching rule of the check: a batch passes if all items do; the message shows the first that fails."""
+    """Batching rule: check the whole batch at once; the message shows the details of its first failing item.
+
+    `given` are the primitive's arrays and `axes` their batch axes, None where there is none. Return the batched value
+    and its batch axis.
+    """
     (value, holds, *details), (axis, *others) = given, axes
     if others[0] is not None:
         is_first = jnp.arange(holds.shape[0]) == jnp.argmin(holds)
@@ -79,13 +86,20 @@ def _batched(
 
 
 def _picked(is_it: Array, rows: Array) -> Array:
-    """Return the row that the one-hot `is_it` marks, by a sum, because sharded rows cannot be indexed."""
+    """Return the row of `rows` [batch, ...] at which `is_it` [batch] is True, which it is once.
+
+    It is a sum over the batch, because sharded rows cannot be indexed.
+    """
     wanted = is_it.reshape(-1, *(1,) * (rows.ndim - 1))
     return jnp.where(wanted, rows, jnp.zeros((), rows.dtype)).sum(0, dtype=rows.dtype)
 
 
 def _seen(*given: Any, message: str, names: tuple[str, ...]) -> tuple[Any, Array]:
-    """Checkify rule: apply JAX's own check primitive's, whose leading arguments differ between versions of JAX."""
+    """Checkify rule: return the error that checkify carries, with this check added to it, and `value`.
+
+    It applies the rule of JAX's own check. `given` begins with that rule's leading arguments, the error among them,
+    which differ between versions of JAX; the primitive's arrays follow.
+    """
     first = len(given) - len(names) - 2
     value, holds, *details = given[first:]
     shown: dict[str, Any] = dict(zip(names, map(jnp.asarray, details), strict=True))

@@ -84,7 +84,11 @@ def bounded(alpha: Array, low: float, high: float, nearest: tuple[float, float] 
 
 
 def _flattened(value: Definition | FourierMultiplier) -> tuple[tuple[Any, ...], tuple[bool, tuple[Any, ...]]]:
-    """Flatten a definition for JAX: return (leaves, structure), with alpha a leaf if it is an array."""
+    """Return a definition's leaves and structure, as `jax.tree_util.register_pytree_node` asks for.
+
+    An alpha that is an array is the one leaf. The structure is whether alpha is fixed, and the other fields in order,
+    with a fixed alpha before them.
+    """
     rest = tuple(getattr(value, field.name) for field in fields(value) if field.name != "alpha")
     if value.is_fixed:
         return (), (True, (value.alpha, *rest))
@@ -92,7 +96,10 @@ def _flattened(value: Definition | FourierMultiplier) -> tuple[tuple[Any, ...], 
 
 
 def _restored(kind: type, structure: tuple[bool, tuple[Any, ...]], leaves: Any) -> Definition | FourierMultiplier:
-    """Unflatten: return the definition of a structure and leaves, unchecked: JAX passes placeholders as leaves too."""
+    """Return the definition of a class, `kind`, with the structure and leaves that `_flattened` returns.
+
+    Its fields are not checked: JAX passes placeholders as leaves too.
+    """
     is_fixed, kept = structure
     value: Definition | FourierMultiplier = object.__new__(kind)
     names = [field.name for field in fields(kind) if field.name != "alpha"]

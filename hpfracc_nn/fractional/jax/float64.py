@@ -3,6 +3,10 @@
 64 bit types are enabled around the computation, never for the process. What leaves it is of the caller's dtype, and
 each derivative is a computation of its own: a transform of JAX that came to see the float64 operations from outside
 would narrow some of them and fail.
+
+A family is a function with all its partial derivatives: family(counts) is the function differentiated counts[i] times
+in its argument number i. Arguments are [*c] or scalars, results [*c, ...], elementwise over [*c]. One JAX primitive
+calls such members; the private functions at the end of the file are its rules.
 """
 
 from __future__ import annotations
@@ -71,7 +75,10 @@ def mapped(make: Callable[[Array], Made], axes: int) -> Callable[[Array], Made]:
 
 @dataclass(frozen=True, eq=False)
 class _Member:
-    """A partial derivative of a float64 function, rounded to another dtype; hashable, so that JAX caches its traces."""
+    """One function of a family, called in float64 with results rounded to `dtype`.
+
+    It is hashable, so that JAX caches its traces.
+    """
 
     family: Family
     counts: Counts
@@ -83,14 +90,17 @@ class _Member:
             found = self.family(self.counts)(*map(_widened, arguments))
             return jax.tree.map(lambda each: each.astype(self.dtype), found)
 
-    def next(self, place: int) -> _Member:
-        """Return this member differentiated once more in the argument of that index."""
-        counts = tuple(count + (index == place) for index, count in enumerate(self.counts))
+    def next(self, argument: int) -> _Member:
+        """Return this member, differentiated once more in the argument of that number."""
+        counts = tuple(count + (index == argument) for index, count in enumerate(self.counts))
         return _Member(self.family, counts, self.dtype)
 
 
 def _evaluated(member: _Member, *arguments: Any) -> Made:
-    """Return member(*arguments), bound as one primitive whose float64 inside no transform sees."""
+    """Return member(*arguments), as the result of one primitive.
+
+    No transform of JAX sees the float64 operations inside of it.
+    """
     given = tuple(map(jnp.asarray, arguments))
     structure = jax.tree.structure(jax.eval_shape(member, *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in given)))
     return jax.tree.unflatten(structure, _MEMBER.bind(*given, member=member))
@@ -111,12 +121,18 @@ def _leaves(*arguments: Array, member: _Member) -> list[Array]:
 
 
 def _types(*types: Any, member: _Member) -> list[Any]:
-    """Abstract evaluation: return shapes and dtypes of the results, with their sharding over mesh axes."""
+    """Abstract evaluation rule: return the types of the results, with shapes, dtypes and shardings.
+
+    `types` are those of the member's arguments.
+    """
     return list(jax.make_jaxpr(partial(_leaves, member=member))(*types).out_avals)
 
 
 def _moved(primals: Sequence[Array], tangents: Sequence[Any], *, member: _Member) -> tuple[list[Array], list[Any]]:
-    """JVP rule: return the results and their tangents, sums of partial derivatives times the arguments' tangents."""
+    """JVP rule: return the results and their tangents.
+
+    A tangent is the sum over the arguments of the partial derivative times the argument's tangent.
+    """
     found = _MEMBER.bind(*primals, member=member)
     total = [ad.Zero(jax.typeof(each).to_tangent_aval()) for each in found]
     for place, moved in enumerate(tangents):
@@ -130,7 +146,11 @@ def _moved(primals: Sequence[Array], tangents: Sequence[Any], *, member: _Member
 def _batched(
     arguments: Sequence[Array], axes: Sequence[int | None], *, member: _Member
 ) -> tuple[list[Array], list[int]]:
-    """Batching rule: compute with one more axis of the arguments; batching the float32 result would lose precision."""
+    """Batching rule: return the results for arguments with one more axis, which is first, and these axes, all 0.
+
+    `axes` are the batch axes of the arguments, None where there is none. To batch the rounded results would lose
+    precision.
+    """
     batched = [axis is not None for axis in axes]
     first = [each if axis is None else jnp.moveaxis(each, axis, 0) for each, axis in zip(arguments, axes, strict=True)]
     size = next(each.shape[0] for each, is_batched in zip(first, batched, strict=True) if is_batched)
@@ -146,7 +166,10 @@ batching.primitive_batchers[_MEMBER] = _batched
 
 
 def _with_axis(size: int, batched: Sequence[bool], arguments: Sequence[Array]) -> list[Array]:
-    """Return the arguments with the batch axis first; scalars that are not batched stay scalars."""
+    """Return the arguments [*c] as [size, *c], the batch axis first; scalars without a batch stay scalars.
+
+    `batched` says which of the arguments have the batch axis already, as their first.
+    """
     shapes = [each.shape[is_batched:] for each, is_batched in zip(arguments, batched, strict=True)]
     longest = max(shapes, key=len)
     found = []
@@ -164,7 +187,7 @@ def _widened(argument: Array) -> Array:
 
 
 def _along(slope: Array, moved: Array) -> Array:
-    """Return slope times the tangent `moved` of an argument, whose axes are the first axes of `slope`."""
+    """Return a partial derivative, `slope` [*c, ...], times the tangent of the argument, `moved` [*c] or a scalar."""
     moved = jnp.asarray(moved)  # a tangent of jax.jvp may be a Python number
     return slope * moved.astype(slope.dtype).reshape(*moved.shape, *(1,) * (slope.ndim - moved.ndim))
 

@@ -3,6 +3,9 @@
 A kernel is a linear operator of `fractional/linear.py`: `run(operator, d)` is a pure function, linear in the data, that
 JAX differentiates and XLA compiles with what stands around it. It is chosen when a call is traced. Nothing is timed
 unasked: see `planning.py`.
+
+A Workload describes a call by its sizes, dtype and the gradients that it wants; a Cost is what a kernel's time is
+estimated from: operations, bytes moved, launches and working memory.
 """
 
 from __future__ import annotations
@@ -58,7 +61,10 @@ def _model(weights: Weights, workload: Workload) -> StateSpace:
 
 
 def _scan_cost(workload: Workload) -> Cost:
-    """Return the cost of the chunked scan: products inside chunks, into and out of the states, for each pass."""
+    """Return the cost of the chunked scan, as `Kernel.cost` does.
+
+    Each pass takes products inside the chunks, into the states and out of them, and a scan of the states.
+    """
     length = chunk_length(workload)
     chunks = -(-workload.n // length)
     k = workload.exponentials if chunks > 1 else 0

@@ -195,7 +195,11 @@ def apply_at(owner: str, x: Array, definition: Definition, dt: float, dim: int, 
 def _on_other_sides(
     x: Array, dtype: str, definition: Definition, axis: int, on_left: Callable[[Array, Definition, int], Array]
 ) -> Array:
-    """Return the right-sided operator (time reversed), or the mean of both sides, one product of twice the rows."""
+    """Return the operator with side="right" (in reversed time), or with "both" (the mean), by the one with "left".
+
+    `on_left(samples, definition, axis)` applies a left-sided definition; for the mean one call takes both directions of
+    time, stacked, in `dtype`.
+    """
     left, backwards = definition.to_the_left, jnp.flip(x, axis)
     if definition.side == "right":
         return jnp.flip(on_left(backwards, left, axis), axis)
@@ -219,7 +223,7 @@ def _by(call: Call, kernel: Kernel, workload: Workload, chunk: int | None, x: Ar
     data = ordered.reshape(layout.canonical)
     orders = None if alpha is None else alpha.reshape(-1)
     weights = Weights(call.definition, layout.n, call.dt, np.dtype(call.dtype), orders)
-    b = boundary_of(weights.facts, weights.columns())
+    b = boundary_of(weights.facts, weights.boundary_columns())
     d = difference(data, b)
     y = in_parts(kernel.run, kernel.prepare(weights, workload), d, chunk)
     y = finish(y, data, d, b).reshape(ordered.shape)

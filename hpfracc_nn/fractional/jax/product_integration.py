@@ -2,6 +2,11 @@
 
 Times are known when a call is made or traced. Outside of `jax.jit` other times compile nothing anew: the weights are
 arguments of the product, and pytrees. Of fixed orders they are NumPy's, of traced ones made in float64.
+
+Cells are the n intervals between times, data [sets, rows, inputs, cells] and results [sets, rows, cells], with `inputs`
+as in `fractional/product_integration.py`; C chunks have L cells. Signals of a set share times and orders; orders are
+[a, 1], or one for each cell, [a, n], with a = 1 or sets. A formula is called with orders and a namespace, and returns
+weights.
 """
 
 from __future__ import annotations
@@ -81,9 +86,11 @@ def _applied(formulas: cells.Cellwise, sampling: Sampling, dtype: np.dtype, site
 
 
 def _evaluated(sets: int, dtype: Any, formulas: cells.Cellwise | None, formula: cells.Formula, alpha: Array) -> Array:
-    """Evaluate a formula of the orders in float64 and round it to `dtype`.
+    """Return the values of a formula at traced orders, computed in float64 and rounded to `dtype`.
 
-    The orders are alpha's or the integral's, of shape [a, 1], [a, n], or in chunks [a, 1, 1] or [a, C, L].
+    `alpha` are the definition's orders, [a, 1] or [a, n], or in chunks [a, 1, 1] or [a, C, L]; a of 1 becomes `sets`.
+    The formula is one of these orders where `formulas` is None, else of the order of the integral that the definition
+    contains, `formulas.power(alpha)`.
     """
     whole = sets, *alpha.shape[1:]
     shape = whole if whole[-1] > 1 else (sets,)  # what is computed begins with the axes of the orders
@@ -101,7 +108,11 @@ def _constants(grid: cells.Grid) -> cells.Constants:
 
 
 def _multiplied(weights: cells.Weights, z: Array, site: Site, *, learns: bool) -> Array:
-    """Return the integral at the cells' ends, [sets, rows, cells], of data [sets, rows, inputs, cells]."""
+    """Return the integral at the cells' ends, [sets, rows, cells], of data [sets, rows, inputs, cells].
+
+    Its orders are those of the weights. `site` keeps the plans, by which a kernel is chosen; `learns` is whether the
+    orders are traced.
+    """
     sets, rows = map(assumed, z.shape[:2])
     facts = {"rows": sets * rows, "channels": sets, "needs_gradient": True, "learns_weights": learns}
     key = z.shape, z.dtype.name, learns, weights.states
@@ -121,7 +132,10 @@ _TRACED = Work(_run, is_timed=False)  # as in `fractional.jax.operator`
 
 @partial(jax.jit, static_argnames=("kernel", "chunk"))
 def _product(kernel: Kernel, chunk: int | None, operator: cells.LinearOperator, z: Array) -> Array:
-    """Return the kernel's product with z, `chunk` signals at a time, or all at once if `chunk` is None."""
+    """Return the kernel's product with z, `chunk` signals at a time, or all at once if `chunk` is None.
+
+    `operator` are the weights as the kernel takes them; shapes are those of `_multiplied`.
+    """
 
     def of_rows(operator: cells.LinearOperator, rows: Array) -> Array:
         return kernel.run(operator, rows.swapaxes(0, 1)).swapaxes(0, 1)  # type: ignore[no-any-return]

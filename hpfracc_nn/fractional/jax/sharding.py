@@ -80,7 +80,10 @@ def _is_over_axes(array: Array) -> bool:
 
 
 def _never(array: Array) -> Array:
-    """Return False as an array that varies over the same mesh axes as `array`, as shard_map's type check requires."""
+    """Return a False that varies over the same mesh axes as `array`.
+
+    Combined with another array it makes that vary over them too, as the type check of `jax.shard_map` requires.
+    """
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         array = jax.random.key_data(array)
     array = array.real if jnp.iscomplexobj(array) else array
@@ -103,7 +106,7 @@ def _arrays(tree: Any) -> list[Array]:
 
 
 def _known(arrays: list[Array]) -> Any:
-    """Return the first mesh with explicit axes in the types of the arrays, sharded or not; None without one."""
+    """Return the first mesh with explicit axes that an array's type names, even one not sharded over them, or None."""
     return next((mesh for mesh in (jax.typeof(each).sharding.mesh for each in arrays) if mesh.explicit_axes), None)
 
 

@@ -1,7 +1,9 @@
 """The special functions on JAX arrays: arguments, dtypes, derivatives; every transform follows.
 
-The Mittag-Leffler function is computed in float64 whatever the process has enabled, point by point, and so is each of
-its derivatives, which are members of one family (`fractional.special.partials`).
+The Mittag-Leffler function E_(alpha, beta)(z) is computed in float64 whatever the process has enabled, point by point,
+and so is each of its derivatives, which are members of one family (`fractional.special.partials`).
+
+An `owner` is the name of the public function, and `name` that of an argument, for messages.
 """
 
 from __future__ import annotations
@@ -78,7 +80,10 @@ def mittag_leffler(z: Any, alpha: Any, beta: Any, derivative: Orders) -> Array:
 
 @partial(jax.jit, static_argnames=("shape", "derivative"))
 def _computed(z: Array, alpha: Array, beta: Array, *, shape: tuple[int, ...], derivative: Orders) -> Array:
-    """Return a partial derivative of E_(alpha, beta)(z) in double precision; NaN for an alpha or beta out of range."""
+    """Return d^i/dz^i d^j/dalpha^j d^k/dbeta^k E_(alpha, beta)(z), in double precision, for `derivative` (i, j, k).
+
+    Arguments broadcast to `shape`, which the result has; it is NaN where alpha or beta is out of range.
+    """
     alpha = jnp.where(is_wrong_alpha(alpha), jnp.nan, alpha)
     beta = jnp.where(is_wrong_beta(beta), jnp.nan, beta)
 
@@ -142,7 +147,10 @@ def _turned(x: Array, whole: int, chirps: tuple[Array, Array] | None) -> Array:
 
 @jax.jit
 def _by_array(x: Array, order: Array) -> Array:
-    """Return the fractional Fourier transform of x for orders in an array, which may be traced."""
+    """Return the fractional Fourier transform of complex x over its last axis, for orders in an array.
+
+    The orders broadcast to the other axes of x, and may be traced.
+    """
     return unplaced(_by_orders, x, order)  # type: ignore[no-any-return]
 
 
@@ -174,7 +182,10 @@ def _check_real(owner: str, **values: Any) -> None:
 
 
 def _checked(owner: str, alpha: Any, beta: Any) -> list[Any]:
-    """Return alpha and beta; values out of range raise; traced ones raise under checkify, and give NaN elsewhere."""
+    """Return [alpha, beta], where traced with a check of their range, under which `checkify` raises.
+
+    Elsewhere such a check does nothing, and values out of range give NaN.
+    """
     found = []
     for name, value, is_wrong, allowed in (
         ("alpha", alpha, is_wrong_alpha, "0 < alpha <= 2"),

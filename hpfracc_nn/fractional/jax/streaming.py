@@ -1,8 +1,14 @@
 """Streams of JAX arrays: the state of `fractional/streaming.py`'s recurrence, which `lax.scan` carries.
 
-The number of a step is traced. The analytic column is a memory function as the weights are, and so it is the same
-sum of exponentials, fitted at the same lags. The starting column is none: it is a table, exact in the first rows and
-then interpolated in log(t + 1), where t times the column hardly changes.
+    y[t] = sum_(lag < first) w[lag] d[t-lag] + sum_q c_q S_q[t] + analytic[t] x(0) + start[t] d[1],
+    S_q[t] = exp(-s_q) S_q[t-1] + d[t-first]
+
+with d the differenced samples and Q exponentials. A time slice of the samples has the shape [*shape], and the orders
+have axes [*c] that broadcast to it. `Rules` are the static facts of a stream.
+
+The number of a step is traced. The analytic column is a memory function as the weights are, and so it is the same sum
+of exponentials, fitted at the same lags. The starting column is none: it is a table, exact in the first rows and then
+interpolated in log(t + 1), where t times the column hardly changes.
 """
 
 from __future__ import annotations
@@ -18,17 +24,17 @@ from jax import lax
 from jax import numpy as jnp
 
 from hpfracc_nn.fractional.definitions import Definition
+from hpfracc_nn.fractional.exponentials import Nodes
 from hpfracc_nn.fractional.jax.arrays import JAX, Array, computed_in, of_numpy, widest
 from hpfracc_nn.fractional.jax.checked import checked
 from hpfracc_nn.fractional.jax.definitions import checked_alpha
 from hpfracc_nn.fractional.jax.float64 import in_float64
 from hpfracc_nn.fractional.namespace import NUMPY, Namespace
-from hpfracc_nn.fractional.schemes.exponentials import Nodes
 from hpfracc_nn.fractional.streaming import (
     HORIZON,
     Past,
     Rules,
-    Source,
+    StreamSource,
     advanced,
     begun,
     check_horizon,
@@ -43,7 +49,7 @@ _EXACT_ROWS, _KNOTS = 128, 512  # of the starting column's table: every row, the
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Memory:
+class StreamWeights:
     """The weights of a stream, for its orders; all but the rates are [rows, *c], c fitting the time slice.
 
     Attributes:
@@ -77,7 +83,7 @@ class StreamState:
     """
 
     step: Array
-    weights: Memory
+    weights: StreamWeights
     memory: Array
     before: Array
     held: Array
@@ -111,7 +117,7 @@ def initial_state(
     *,
     dt: float = 1.0,
     horizon: int = HORIZON,
-    source: Source | None = None,
+    source: StreamSource | None = None,
 ) -> StreamState:
     """Return the state before the first sample.
 
@@ -135,7 +141,7 @@ def initial_state(
     return StreamState(jnp.zeros((), jnp.int32), weights, zeros, zeros[:2], zeros[:2], rules)
 
 
-def step(owner: str, x: Array, state: StreamState, source: Source | None = None) -> tuple[Array, StreamState]:
+def step(owner: str, x: Array, state: StreamState, source: StreamSource | None = None) -> tuple[Array, StreamState]:
     """Return the operator's next sample, in the dtype of `x`, and the state after it.
 
     Args:
@@ -161,8 +167,11 @@ def step(owner: str, x: Array, state: StreamState, source: Source | None = None)
     return y.astype(x.dtype), StreamState(t + 1, weights, *past, rules)
 
 
-def _weights(rules: Rules, alpha: Array | None, nodes: Nodes) -> Memory:
-    """Return a stream's weights, [first + Q, *c] each: of orders alpha [*c], or of the rules' own order for None."""
+def _weights(rules: Rules, alpha: Array | None, nodes: Nodes) -> StreamWeights:
+    """Return the weights of a stream, w, c, s, and the columns: of orders alpha [*c], or of the definition's for None.
+
+    `nodes` are the exponentials, with their rates s.
+    """
 
     def made(orders: Array | None, xp: Namespace) -> dict[str, Any]:
         stencil = rules.stencil(orders, xp)
@@ -180,11 +189,14 @@ def _weights(rules: Rules, alpha: Array | None, nodes: Nodes) -> Memory:
         flat = in_float64(lambda orders: made(orders, JAX), alpha.reshape(-1), widest())
         columns = {name: each.reshape(*alpha.shape, -1) for name, each in flat.items()}
     rows = {name: rows_first(each, len(rules.shape), JAX) for name, each in columns.items()}
-    return Memory(rows["taps"], jnp.asarray(nodes.rates, widest()), rows.get("analytic"), rows.get("start"))
+    return StreamWeights(rows["taps"], jnp.asarray(nodes.rates, widest()), rows.get("analytic"), rows.get("start"))
 
 
-def _analytic_row(weights: Memory, first: int, t: Array) -> Array:
-    """Return entry t of the analytic column, which multiplies x(0): exact below `first`, then by exponentials."""
+def _analytic_row(weights: StreamWeights, first: int, t: Array) -> Array:
+    """Return row t of the analytic column, [*c], which multiplies x(0) in step t.
+
+    It is exact for t below `first`, and a sum of exponentials from there on.
+    """
     assert weights.analytic is not None
     column = weights.analytic
     exact = lax.dynamic_index_in_dim(column, jnp.minimum(t, first - 1), keepdims=False)
@@ -202,7 +214,10 @@ def _knots(horizon: int) -> np.ndarray:
 
 
 def _start_row(table: Array, horizon: int, t: Array) -> Array:
-    """Return entry t of the starting column, which multiplies d[1], by cubic interpolation in log(t + 1) of `table`."""
+    """Return row t of the starting column, [*c], which multiplies d[1] in step t.
+
+    It is interpolated in log(t + 1), by cubics, from `table` [knots, *c], its rows in the steps `_knots(horizon)`.
+    """
     knots = _knots(horizon)
     begin = jnp.clip(jnp.searchsorted(jnp.asarray(knots, t.dtype), t, side="right") - 2, 0, knots.size - 4)
     near = lax.dynamic_slice_in_dim(jnp.asarray(knots + 1.0, table.dtype), begin, 4)
@@ -214,8 +229,12 @@ def _start_row(table: Array, horizon: int, t: Array) -> Array:
     return (share.reshape(-1, *(1,) * (values.ndim - 1)) * values).sum(axis=0)
 
 
-def _checked(owner: str, x: Any, state: Any, source: Source | None) -> Array:
-    """Return the samples x of one step, or raise where x or the state does not fit the layer or the horizon is over."""
+def _checked(owner: str, x: Any, state: Any, source: StreamSource | None) -> Array:
+    """Return the samples x of one step, or raise where x or the state does not fit, or the horizon is reached.
+
+    `owner` is the name of the public function, for messages; `source` is the layer that must have made the state. Where
+    the step is traced the horizon is checked under `jax.experimental.checkify`.
+    """
     check_state(owner, state, StreamState)
     computed_in(owner, x)  # raises where it is no array, or of a dtype that is none of ours
     check_step(owner, x.shape, state.rules, source)

@@ -1,6 +1,8 @@
 """From a definition to what a kernel multiplies with: computed in NumPy for a fixed alpha, traced in float64 else.
 
 `torch/weights.py` is the twin. There are no tables here: XLA compiles the formulas with all that uses them.
+
+A Stencil has the formulas of an operator at equal steps: its column of weights, and the boundary columns.
 """
 
 from __future__ import annotations
@@ -15,15 +17,15 @@ from jax import numpy as jnp
 
 from hpfracc_nn.fractional.cache import cached_property
 from hpfracc_nn.fractional.definitions import Definition
+from hpfracc_nn.fractional.exponentials import SHORTEST, Nodes, exponentials, exponentials_over
 from hpfracc_nn.fractional.jax.arrays import JAX, Array, widest
 from hpfracc_nn.fractional.jax.float64 import in_float64
 from hpfracc_nn.fractional.linear import DenseToeplitz, FFTToeplitz, StateSpace, padded_length, powers
 from hpfracc_nn.fractional.namespace import NUMPY, Namespace
-from hpfracc_nn.fractional.schemes.exponentials import SHORTEST, Nodes, exponentials, exponentials_over
 from hpfracc_nn.fractional.stencil import Stencil
 from hpfracc_nn.fractional.weights import CACHE, fixed_stencil, transitions, without_negligible
 
-Columns = Callable[[Stencil, Namespace], tuple[Any, ...]]
+Formula = Callable[[Stencil, Namespace], tuple[Any, ...]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +96,7 @@ class Weights:
         A = tuple(jnp.asarray(each, widest()) for each in powers(found.A, -(-self.n // length)))
         return StateSpace(intra, C, jnp.asarray(found.B, self.dtype), A)
 
-    def columns(self) -> Array | None:
+    def boundary_columns(self) -> Array | None:
         """The columns that multiply boundary values, [terms, channels, n]: start, then those of x(0) and dt x'(0)."""
         facts, rows = self.facts, np.arange(self.n)
         if not (facts.starts or facts.terms):
@@ -110,8 +112,12 @@ class Weights:
 
         return jnp.concatenate(self._made(("boundary",), made), axis=1).swapaxes(0, 1)
 
-    def _made(self, name: tuple[Hashable, ...], make: Columns) -> tuple[Array, ...]:
-        """Return the arrays [channels, ...] that `make` computes of the stencil in float64, in the weights' dtype."""
+    def _made(self, name: tuple[Hashable, ...], make: Formula) -> tuple[Array, ...]:
+        """Return make(stencil, namespace), arrays [channels, ...] computed in float64, in the dtype of the weights.
+
+        Those of fixed orders are cached, under `name` and all that the weights depend on; those of traced orders are
+        traced.
+        """
         definition, n, dt, orders = self.definition, self.n, self.dt, self.orders
         if orders is not None:
             found = in_float64(

@@ -2,7 +2,8 @@
 
 Numba's own cache does not know what a function is made of: it keys the code by the function's own file, so that a
 change in a file whose functions are called, or in an intrinsic, would leave old code in use. And it fails where it can
-write nowhere, or no more. Here the key holds every source of the room, and without a cache there is only none.
+write nowhere, or no more. Here the key holds every source of this folder, and where no cache can be written each
+process compiles for itself.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 Data are NumPy arrays [batch, channels, n, width] in row order, aligned and writeable: for any other kind the functions
 would be compiled once more. Numba is imported when a kernel is first considered that nothing else speaks against.
+
+A model is the StateSpace of `fractional/linear.py`, over chunks of 16 samples with K states: B takes a chunk to the
+states, C the states to a chunk, A has their decay over one chunk.
 """
 
 from __future__ import annotations
@@ -75,7 +78,10 @@ class Backward:
 
 
 class _Entries:
-    """B [16, K] as rows of the product's first step, and as columns of the transpose's last."""
+    """B in the layouts that the compiled functions read: `operands` returns both, contiguous.
+
+    [1, 16, K] takes a chunk to the states, in the product, and [1, K, 16] the states to a chunk, in the transpose.
+    """
 
     @staticmethod
     def operands(model: StateSpace) -> tuple[np.ndarray, np.ndarray]:
@@ -84,7 +90,10 @@ class _Entries:
 
 
 class _Decays:
-    """Every state's decay over 1, 4 and 8 chunks in float64, [3, K], and its powers 0 to 7 in the product's dtype."""
+    """The decay of every state over some chunks: `operands` returns two arrays.
+
+    In float64 that over 1, 4 and 8 chunks, [3, K], and in the product's dtype that over 0 to 7 chunks, [8, K].
+    """
 
     @staticmethod
     def operands(model: StateSpace) -> tuple[np.ndarray, np.ndarray]:
@@ -164,12 +173,15 @@ def compiles(workload: Workload) -> Compilation | None:
 
 
 def _is_narrow(x: np.ndarray) -> bool:
-    """Whether x [batch, channels, n, width] is so narrow that moving time to the last axis is faster."""
+    """Return whether the width of x [batch, channels, n, width] is above 1, but so small that time is moved last.
+
+    To move it is faster then than to compute with time in the middle.
+    """
     return 1 < x.shape[3] <= _NARROW // x.itemsize
 
 
 def _turned(x: np.ndarray) -> np.ndarray:
-    """Return x [batch, 1, n, width] with time last, [batch * width, 1, n, 1]."""
+    """Return x [batch, 1, n, width] with time last, a contiguous copy [batch * width, 1, n, 1]."""
     batch, _, n, width = x.shape
     return np.ascontiguousarray(x[:, 0].swapaxes(1, 2)).reshape(batch * width, 1, n, 1)
 
@@ -180,7 +192,11 @@ def _parts(x: np.ndarray, threads: int) -> int:
 
 @cache
 def _compiled(name: str, is_last: bool) -> tuple[Any, Any]:
-    """Return the compiled function `name` for time last or in the middle, and the one that counts its work units."""
+    """Return the compiled function `name`, "forward" or "backward", and one that counts the units of work in x.
+
+    Both are for data with time last (width 1) if `is_last`, else with time in the middle. The first is called with
+    (x, y, begin, end, *operands, *around) and computes the units from begin to end.
+    """
     module = _module("recurrence" if is_last else "side_by_side")
     return getattr(module, name), module.units
 
@@ -191,7 +207,7 @@ def _module(name: str) -> Any:
 
 
 def _array(values: Any) -> np.ndarray:
-    """Return a NumPy array, or a tensor of the CPU as one."""
+    """Return values as a NumPy array; a tensor on the CPU shares its memory with it."""
     if isinstance(values, np.ndarray):
         return values
     return (values.detach() if values.requires_grad else values).numpy()  # type: ignore[no-any-return]
@@ -202,7 +218,7 @@ def _rows(values: Any) -> np.ndarray:
 
 
 def _filled(values: Any, axis: int) -> np.ndarray:
-    """Return an array padded with zeros along `axis`, the states, to a multiple of `_FILLED`."""
+    """Return an array padded with zeros along `axis`, that of the states, to a multiple of 8 states."""
     a = _array(values)
     short = -a.shape[axis] % _FILLED
     if not short:

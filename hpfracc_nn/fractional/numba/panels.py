@@ -27,7 +27,17 @@ _INDEX = ir.IntType(64)
 
 
 class _Rows:
-    """A few registers of one SIMD vector each, and the instructions that load, combine and store them."""
+    """A few rows, each one SIMD vector in registers, and the LLVM instructions that load, combine and store them.
+
+    The methods write code: their arguments and results are LLVM values, but for counts that are known when they are
+    called. A panel that is narrower than a vector has rows of a part of its lanes.
+
+    Args:
+        builder: Of the function that is written.
+        dtype: Numba's type of the numbers, float32 or float64.
+        count: How many rows.
+        parts: By what the lanes of a whole vector are divided, 1 or a power of two.
+    """
 
     def __init__(self, builder: ir.IRBuilder, dtype: Any, count: int, parts: int):
         self.builder, self.count = builder, count
@@ -44,7 +54,7 @@ class _Rows:
         return self.builder.call(function, [a, b, c])
 
     def items(self, count: Any) -> Any:
-        """Return the bytes of that many items."""
+        """Return the size in bytes of `count` numbers."""
         return self.builder.mul(count, ir.Constant(_INDEX, self.size))
 
     def load(self, address: Any, kind: Any = None, align: int = 0) -> Any:
@@ -55,7 +65,7 @@ class _Rows:
         self.builder.store(value, self.builder.inttoptr(address, value.type.as_pointer()), align=align or self.size)
 
     def splat(self, value: Any, lanes: int) -> Any:
-        """Return a vector of one value."""
+        """Return a vector with `value` in each of its lanes."""
         undefined = ir.Constant(ir.VectorType(value.type, lanes), ir.Undefined)
         first = self.builder.insert_element(undefined, value, ir.Constant(ir.IntType(32), 0))
         return self.builder.shuffle_vector(
@@ -63,11 +73,14 @@ class _Rows:
         )
 
     def fill(self, addresses: list[Any]) -> None:
-        """Begin with what is in memory."""
+        """Load each row from its address."""
         self.values = [self.load(address) for address in addresses]
 
     def accumulate(self, a: Any, row: Any, step: Any, b: Any, line: Any, count: Any) -> None:
-        """Add sum over k < count of a[r * row + k * step] * b[k * line :] to every row r."""
+        """Add sum over k < count of a[r * row + k * step] * b[k * line :] to every row r.
+
+        `a` and `b` are addresses; `row`, `step` and `line` are strides that count numbers.
+        """
         builder, one = self.builder, ir.Constant(_INDEX, 1)
         offsets = [builder.mul(self.items(row), ir.Constant(_INDEX, r)) for r in range(self.count)]
         step, line = self.items(step), self.items(line)
@@ -104,13 +117,13 @@ class _Rows:
         return found
 
     def widened(self, value: Any) -> Any:
-        """Return a vector in double precision."""
+        """Return a vector of the rows' precision in double precision."""
         if self.size == 8:
             return value
         return self.builder.fpext(value, ir.VectorType(ir.DoubleType(), self.lanes))
 
     def narrowed(self, value: Any) -> Any:
-        """Return a vector of doubles in the rows' own precision."""
+        """Return a vector in double precision in the rows' own."""
         return value if self.size == 8 else self.builder.fptrunc(value, self.vector)
 
 
@@ -118,11 +131,14 @@ Emit = Callable[[_Rows, Any], None]
 
 
 def _instruction(arguments: int, emit: Emit) -> Callable[..., Any]:
-    """Return (signature, code generator), as numba's `intrinsic` takes them, of f(like, rows, parts, *integers).
+    """Return what a function decorated by Numba's `intrinsic` returns: a signature and a code generator.
+
+    The instruction is f(like, rows, parts, *integers): `like` is a number of the dtype, and `rows` and `parts` are
+    constants.
 
     Args:
         arguments: How many integers there are: addresses and strides.
-        emit: Writes the code with `rows` registers of dtype `like`, each one vector over `parts`.
+        emit: emit(made, integers) writes the code by the methods of `made`, the `_Rows` of f's arguments.
     """
 
     def typed(typing: Any, like: Any, rows: Any, parts: Any, *rest: Any) -> Any:

@@ -16,6 +16,8 @@ from contextlib import suppress
 from itertools import pairwise
 from queue import SimpleQueue
 
+from hpfracc_nn.forks import in_children
+
 _lock = threading.Lock()
 _pool: ThreadPoolExecutor | None = None
 
@@ -65,11 +67,11 @@ def _threads() -> ThreadPoolExecutor:
         return _pool
 
 
+@in_children
 def _after_fork() -> None:
-    """Replace the lock and forget the pool in a child process, which has neither the threads nor a lock's owner."""
+    """Replace the lock and forget the pool, in a child process.
+
+    It has none of the pool's threads, and a thread that held the lock does not release it there.
+    """
     global _lock, _pool
     _lock, _pool = threading.Lock(), None
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -38,7 +38,7 @@ Step = Callable[[Any, np.ndarray, np.ndarray], None]  # of the operator, the dat
 
 
 def _column(weights: Weights, workload: Workload) -> Column:
-    return weights.column
+    return weights.column()
 
 
 def _wrong_dtype(workload: Workload) -> str | None:
@@ -48,12 +48,16 @@ def _wrong_dtype(workload: Workload) -> str | None:
 
 
 def _around(run: Step, adjoint: Step) -> tuple[Callable[..., None], Callable[..., None]]:
-    """Return a kernel's run and adjoint: the given products, with differences before and columns after them."""
+    """Return a kernel's run and adjoint, as above, made of the triangular product and of its transpose alone.
+
+    These are called with (operator, data, result) and write the result; what is added are the differences before the
+    product and the boundary columns after it.
+    """
 
     def run_all(operator: Any, b: Boundary, x: np.ndarray, y: np.ndarray) -> None:
         with _quietly():
             if b.differences > 0:
-                boundary.difference_into(x, d := np.empty_like(x), b)
+                boundary.difference_into(x, d := np.empty_like(x), b, NUMPY)
             else:
                 d = boundary.difference(x, b)
             run(operator, d, y)
@@ -78,7 +82,10 @@ def _quietly() -> np.errstate:
 class _Lower:
     @staticmethod
     def operands(column: Column) -> np.ndarray:
-        """Return the transpose of `Column.matrix`, contiguous: from the left it is faster so."""
+        """Return the lower triangular Toeplitz matrices of the weights, [channels, n, n], contiguous.
+
+        They multiply data [n, width] from the left; `Column.matrix` is their transpose, which is slower at that.
+        """
         n = column.weights.shape[1]
         backwards = NUMPY.pad(column.weights[:, ::-1], 0, n - 1, axis=1)
         return np.ascontiguousarray(sliding_window_view(backwards, n, axis=-1)[:, ::-1])
@@ -145,7 +152,10 @@ register(
 class _Spectrum:
     @staticmethod
     def operands(column: Column) -> np.ndarray:
-        """Return the weights' transform in double precision, [channels, length // 2 + 1, 1]."""
+        """Return the transform in time of the weights, zero-padded to `length`, [channels, length // 2 + 1, 1].
+
+        It is complex and in double precision.
+        """
         return _transformed(column.weights[:, :, None], padded_length(column.weights.shape[1]))
 
 

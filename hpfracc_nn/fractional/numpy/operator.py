@@ -1,4 +1,11 @@
-"""The operators on NumPy arrays."""
+"""The operators on NumPy arrays.
+
+A call picks a plan, which names the kernel, and runs that kernel on data [batch, channels, n, width], n samples of each
+signal (`fractional/layout.py`). A `Site` keeps the plans of one caller. `owner` is the name of the public function, for
+messages; `dt` is the spacing of the samples and `dim` their time axis. A fault of a result is a text that says what is
+wrong with it, and a `Doubt` is a fault that the data may explain: the kernel is to blame only where another one does
+better.
+"""
 
 from __future__ import annotations
 
@@ -140,7 +147,10 @@ def computed_in(owner: str, x: np.ndarray, definition: Definition | FourierMulti
 def _on_other_sides(
     owner: str, x: np.ndarray, definition: Definition, dt: float, dim: int, manager: BackendManager | None
 ) -> np.ndarray:
-    """Return the right-sided operator (time reversed), or the mean of both sides, one product of twice the rows."""
+    """Return the operator with side="right" (in reversed time), or with "both" (the mean), by the one with "left".
+
+    For the mean one call takes both directions of time, stacked.
+    """
     axis, left = errors.axis(owner, dim, x.ndim), definition.to_the_left
     backwards = np.flip(x, axis)
     if definition.side == "right":
@@ -155,7 +165,10 @@ def _on_other_sides(
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class _Ready:
-    """What one call needs for data of one shape and dtype; kept with the weights."""
+    """What all calls of one operator on data of one shape and dtype need, kept with the weights.
+
+    It has the layout, the weights as one kernel takes them, and the boundary columns.
+    """
 
     layout: Layout
     dtype: np.dtype
@@ -169,7 +182,12 @@ class _Ready:
 def _prepared(
     plan: Plan, x_dtype: np.dtype, layout: Layout, weights: Weights, again: Callable[[], Weights]
 ) -> tuple[Plan, _Ready]:
-    """Return the plan and the `_Ready` call for its kernel, from `weights.kept` or new."""
+    """Return the plan, unchanged, and the `_Ready` for its kernel, from `weights.kept` or new.
+
+    `carried_out` calls it with the next best plan where a kernel fails, so that the returned plan is the one that
+    worked. `x_dtype` is the dtype of the caller's samples, which may differ from that of the weights, in which the
+    product is computed; `again()` returns the weights, also after they were dropped.
+    """
     key = plan.kernel, x_dtype, layout
     ready = weights.kept.get(key)
     if ready is None:
@@ -183,7 +201,10 @@ def _prepared(
 
 
 def _arranged(x: np.ndarray, ready: _Ready) -> np.ndarray:
-    """Return x with axes in the kernels' order [batch, channels, n, width], contiguous, in the product's dtype."""
+    """Return x with its axes in the order of the kernels' data, contiguous, in the dtype of the product.
+
+    The axes that make up the batch, or the width, are not merged yet.
+    """
     ordered = x if ready.layout.order is None else x.transpose(ready.layout.order)
     if ready.is_direct and x.flags.carray:
         return ordered
@@ -192,7 +213,11 @@ def _arranged(x: np.ndarray, ready: _Ready) -> np.ndarray:
 
 
 def _applied(site: Site, plan: Plan, ready: _Ready, x: np.ndarray) -> np.ndarray:
-    """Return the plan's result; samples that are not finite make NaN at the times that they reach, and nowhere else."""
+    """Return the operator on x, in the shape of x, by the plan's kernel or, where it fails, by another.
+
+    Samples of x that are not finite make NaN at the times that they reach, and nowhere else. x is in the kernels' order
+    of axes, as `_arranged` returns it.
+    """
     y, layout = carried_out(_PRODUCT, site, plan, ready, x), ready.layout
     if is_clear(y, layout.n, layout.width, layout.n - 1):
         return y  # type: ignore[no-any-return]
@@ -207,7 +232,10 @@ def _applied(site: Site, plan: Plan, ready: _Ready, x: np.ndarray) -> np.ndarray
 
 
 def _product(plan: Plan, ready: _Ready, x: np.ndarray) -> np.ndarray:
-    """Run the plan's kernel on x; where `ready` is of a kernel that failed, prepare the weights for the plan's."""
+    """Return the operator on x, in the shape of x, by the plan's kernel, in parts of the batch if the plan says so.
+
+    `ready` may be of another kernel, which failed; then the weights are prepared for the plan's.
+    """
     layout, kernel, operator = ready.layout, plan.kernel, ready.operator
     if kernel is not ready.kernel:
         operator = kernel.prepare(ready.weights(), plan.workload)
@@ -221,11 +249,11 @@ def _product(plan: Plan, ready: _Ready, x: np.ndarray) -> np.ndarray:
 
 
 def _fault(y: np.ndarray, ready: _Ready, x: np.ndarray) -> str | None:
-    """Return a Doubt if y is not finite although x and the weights are, else None."""
+    """Return a Doubt if the result y of `_product` is not finite although x and the weights are, else None."""
     if _is_finite(y):
         return None
     columns = [] if ready.boundary.columns is None else [ready.boundary.columns]
-    parts = [x, ready.weights().column.weights, *columns]
+    parts = [x, ready.weights().column().weights, *columns]
     return Doubt("not finite, though input and weights are") if all(map(_is_finite, parts)) else None
 
 

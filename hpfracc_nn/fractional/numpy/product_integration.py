@@ -1,4 +1,9 @@
-"""Product integration on NumPy arrays: operators at any times and of orders that vary."""
+"""Product integration on NumPy arrays: operators at any times and of orders that vary.
+
+Cells are the intervals between times, data z [sets, rows, inputs, cells] and results y [sets, rows, cells], with
+`inputs` as in `fractional/product_integration.py`. A `Doubt` is a text that says what is wrong with a result unless the
+data explain it: the kernel is to blame only where another one does better.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +85,11 @@ def _run(plan: Plan, weights: cells.Weights, prepared: tuple[Plan, cells.LinearO
 def _fault(
     y: np.ndarray, weights: cells.Weights, prepared: tuple[Plan, cells.LinearOperator], z: np.ndarray
 ) -> str | None:
-    """Return a Doubt if y is not finite although the data z are, else None: weights of increasing times are finite."""
+    """Return a Doubt if the result y of `_run` is not finite although the data z are, else None.
+
+    Weights of increasing times are finite, so that neither they nor `prepared`, what a kernel made of them, are looked
+    at; the signature is that of `Work.fault`, the result and then the arguments of `_run`.
+    """
     if np.isfinite(y).all() or not np.isfinite(z).all():
         return None
     return Doubt("not finite, though input and weights are")

@@ -76,7 +76,10 @@ def _by_one(x: np.ndarray, order: float) -> np.ndarray:
 
 
 def _numbers(owner: str, name: str, value: Any) -> np.ndarray:
-    """Return the value as an array, or raise TypeError unless its dtype is numeric and nothing is masked."""
+    """Return the value as an array, or raise TypeError where its dtype is not numeric or entries are masked.
+
+    `owner` and `name` are those of the public function and its argument, for the message.
+    """
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(f"{owner}({name}: masked array): needs all values; pass {name}.filled(value) for the gaps.")
     found = np.asarray(value)

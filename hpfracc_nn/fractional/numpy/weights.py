@@ -9,9 +9,9 @@ import numpy as np
 from hpfracc_nn.fractional.boundary import Boundary, boundary_of
 from hpfracc_nn.fractional.cache import cached_property, nbytes
 from hpfracc_nn.fractional.definitions import Definition
+from hpfracc_nn.fractional.exponentials import SHORTEST, Nodes, exponentials
 from hpfracc_nn.fractional.linear import Column, StateSpace, powers
 from hpfracc_nn.fractional.namespace import NUMPY
-from hpfracc_nn.fractional.schemes.exponentials import SHORTEST, Nodes, exponentials
 from hpfracc_nn.fractional.weights import CACHE, fixed_stencil, transitions, without_negligible
 
 MATRIX_KEPT = 1 << 21  # bytes: a larger matrix is built at every product, or the kept ones would fill the memory
@@ -33,6 +33,7 @@ class Weights:
         short = n <= SHORTEST
         self.nodes: Nodes | None = None if short else exponentials(definition.in_steps(dt), n, dtype.name)
         self.kept: dict[Any, Any] = {}  # what callers make of them, with the same life
+        self._column: Column | None = None
         self._chunks: dict[int, StateSpace] = {}
 
     @property
@@ -45,10 +46,11 @@ class Weights:
         """What a recurrence would carry; 0 where none can stand for these weights."""
         return 0 if self.nodes is None else self.nodes.states
 
-    @cached_property
     def column(self) -> Column:
         """The whole column, [channels, n]."""
-        return Column(self._cast(self._at(np.arange(self.n))), largest=MATRIX_KEPT)
+        if self._column is None:
+            self._column = Column(self._cast(self._at(np.arange(self.n))), largest=MATRIX_KEPT)
+        return self._column
 
     def chunks(self, length: int) -> StateSpace:
         """The model over chunks of `length`; with more than one chunk `nodes` may not be None."""

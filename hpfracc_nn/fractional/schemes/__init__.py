@@ -14,11 +14,11 @@ class Scheme:
 
     Attributes:
         name: As users write it.
-        left: (alpha, taylor, differences, lags, xp) -> weights [*c, k] at the given lags, for dt = 1.
+        weights: (alpha, taylor, m, lags, xp) -> weights [*c, k] at the given lags, for dt = 1.
         rate: (alpha) -> the order of convergence on smooth data, at a fixed time.
         uniform_rate: (alpha, subtracts) -> the order of the largest error of all samples but the first, on smooth data
             that are zero at the first where no Taylor polynomial is subtracted. Not positive: it does not converge.
-        start: (alpha, taylor, differences, rows, xp) -> the starting column [*c, k] at the given rows; None where there
+        start: (alpha, taylor, m, rows, xp) -> the starting column [*c, k] at the given rows; None where there
             is none.
         start_index: (taylor) -> the entry of d that the starting column acts on, None where those terms have none; None
             where there is no column.
@@ -28,7 +28,7 @@ class Scheme:
     """
 
     name: str
-    left: Callable
+    weights: Callable
     rate: Callable[[float], float]
     uniform_rate: Callable[[float, bool], float]
     start: Callable | None = None
@@ -42,7 +42,7 @@ SCHEMES = {
     for scheme in (
         Scheme(
             "l1",
-            interpolation.l1_left,
+            interpolation.l1_weights,
             interpolation.l1_rate,
             interpolation.l1_uniform_rate,
             start=interpolation.l1_start,
@@ -52,7 +52,7 @@ SCHEMES = {
         ),
         Scheme(
             "l1_2",
-            interpolation.l1_2_left,
+            interpolation.l1_2_weights,
             interpolation.l1_2_rate,
             interpolation.l1_2_uniform_rate,
             start=interpolation.l1_2_start,
@@ -60,10 +60,10 @@ SCHEMES = {
             pieces=interpolation.l1_2_pieces,
             power=interpolation.l1_2_power,
         ),
-        Scheme("grunwald", differences.grunwald_left, differences.grunwald_rate, differences.grunwald_uniform_rate),
+        Scheme("grunwald", differences.grunwald_weights, differences.grunwald_rate, differences.grunwald_uniform_rate),
         Scheme(
             "bdf2",
-            differences.bdf2_left,
+            differences.bdf2_weights,
             differences.bdf2_rate,
             differences.bdf2_uniform_rate,
             start=differences.bdf2_start,
@@ -71,12 +71,12 @@ SCHEMES = {
         ),
         Scheme(
             "trapezoid",
-            interpolation.trapezoid_left,
+            interpolation.trapezoid_weights,
             interpolation.trapezoid_rate,
             interpolation.trapezoid_uniform_rate,
             pieces=interpolation.trapezoid_pieces,
             power=interpolation.trapezoid_power,
         ),
-        Scheme("centred", differences.centred_left, differences.centred_rate, differences.centred_uniform_rate),
+        Scheme("centred", differences.centred_weights, differences.centred_rate, differences.centred_uniform_rate),
     )
 }

@@ -6,7 +6,8 @@ With c the middle of cell i, d half its length, u = t_n - c, r = d / u and x in 
     M1 = (M0 - u**p [(1 + r)**(p+1) - (1 - r)**(p+1)] / (p + 1)) / r        the same with x as a factor,
 
 both over Gamma(p). The second cancels for small r, so that the cells that are far away take both as series in r. At
-p = 0 the memory function is an impulse at t_n: 1 in the last cell, 0 in the others.
+p = 0 the memory function is an impulse at t_n: 1 in the last cell, 0 in the others. In shapes rows are the n, cells the
+i, and a the orders: one, or one for each set of weights.
 
 Diethelm, Ford & Freed, Numer. Algorithms 36 (2004) 31, for the rule; graded meshes: Stynes, O'Riordan & Gracia,
 SIAM J. Numer. Anal. 55 (2017) 1057.
@@ -84,7 +85,12 @@ def integrals(
 
 
 def _far_cells(lag: np.ndarray, ratio: np.ndarray) -> int:
-    """Return how many leading cells are far from every row: `lag` >= 1, and `ratio` (half length / distance) small."""
+    """Return how many cells, from the first on, are far from every row, so that the series may serve them.
+
+    Args:
+        lag: Cells from t_n back, 1 for the one that ends there, [rows, cells].
+        ratio: r, [..., rows, cells]; of no meaning where the lag is not positive.
+    """
     is_near = (lag < 1) | ~(ratio < _SMALL)
     columns = is_near.reshape(-1, lag.shape[-1]).any(axis=0) if lag.size else np.zeros(0, bool)
     return int(np.argmax(columns)) if columns.any() else columns.size
@@ -97,7 +103,10 @@ def _far(power: Array, distance: np.ndarray, ratio: np.ndarray, xp: Namespace) -
 
 
 def _series(power: Array, ratio: np.ndarray, xp: Namespace) -> tuple[Array, Array]:
-    """Return p times the integrals over x in (-1, 1) of (1 - r x)**(p - 1) and of x times it, by their series in r."""
+    """Return r p times the integrals over x in (-1, 1) of (1 - r x)**(p - 1) and of x times it, by their series in r.
+
+    For powers p that broadcast against the ratios r, which are small.
+    """
     square = xp.constant(ratio**2, power)
     binomials = [power]
     for k in range(2 * _TERMS - 1):
@@ -110,14 +119,15 @@ def _series(power: Array, ratio: np.ndarray, xp: Namespace) -> tuple[Array, Arra
 
 
 def _scale(power: Array, distance: np.ndarray, xp: Namespace) -> Array:
-    """Return u**p / Gamma(1 + p) for powers p [a, 1] and distances u in time."""
+    """Return u**p / Gamma(1 + p) for powers p that broadcast against the distances u in time."""
     return xp.exp(power * xp.constant(np.log(distance), power) - xp.gammaln(1 + power))
 
 
 def _places(times: np.ndarray, rows: range, cells: range) -> tuple[np.ndarray, np.ndarray]:
-    """Return u, the time from a cell's middle to a row, and r, half the cell over u, [..., rows, cells].
+    """Return u, the time from the middle of a cell to t_n, and r = d / u, [..., rows, cells] each.
 
-    Entries of cells that end after their row are meaningless.
+    `times` are [..., n + 1], `rows` the n and `cells` the i that are wanted. Entries of cells that end after t_n are
+    meaningless.
     """
     left, right = times[..., cells.start : cells.stop], times[..., cells.start + 1 : cells.stop + 1]
     half = ((right - left) / 2)[..., None, :]
@@ -161,6 +171,6 @@ def linear_block(alpha: Array, times: np.ndarray, rows: range, columns: range, x
 
 
 def _nothing(alpha: Array, rows: range, xp: Namespace) -> Array:
-    """Return a column of zeros, [a, rows, 1], for orders alpha [a]."""
+    """Return zeros [a, rows, 1] for orders alpha [a]: the weights of a cell before the first time or after the last."""
     alpha = xp.asarray(alpha)
     return 0 * alpha[..., None, None] + xp.constant(np.zeros((len(rows), 1)), alpha)

@@ -26,9 +26,9 @@ _HEAD = 64
 _RATIO_TERMS = 13  # (3 / 64)**13 < 1e-17, |beta| <= 3
 
 
-def grunwald_left(alpha: Array, taylor: int, order: int, lags: np.ndarray, xp: Namespace) -> Array:
-    """Return (1-z)**(alpha - order) at the given lags; arguments as in `l1_left`."""
-    return binomial(xp.asarray(alpha) - order, lags, xp)
+def grunwald_weights(alpha: Array, taylor: int, m: int, lags: np.ndarray, xp: Namespace) -> Array:
+    """Return (1-z)**(alpha - m) at the given lags; arguments as in `l1_weights`."""
+    return binomial(xp.asarray(alpha) - m, lags, xp)
 
 
 def grunwald_rate(alpha: float) -> float:
@@ -70,9 +70,10 @@ def _gamma_ratio_from_head(a: Array, far: np.ndarray, xp: Namespace) -> Array:
 
 @lru_cache(maxsize=1)
 def _gamma_ratio() -> tuple[np.ndarray, np.ndarray]:
-    """Return the exponents r and the matrix [power of a, r] of (-1)**(r+1) (B_(r+1)(a) - B_(r+1)(1)) / (r (r+1)).
+    """Return the exponents r and coefficients of k**-r in log Gamma(k + a) - log Gamma(k + 1) - (a - 1) log k.
 
-    These are the coefficients of k**-r in log Gamma(k + a) - log Gamma(k + 1) - (a - 1) log k (DLMF 5.11.8).
+    The coefficient is (-1)**(r+1) (B_(r+1)(a) - B_(r+1)(1)) / (r (r+1)), B Bernoulli's polynomials (DLMF 5.11.8),
+    written as a matrix [power of a, r].
     """
     numbers = [Fraction(1)]
     for m in range(1, _RATIO_TERMS + 2):
@@ -91,10 +92,10 @@ _BDF2_TERMS = 14  # i! / (2 * 128)**i < 1e-23
 _LOG_1_5 = float(np.log(1.5))
 
 
-def bdf2_left(alpha: Array, taylor: int, order: int, lags: np.ndarray, xp: Namespace) -> Array:
-    """Return (3/2)**alpha (1 - z/3)**alpha (1-z)**(alpha - order) at the given lags; arguments as in `l1_left`."""
+def bdf2_weights(alpha: Array, taylor: int, m: int, lags: np.ndarray, xp: Namespace) -> Array:
+    """Return (3/2)**alpha (1 - z/3)**alpha (1-z)**(alpha - m) at the given lags; arguments as in `l1_weights`."""
     alpha = xp.asarray(alpha)
-    beta = alpha - order
+    beta = alpha - m
     near, far = lags[lags < _BDF2_HEAD], lags[lags >= _BDF2_HEAD]
     parts = []
     if near.size:
@@ -109,7 +110,7 @@ def bdf2_start_index(taylor: int) -> int:
     return 1
 
 
-def bdf2_start(alpha: Array, taylor: int, order: int, rows: np.ndarray, xp: Namespace) -> Array:
+def bdf2_start(alpha: Array, taylor: int, m: int, rows: np.ndarray, xp: Namespace) -> Array:
     """Return the column on d[1] that makes the scheme exact for t**taylor, at the given rows; 0 at row 0.
 
     Shapes: rows [k], increasing; result [*c, k].
@@ -132,21 +133,32 @@ def bdf2_uniform_rate(alpha: float, subtracts: bool = True) -> float:
 
 
 def _bdf2_correction(alpha: Array, taylor: int, k: np.ndarray, xp: Namespace) -> Array:
-    """Return the derivative of t**taylor at samples k >= 1 less the scheme's result for it; d[1] of t**taylor is 1."""
+    """Return the starting column of BDF2 at samples k >= 1, [*c, k], for dt = 1.
+
+    It is the derivative of t**taylor less the scheme's result for it, because the column multiplies d[1], which is 1
+    for t**taylor. alpha is [*c], and `taylor` the number of Taylor terms, 1 or 2.
+    """
     power = taylor - alpha[..., None]
     exact = float(taylor) * xp.exp(power * xp.constant(np.log(k), power) - xp.gammaln(1 + power))
     if taylor == 1:  # k = z / (1-z)**2
-        return exact - bdf2_left(alpha, taylor, 2, k - 1, xp)
+        return exact - bdf2_weights(alpha, taylor, 2, k - 1, xp)
     # k**2 = z (1 + z) / (1-z)**3
     before = np.maximum(k - 2, 0)
     lags = np.union1d(k - 1, before)
-    reached = bdf2_left(alpha, taylor, 3, lags, xp)
+    reached = bdf2_weights(alpha, taylor, 3, lags, xp)
     both = [xp.take(reached, np.searchsorted(lags, each), axis=-1) for each in (k - 1, before)]
     return exact - both[0] - both[1] * xp.constant(1.0 * (k > 1), power)
 
 
 def _bdf2_direct(alpha: Array, grunwald: Array, lags: np.ndarray, xp: Namespace) -> Array:
-    """Return Grunwald's weights [*c, k] convolved with the series of (1 - z/3)**alpha; an FFT would lose the tail."""
+    """Return BDF2's weights at lags [k] as a convolution of Grunwald's; by sums, as an FFT would lose the tail.
+
+    Args:
+        alpha: Orders, [*c].
+        grunwald: The weights of (1-z)**(alpha - m) at all lags from 0 to the last, m the number of differences.
+        lags: Increasing.
+        xp: The namespace of alpha.
+    """
     j = np.arange(1.0, _BDF2_DIRECT)
     alpha = alpha[..., None]
     ratios = (xp.constant(j - 1, alpha) - alpha) / xp.constant(3 * j, alpha)
@@ -158,18 +170,27 @@ def _bdf2_direct(alpha: Array, grunwald: Array, lags: np.ndarray, xp: Namespace)
 
 
 def _bdf2_tail(alpha: Array, beta: Array, lags: np.ndarray, xp: Namespace) -> Array:
-    """Return BDF2's weights over Grunwald's at large lags: (1 + (1 - z)/2)**alpha as a series in about 1 / lag."""
+    """Return the quotient of BDF2's weights by Grunwald's at large lags [k], [*c, k]: a series in about 1 / lag.
+
+    BDF2 is (1-z)**beta times (1 + (1-z)/2)**alpha, whose binomial series is applied term by term.
+
+    Args:
+        alpha: Orders, [*c, 1, 1].
+        beta: alpha less the number of differences, of the same shape.
+        lags: From 128 on.
+        xp: The namespace of alpha.
+    """
     i = np.arange(1.0, _BDF2_TERMS + 1)
     factors = (alpha - xp.constant(i - 1, alpha)) * (-beta - xp.constant(i, alpha)) / xp.constant(2 * i, alpha)
     distance = xp.constant(lags[:, None] - i, alpha) - beta
     return 1 + xp.sum(xp.cumulative_prod(factors / distance, axis=-1), axis=-1)
 
 
-def centred_left(alpha: Array, taylor: int, order: int, lags: np.ndarray, xp: Namespace) -> Array:
+def centred_weights(alpha: Array, taylor: int, m: int, lags: np.ndarray, xp: Namespace) -> Array:
     """Return g_0 at lag 0 and 2 g_k at lag k: the mean of the two sides has the weights g_|k|.
 
     g_k = (-1)**k Gamma(1 + alpha) / (Gamma(1 + alpha / 2 - k) Gamma(1 + alpha / 2 + k)), by their recurrence up to lag
-    64 and then by the asymptotic series of the Gamma ratio. `order` is 0; other arguments as in `l1_left`.
+    64 and then by the asymptotic series of the Gamma ratio. `m` is 0; other arguments as in `l1_weights`.
     """
     half = xp.asarray(alpha)[..., None] / 2
     j = xp.constant(np.arange(1.0, _HEAD + 1), half)

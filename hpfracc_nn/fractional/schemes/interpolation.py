@@ -25,25 +25,25 @@ _BDF2_SLOPE = (1.5, -0.5)  # (3/2 - z/2)(1 - z) x / dt is the two-step backward 
 _FIRST_SLOPE = (0.5, -0.5)  # what the start adds to the slope of u at sample 1, 3/2 d[1], times (1-z): 2 d[1] in all
 
 
-def l1_left(alpha: Array, taylor: int, order: int, lags: np.ndarray, xp: Namespace) -> Array:
-    """Return b(z) (1-z)**(1 - order), above alpha = 1 b(z) (3/2 - z/2) (1-z)**(2 - order), at the given lags.
+def l1_weights(alpha: Array, taylor: int, m: int, lags: np.ndarray, xp: Namespace) -> Array:
+    """Return b(z) (1-z)**(1 - m), above alpha = 1 b(z) (3/2 - z/2) (1-z)**(2 - m), at the given lags.
 
     b_k is the mean of the memory function t**(p - 1) / Gamma(p) over cell k, p = `taylor` - alpha.
 
     Args:
         alpha: Shape [*c], inside (`taylor` - 1, `taylor`].
         taylor: Terms of the Taylor polynomial that are subtracted first: 1, or 2 above alpha = 1.
-        order: Differences that the data have already seen, 0 to 2.
+        m: Differences that the data have already seen, 0 to 2.
         lags: Increasing, shape [k].
         xp: The namespace of alpha.
 
     Returns:
         Shape [*c, k], for dt = 1.
     """
-    return power_weights(taylor - xp.asarray(alpha), lags, xp, l1_cells(taylor, order))
+    return power_weights(taylor - xp.asarray(alpha), lags, xp, l1_cells(taylor, m))
 
 
-def l1_start(alpha: Array, taylor: int, order: int, rows: np.ndarray, xp: Namespace) -> Array:
+def l1_start(alpha: Array, taylor: int, m: int, rows: np.ndarray, xp: Namespace) -> Array:
     """Return the column that acts on d[1] above alpha = 1, at the given rows: (b_(k-1) - b_(k-2)) / 2 at sample k.
 
     Shapes: rows [k], increasing; result [*c, k].
@@ -59,7 +59,16 @@ def l1_start_index(taylor: int) -> int | None:
 def _from_first(
     alpha: Array, taylor: int, rows: np.ndarray, xp: Namespace, powers: Polynomial, moments: Polynomial = ()
 ) -> Array:
-    """Return `power_weights` one row late, 0 at row 0; rows [k], increasing, result [*c, k]."""
+    """Return a column [*c, k] that is 0 at row 0 and at row k what `power_weights` is at lag k - 1.
+
+    Args:
+        alpha: Orders, [*c]; the exponent P is `taylor` - alpha.
+        taylor: Terms of the Taylor polynomial, 1 or 2.
+        rows: Numbers of samples, increasing, [k].
+        xp: The namespace of alpha.
+        powers: Coefficients of 1, z, z**2, ... of the polynomial in z that is applied to F, see `powers.py`.
+        moments: The same for Q.
+    """
     exponent = taylor - xp.asarray(alpha)
     parts, later = [0 * exponent[..., None]] * int((rows < 1).sum()), rows[rows >= 1]
     if later.size:
@@ -67,10 +76,10 @@ def _from_first(
     return xp.concat(parts, axis=-1)
 
 
-def l1_cells(taylor: int, order: int) -> Polynomial:
-    """Return the polynomial in z that makes `l1_left` of F_k = (k + 1)**p; b is (1 - z) F."""
+def l1_cells(taylor: int, m: int) -> Polynomial:
+    """Return the polynomial in z that makes `l1_weights` of F_k = (k + 1)**p; b is (1 - z) F."""
     slope = _BDF2_SLOPE if taylor == 2 else (1,)
-    return multiply(differences(taylor + 1 - order), slope)
+    return multiply(differences(taylor + 1 - m), slope)
 
 
 def l1_pieces(samples: Array, steps: Array, xp: Namespace) -> list[Array]:
@@ -93,14 +102,14 @@ def l1_uniform_rate(alpha: float, subtracts: bool = True) -> float:
     return 2 - alpha if alpha <= 1 else 3 - alpha
 
 
-def l1_2_left(alpha: Array, taylor: int, order: int, lags: np.ndarray, xp: Namespace) -> Array:
-    """Return `l1_left` with b + q (1-z) in place of b; arguments as there."""
+def l1_2_weights(alpha: Array, taylor: int, m: int, lags: np.ndarray, xp: Namespace) -> Array:
+    """Return `l1_weights` with b + q (1-z) in place of b; arguments as there."""
     slope = _BDF2_SLOPE if taylor == 2 else (1,)
-    moments = multiply(differences(taylor + 1 - order), slope)
-    return power_weights(taylor - xp.asarray(alpha), lags, xp, l1_cells(taylor, order), moments)
+    moments = multiply(differences(taylor + 1 - m), slope)
+    return power_weights(taylor - xp.asarray(alpha), lags, xp, l1_cells(taylor, m), moments)
 
 
-def l1_2_start(alpha: Array, taylor: int, order: int, rows: np.ndarray, xp: Namespace) -> Array:
+def l1_2_start(alpha: Array, taylor: int, m: int, rows: np.ndarray, xp: Namespace) -> Array:
     """Return the column that acts on d[1], at the given rows: -q_(k-1) at sample k.
 
     Above alpha = 1 it is `l1_start` with b + q (1-z) in place of b, less 2 q_(k-1).
@@ -140,12 +149,12 @@ def l1_2_rate(alpha: float) -> float:
 l1_2_uniform_rate = l1_uniform_rate
 
 
-def trapezoid_left(alpha: Array, taylor: int, order: int, lags: np.ndarray, xp: Namespace) -> Array:
-    """Return a(z) (1-z)**-order at the given lags, a_k the second difference of k**(1 + alpha) / Gamma(2 + alpha).
+def trapezoid_weights(alpha: Array, taylor: int, m: int, lags: np.ndarray, xp: Namespace) -> Array:
+    """Return a(z) (1-z)**-m at the given lags, a_k the second difference of k**(1 + alpha) / Gamma(2 + alpha).
 
-    `order` is 0, or -1 when the data are cumulative sums. Other arguments as in `l1_left`.
+    `m` is 0, or -1 when the data are cumulative sums. Other arguments as in `l1_weights`.
     """
-    return power_weights(1 + xp.asarray(alpha), lags, xp, differences(2 - order))
+    return power_weights(1 + xp.asarray(alpha), lags, xp, differences(2 - m))
 
 
 def trapezoid_pieces(samples: Array, steps: Array, xp: Namespace) -> list[Array]:

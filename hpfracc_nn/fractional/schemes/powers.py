@@ -7,6 +7,9 @@ F_k (1 - z) is the integral of P t**(P - 1) over cell k; Q_k is the error of the
 Every scheme that integrates the memory function exactly (l1, l1_2, trapezoid) is such a polynomial, divided by
 Gamma(1 + P). Subtracting powers loses every digit at large lags, so beyond lag 16 the polynomial is applied to the
 binomial series of (k + s)**P in 1/k, term by term and exactly; the terms that cancel are then absent.
+
+`powers` and `moments` are the coefficients of 1, z, z**2, ... of the polynomials that are applied to F and to Q, where
+(z F)_k = F_(k-1). The exponent P is an array [*c, 1] in private functions.
 """
 
 from __future__ import annotations
@@ -82,7 +85,11 @@ def differences(order: int) -> tuple[Fraction, ...]:
 
 @lru_cache(maxsize=256)
 def _series(powers: tuple[Fraction, ...], moments: tuple[Fraction, ...], terms: int) -> np.ndarray:
-    """Return the coefficients of C(P, r) k**(P - r), r = 0, ..., terms - 1, exactly: the functional applied to s**r."""
+    """Return the coefficients of C(P, r) k**(P - r), r < terms, in powers(z) F + moments(z) Q at a large lag k.
+
+    C is the binomial coefficient, in (k + s)**P = sum over r of C(P, r) s**r k**(P - r). So each coefficient is what
+    the polynomials make of s**r; it is computed in fractions and does not depend on P.
+    """
     out = []
     for r in range(terms):
         total = sum((a * (1 - i) ** r for i, a in enumerate(powers)), Fraction(0))
@@ -100,7 +107,7 @@ def _binomials(exponent: Array, xp: Namespace, terms: int) -> Array:
 
 
 def _head(exponent: Array, xp: Namespace, powers: tuple[Fraction, ...], moments: tuple[Fraction, ...]) -> Array:
-    """Return powers(z) F + moments(z) Q at lags below _HEAD, without cancellation where the weights vanish.
+    """Return powers(z) F + moments(z) Q at the lags below 16, [*c, 16], without cancellation where they vanish.
 
     With j + 1 differences in `powers` they vanish as the exponent P nears j, and nears 0. Hence
     F_k = (k+1)**P = (k+1)**j (1 + expm1((P - j) log(k+1))), of which (k+1)**j gives exactly 0.
@@ -115,10 +122,7 @@ def _head(exponent: Array, xp: Namespace, powers: tuple[Fraction, ...], moments:
 
 
 def _near_power(j: int, exponent: Array, xp: Namespace, powers: tuple[Fraction, ...]) -> Array:
-    """Return (powers(z) F)_k, F_k = (k+1)**P, at lags k < _HEAD, without cancellation for an exponent P near j.
-
-    powers(z) is the polynomial with these coefficients of 1, z, z**2, ... in the shift z, (z F)_k = F_(k-1).
-    """
+    """Return powers(z) F at the lags below 16, [*c, 16], without cancellation for an exponent P near j."""
     k = np.arange(1.0, _HEAD + 1)
     exact = [
         float(sum((a * (lag + 1 - i) ** j for i, a in enumerate(powers[: lag + 1])), Fraction(0)))
@@ -129,7 +133,7 @@ def _near_power(j: int, exponent: Array, xp: Namespace, powers: tuple[Fraction, 
 
 
 def _zeros_at_one(polynomial: tuple[Fraction, ...]) -> int:
-    """Return the multiplicity of the polynomial's zero at z = 1."""
+    """Return how many factors 1 - z a polynomial has; its coefficients begin with that of 1."""
     count, rest = 0, list(polynomial)
     while len(rest) > 1 and sum(rest) == 0:
         rest = [sum(rest[: i + 1], Fraction(0)) for i in range(len(rest) - 1)]
@@ -138,7 +142,10 @@ def _zeros_at_one(polynomial: tuple[Fraction, ...]) -> int:
 
 
 def _cell_moments(exponent: Array, xp: Namespace) -> Array:
-    """Return Q_k for k < 16: exact for k = 0, Gauss-Legendre on expm1(P log1p(s / k)) for the others."""
+    """Return Q_k at the lags k < 16, [*c, 16]: exact for k = 0, for the others by Gauss-Legendre quadrature.
+
+    With t = k + s the rule is applied to k**P expm1(P log1p(s / k)), which is t**P - k**P: no digit is lost.
+    """
     nodes, rule, log_k = _cell_quadrature()
     means = xp.matmul(xp.expm1(exponent * xp.constant(nodes, exponent)), xp.constant(rule, exponent))
     later = means * xp.exp(exponent * xp.constant(log_k, exponent))
@@ -147,7 +154,10 @@ def _cell_moments(exponent: Array, xp: Namespace) -> Array:
 
 @lru_cache(maxsize=1)
 def _cell_quadrature() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return log1p(s / k) at the quadrature points of cells 1..15, the rule that sums them per cell, and log k."""
+    """Return log1p(s / k) at the points k + s of cells 1 to 15, one cell after the other, their weights, and log k.
+
+    The weights are a matrix [points, cells], with -1/2 at the end of a cell for the trapezoid rule that Q subtracts.
+    """
     points, weights = np.polynomial.legendre.leggauss(_CELL_POINTS)
     points, weights = np.append((points + 1) / 2, 1.0), np.append(weights / 2, -0.5)
     k = np.arange(1.0, _HEAD)
@@ -156,7 +166,7 @@ def _cell_quadrature() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @lru_cache(maxsize=256)
 def _toeplitz(polynomial: tuple[Fraction, ...]) -> np.ndarray:
-    """Return the matrix M [_HEAD, _HEAD] that multiplies a row of coefficients by the polynomial in the shift z."""
+    """Return the matrix M [16, 16] with F M = polynomial(z) F for rows F [..., 16], the first 16 coefficients."""
     matrix = np.zeros((_HEAD, _HEAD))
     for i, a in enumerate(polynomial):
         matrix += float(a) * np.eye(_HEAD, k=i)

@@ -59,7 +59,10 @@ def sum_before(lags: np.ndarray) -> Sum:
 
 
 def _panels(last: int) -> np.ndarray:
-    """Return the ends of the summation panels: from _DIRECT to `last`, each about _RATIO times the one before."""
+    """Return where panels, the intervals that a quadrature serves, may end so that none is too long for it.
+
+    From 128, below which all terms are added, to at most `last`, each about 1.5 times the one before.
+    """
     if last <= _DIRECT:
         return np.empty(0, np.int64)
     count = int(np.log(last / _DIRECT) / np.log(_RATIO)) + 1
@@ -68,7 +71,7 @@ def _panels(last: int) -> np.ndarray:
 
 @lru_cache(maxsize=4096)
 def _gauss(length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the Gauss points and weights of the sum over 0, ..., length - 1, where length exceeds their number."""
+    """Return the points and weights, eight each, that stand for the sum over 0, ..., length - 1; length is above 8."""
     i = np.arange(1.0, _POINTS)
     beside = np.sqrt(i**2 * (length**2 - i**2) / (4 * (4 * i**2 - 1)))
     points, vectors = np.linalg.eigh(np.diag(beside, 1) + np.diag(beside, -1))

@@ -96,6 +96,6 @@ def chirps_of(order: Array, n: int, xp: Namespace) -> tuple[Array, Array]:
 
 
 def _chirp(phase: Array, n: int, xp: Namespace) -> Array:
-    """Return exp(i phase), an even function of time, from the phase at lags 0 to n // 2."""
+    """Return exp(i phase), even in time, at all n lags, [*o, n], from the phase at lags 0 to n // 2 [*o, ...]."""
     values = xp.cos(phase) + 1j * xp.sin(phase)
     return xp.concat([values, xp.flip(values[..., 1 : (n + 1) // 2], axis=-1)], axis=-1)

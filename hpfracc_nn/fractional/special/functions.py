@@ -94,7 +94,10 @@ def fractional_fourier(x: Array, order: Array, dim: int = -1, *, centred: bool =
 
 
 def _implementation(owner: str, **arguments: Array) -> Any:
-    """Return the module for these arguments: torch's if any is a tensor, JAX's if any is a JAX array, else NumPy's."""
+    """Return the module of special functions: torch's if any argument is a tensor, JAX's if any is its, else NumPy's.
+
+    `owner` is the public function, for messages, in which the arguments have their names.
+    """
     names = {framework_of(type(value)): name for name, value in arguments.items()}
     if "torch" in names and "jax" in names:
         given = ", ".join(f"{names[each]} of type {type_name(arguments[names[each]])}" for each in ("torch", "jax"))

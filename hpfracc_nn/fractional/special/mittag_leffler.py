@@ -2,7 +2,8 @@
 
     E(z) = sum_k z**k / Gamma(alpha k + beta) = 1 / (2 pi i) int exp(s) s**(alpha - beta) / (s**alpha - z) ds
 
-Everything is written for F[m, n] = d^m/dz^m d^n/dbeta^n E, a family that is closed under differentiation:
+Everything is written for F[m, n] = d^m/dz^m d^n/dbeta^n E, of orders m and n, a family that is closed under
+differentiation:
 
     d/dz F[m, n] = F[m + 1, n],    d/dbeta F[m, n] = F[m, n + 1],
     d/dalpha F[m, n] = z F[m + 1, n + 1] + m F[m, n + 1].
@@ -182,7 +183,19 @@ def _integral(z: Array, alpha: Array, beta: Array, m: int, n: int, xp: Namespace
 def _rule(
     z: Array, alpha: Array, beta: Array, m: int, n: int, is_shifted: Array, is_far: Array, xp: Namespace, block: int
 ) -> Array:
-    """Return F[m, n] at points z by the trapezoidal rule; far from 0 its leading term is in closed form."""
+    """Return the part of F[m, n] at z [points] that is the trapezoidal rule; the poles' terms are no part of it.
+
+    Args:
+        z: Nowhere 0.
+        alpha: [points] or [].
+        beta: [points] or [].
+        m: Order of the derivative in z.
+        n: Order of the derivative in beta.
+        is_shifted: For which points the nodes are shifted by h / 2, [points].
+        is_far: For which points the first term at infinity is taken out of the integral, [points].
+        xp: The namespace of z.
+        block: How many points are evaluated together.
+    """
     nodes = (_shared_nodes if alpha.ndim == beta.ndim == 0 else _own_nodes)(alpha, beta, n, xp.iscomplexobj(z), xp)
     inverse = 1 / z
     # The m-th derivative of 1 / (z (s - z)) / m! is the sum over i of -(-1 / z)**(i + 1) (s - z)**-(m + 1 - i).
@@ -200,15 +213,20 @@ def _rule(
 
 
 def _constants(n: int, is_complex: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return log s and the weights times (-log s)**n at the nodes; real points need the upper half of the parabola."""
+    """Return log s and the weights times (-log s)**n at the nodes, and at those shifted by h / 2: [2, nodes] each.
+
+    n is the order of the derivative in beta. For z that are not complex the upper half of the parabola is enough.
+    """
     logs, weights = (LOGS, WEIGHTS) if is_complex else (UPPER_LOGS, UPPER_WEIGHTS)
     return logs, weights * (-logs) ** n
 
 
 def _shared_nodes(alpha: Array, beta: Array, n: int, is_complex: bool, xp: Namespace) -> Nodes:
-    """Return functions that look up s**alpha and the weights of points in one shared table, [points, nodes] each.
+    """Return a function of points that looks up s**alpha and the weights, [points, nodes] each, for one alpha and beta.
 
-    The weights hold s**(alpha - beta), far away s**(2 alpha - beta): one more factor s**alpha / z.
+    Called as nodes(shift, far, part), with numbers 0 or 1 in arrays [points]: whether the nodes are shifted by h / 2,
+    and whether a point has |z| >= 1. The slice `part` says which of all points these are. The weights have the factor
+    s**(alpha - beta); those of far points have one more, s**alpha, and the 1 / z beside that is left to `_rule`.
     """
     logs, weights = (xp.constant(values, alpha) for values in _constants(n, is_complex))
     base = xp.exp(alpha * logs)
@@ -218,7 +236,11 @@ def _shared_nodes(alpha: Array, beta: Array, n: int, is_complex: bool, xp: Names
 
 
 def _own_nodes(alpha: Array, beta: Array, n: int, is_complex: bool, xp: Namespace) -> Nodes:
-    """Return the function of `_shared_nodes` for points that have an alpha or beta each."""
+    """Return a function that computes s**alpha and the weights of some points, [points, nodes] each.
+
+    It is for points with an alpha or a beta each, [points] or [], and called as nodes(shift, far, part) for the slice
+    `part` of them, with 0 or 1 for each: whether its nodes are shifted by h / 2, and whether it has |z| >= 1.
+    """
     logs, weights = (xp.constant(values, alpha) for values in _constants(n, is_complex))
 
     def nodes(shift: Array, far: Array, part: slice) -> tuple[Array, Array]:
@@ -239,14 +261,14 @@ _LAST = math.ceil(math.sqrt(1 + TAIL / MU) * RATE / (2 * math.pi))
 
 
 def _nodes_of(index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return log s and the weight h / (2 pi i) exp(s) s'(u) at u = index h of the parabola s(u) = MU (1 + iu)**2."""
+    """Return log s and the weight h / (2 pi i) exp(s) s'(u) at the nodes u = index h; [nodes], as `index`."""
     step = 2 * math.pi / RATE
     root = 1 + 1j * step * index
     return np.log(MU) + 2 * np.log(root), step * MU / math.pi * np.exp(MU * root**2) * root
 
 
 def _rules(index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return log s and the weights, [2, nodes] each, for nodes at `index` and half a step further."""
+    """Return log s and the weights, [2, nodes] each: row 0 at u = index h, row 1 half a step h further."""
     logs, weights = zip(_nodes_of(index), _nodes_of(index + 0.5), strict=True)
     return np.stack(logs), np.stack(weights)
 
@@ -292,10 +314,10 @@ def poles_of(z: Array, alpha: Array, xp: Namespace, most: int) -> list[Pole]:
 
 
 def _root(x: Array, alpha: Array, xp: Namespace) -> Array:
-    """Return x**(1 / alpha) to about its last bit, because its exponential is taken.
+    """Return x**(1 / alpha), x > 0, right to about its last bit, because its exponential is taken.
 
-    A power is; but 1 / alpha is rounded, which changes it by 1 - alpha (1 / alpha) times log(x) / alpha. That product
-    is taken without rounding: Dekker, Numer. Math. 18 (1971).
+    A power x**b is right to its last bit, but b = 1 / alpha is rounded: the power is then wrong by the part
+    (1 - alpha b) log(x) / alpha, which is added. alpha b is computed without rounding: Dekker, Numer. Math. 18 (1971).
     """
     inverse = 1 / alpha
     rounded = alpha * inverse
@@ -306,7 +328,7 @@ def _root(x: Array, alpha: Array, xp: Namespace) -> Array:
 
 
 def _split(x: Array) -> tuple[Array, Array]:
-    """Return x split into a high and a low part of half the digits each."""
+    """Return (high, low) with x = high + low, half the digits each, so that products of such parts are exact."""
     shifted = x * (2.0**27 + 1)
     high = shifted - (shifted - x)
     return high, x - high
@@ -360,7 +382,10 @@ def pole_residue(
 
 
 def _falling(m: int) -> list[int]:
-    """Return the coefficients of x (x - 1) ... (x - m + 1), lowest first: z**m d^m/dz^m in powers of z d/dz."""
+    """Return the coefficients of the polynomial x (x - 1) ... (x - m + 1), that of x**0 first.
+
+    With x = z d/dz it is z**m d^m/dz^m.
+    """
     coefficients = [1]
     for i in range(m):
         coefficients = [a - i * b for a, b in zip([0, *coefficients], [*coefficients, 0], strict=True)]
@@ -382,7 +407,7 @@ def reciprocal_gamma(x: Any, n: int, xp: Namespace) -> Any:
 
 
 def _derivatives(x: Any, n: int, xp: Namespace) -> list[Any]:
-    """Return the derivatives 0 to n of 1 / Gamma at x > 0, from (1 / Gamma)' = -psi / Gamma."""
+    """Return the derivatives of order 0 to n of 1 / Gamma at x > 0, from (1 / Gamma)' = -psi / Gamma."""
     psi = [xp.polygamma(j, x) for j in range(n)]
     values = [xp.exp(-xp.gammaln(x))]
     for i in range(n):

@@ -2,15 +2,21 @@
 
 `hpfracc_nn::operator` takes tensors, numbers and strings only, one of which is the definition as JSON, so that an
 exported graph holds the whole definition and no address. A compiler sees its shape (the fake kernel) and its backward,
-`hpfracc_nn::operator_backward`; forward mode, torch.func and a gradient that is differentiated again get the aten
-formula instead, and vmap makes one call with one more axis.
-The weights are never traced: that takes a second a layer.
+`hpfracc_nn::operator_backward`; forward mode, torch.func and a gradient that is differentiated again get the formula
+in aten operations instead, and vmap makes one call with one more axis. The weights are never traced: that takes a
+second a layer.
+
+Arguments are x, the samples, or in the backward g, the gradient in the result, and x only where alpha's gradient needs
+it; alpha, a tensor of orders or None; then those of `Operator`, among them the definition and `owner`, the name of the
+public function; and flags: `needs_x` and `needs_alpha`, which gradients are wanted, and `traced`, whether the operation
+stands in a compiled graph. `*given` are all that follow the tensors.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -18,7 +24,7 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.definitions import DEFINITIONS, Definition
+from hpfracc_nn.fractional.definitions import DEFINITIONS, Definition, DistributedOrder
 from hpfracc_nn.fractional.layout import Layout, layout_of
 from hpfracc_nn.fractional.torch.eager import (
     arranged,
@@ -37,7 +43,8 @@ from hpfracc_nn.fractional.torch.tracing import has_tangent, is_watched, plainly
 from hpfracc_nn.fractional.torch.weights import weights_of
 from hpfracc_nn.selection import BackendManager, Site, default_manager, is_process_wide
 
-_NAMES = {kind: name for name, kind in DEFINITIONS.items()}
+_SUM = "distributed_order"  # no definition of one order
+_NAMES: dict[type, str] = {DistributedOrder: _SUM, **{kind: name for name, kind in DEFINITIONS.items()}}
 
 _OPERATOR = "str definition, float dt, int dim, str owner"
 _NEEDS = "bool needs_x=False, bool needs_alpha=False"
@@ -85,8 +92,8 @@ def compiled(
         if torch.compiler.is_exporting():
             raise ValueError(
                 f"{owner}: torch.export needs the process-wide BackendManager and a definition among "
-                f"{', '.join(DEFINITIONS)}, with numbers, strings and tuples of them as options; leave manager=None "
-                "and configure() that manager."
+                f"{', '.join(_NAMES.values())}, with numbers, strings and tuples of them as options; leave "
+                "manager=None and configure() that manager."
             )
         return _outside(owner, x, definition, dt, dim, where, alpha)
     return APPLY(x, alpha, text, errors.positive_step(owner, dt), dim, owner)
@@ -125,15 +132,15 @@ def as_json(definition: Definition, is_learned: bool) -> str | None:
     bounds = definition.interval if is_learned else definition.bounds
     alpha = definition.interval[1] if is_learned else definition.alpha
     names = ("definition", "alpha", "scheme", "bounds", "side", *definition.own_fields)
-    fields = (name, alpha, definition.scheme, bounds, definition.side, *definition.options)
-    values = [_encoded(value) for value in fields]
+    options = (name, alpha, definition.scheme, bounds, definition.side, *definition.options)
+    values = [_encoded(value) for value in options]
     if None in values:
         return None
     return "{" + ",".join([f'"{key}":{value}' for key, value in zip(names, values, strict=True)]) + "}"
 
 
 def _encoded(value: Any) -> str | None:
-    """Return the JSON text of a number, a string, None or a tuple of them; Python's None for any other object."""
+    """Return the JSON text of a number, string, None, class of a definition or tuple of these; None for all else."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -141,31 +148,45 @@ def _encoded(value: Any) -> str | None:
     if isinstance(value, int):
         return str(value)
     if isinstance(value, float):
-        return repr(float.fromhex(value.hex()))  # `hex`, because a compiler makes a constant of it
+        text = repr(float.fromhex(value.hex()))  # `hex`, because a compiler makes a constant of it
+        return text.replace("nan", "NaN").replace("inf", "Infinity")
     if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        text = value.replace("\\", "\\\\").replace('"', '\\"')
+        return '"' + "".join([each if each >= " " else f"\\u{ord(each):04x}" for each in text]) + '"'
     if isinstance(value, tuple):
         parts = [_encoded(each) for each in value]
         return None if None in parts else "[" + ",".join([str(each) for each in parts]) + "]"
+    if isinstance(value, type) and value in _NAMES:
+        return '{"definition":"' + _NAMES[value] + '"}'
     return None
 
 
 @lru_cache(maxsize=1024)
 def from_json(text: str) -> Definition:
     """Return the definition that `as_json` returned."""
-    fields = {name: _as_tuples(value) for name, value in json.loads(text).items()}
-    return DEFINITIONS[fields.pop("definition")](**fields)
+    values = json.loads(text)
+    kind = _kind(values)
+    return kind(**{each.name: _decoded(values[each.name]) for each in fields(kind) if each.init})
 
 
-def _as_tuples(value: Any) -> Any:
-    return tuple(_as_tuples(each) for each in value) if isinstance(value, list) else value
+def _decoded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return _kind(value)
+    return tuple(_decoded(each) for each in value) if isinstance(value, list) else value
+
+
+def _kind(values: dict[str, Any]) -> type[Definition]:
+    return DistributedOrder if values["definition"] == _SUM else DEFINITIONS[values["definition"]]
 
 
 # Forward
 
 
 def _run(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
-    """Implementation of the operation: plan and run a kernel on the plain tensor x, without autograd or autocast."""
+    """Implementation of `operator`: plan and run a kernel on plain tensors, without autograd or autocast.
+
+    Return the result, of x's shape and dtype.
+    """
     operator, needs_x, needs_alpha, _ = _read(given)
     definition = from_json(operator.definition)
     if alpha is not None and not needs_alpha:
@@ -182,7 +203,10 @@ def _run(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
 
 
 def _fake(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
-    """Fake implementation for tracers: check what needs no values, and return an empty tensor like the result."""
+    """Fake implementation of `operator` for tracers: return an empty tensor like the result.
+
+    It checks all that can be checked without the values of tensors.
+    """
     operator, *_ = _read(given)
     computed_in(operator.owner, x)
     if alpha is not None:
@@ -193,7 +217,10 @@ def _fake(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
 
 
 def _autograd(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
-    """Autograd key: record the pair of opaque operations for a tracer, else call the operator as eager code does."""
+    """Implementation of `operator` for the Autograd dispatch key: return the result, with its derivatives recorded.
+
+    For a tracer the pair of opaque operations is recorded; otherwise the operator is called as eager code calls it.
+    """
     operator, needs_x, needs_alpha, traced = _read(given)
     tensors = (x,) if alpha is None else (x, alpha)
     watched = is_watched(x)
@@ -211,7 +238,11 @@ def _autograd(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
 
 
 def _with_tangents(operator: Operator, x: Tensor, alpha: Tensor | None) -> Tensor:
-    """Return the dual tensor of the result for x or alpha with tangents, inside a trace: the map is linear in x."""
+    """Return the result with its tangent, as a dual tensor, for an x or an alpha that has one, inside a trace.
+
+    The result's tangent is the operator on x's tangent, since the map is linear in x, plus the derivative along
+    alpha's.
+    """
     (value, moved), order = unpacked(x), None if alpha is None else unpacked(alpha)[0]
     tangents = [] if moved is None else [APPLY(moved, order, *operator)]
     if alpha is not None and has_tangent(alpha):
@@ -243,7 +274,10 @@ class _Opaque(torch.autograd.Function):
 
 
 def _run_backward(g: Tensor, x: Tensor | None, alpha: Tensor | None, *given: Any) -> list[Tensor]:
-    """Implementation of the backward operation: the kernel's adjoint of g and, if wanted, alpha's gradient."""
+    """Implementation of `operator_backward`: return the wanted gradients, first that in x, then that in alpha.
+
+    The gradient in x is the kernel's adjoint of g.
+    """
     operator, needs_x, needs_alpha, _ = _read(given)
     definition = from_json(operator.definition)
     layout, dtype = _layout(operator, g, alpha), computed_in(operator.owner, g, definition)
@@ -268,7 +302,10 @@ def _fake_backward(g: Tensor, x: Tensor | None, alpha: Tensor | None, *given: An
 
 
 def _autograd_backward(g: Tensor, x: Tensor | None, alpha: Tensor | None, *given: Any) -> list[Tensor]:
-    """Autograd key of the backward operation: by the aten formula where the gradients are differentiated themselves."""
+    """Implementation of `operator_backward` for the Autograd dispatch key: return the wanted gradients.
+
+    Where they are differentiated themselves, they come from the aten formula.
+    """
     operator, needs_x, needs_alpha, _ = _read(given)
     tensors = [tensor for tensor in (g, x, alpha) if tensor is not None]
     _refuse_tangents(operator.owner, tensors)
@@ -289,7 +326,10 @@ def _opaque_backward(
 def _formula_backward(
     operator: Operator, g: Tensor, x: Tensor | None, alpha: Tensor | None, needs_x: bool, needs_alpha: bool
 ) -> list[Tensor]:
-    """Return the gradients in x and alpha by the aten formula, themselves differentiable in g, x and alpha."""
+    """Return the wanted gradients, first that in x, then that in alpha, by the aten formula.
+
+    They are differentiable in g, x and alpha. Where x is None the gradient in alpha is not wanted.
+    """
     data = torch.zeros_like(g) if x is None else x  # the map is linear: where x counts for nothing it was not saved
     if not needs_alpha:
         pull = torch.func.vjp(lambda x: operator.eagerly(x, alpha), data)[1]
@@ -331,7 +371,11 @@ def _with_batch(info: Any, x: Tensor, where: int | None) -> Tensor:
 
 
 def _orders_with_batch(info: Any, alpha: Tensor, where: int | None, ndim: int) -> Tensor:
-    """Return alpha [batch, 1, ..., *c], which broadcasts to the axes of `ndim` other than time."""
+    """Return alpha [*c] with the batch axis of a vmap first, [batch, 1, ..., *c].
+
+    It broadcasts to an x of `ndim` axes, the batch among them, without time. `where` is the batch axis that alpha has,
+    None if it has none; `info` knows the size of the batch.
+    """
     orders = _with_batch(info, alpha, where)
     return orders.reshape(info.batch_size, *(1,) * (ndim - 1 - orders.ndim), *orders.shape[1:])
 
@@ -340,7 +384,10 @@ def _orders_with_batch(info: Any, alpha: Tensor, where: int | None, ndim: int) -
 
 
 def _read(given: tuple) -> tuple[Operator, bool, bool, bool]:
-    """Return the arguments after the tensors; the dispatcher leaves out those that have their default value."""
+    """Return the Operator and the flags needs_x, needs_alpha and traced of the arguments after the tensors.
+
+    The dispatcher leaves out flags that have their default value, False.
+    """
     count = len(Operator._fields)
     needs_x, needs_alpha, traced = (*given[count:], False, False, False)[:3]
     return Operator(*given[:count]), needs_x, needs_alpha, traced
@@ -356,7 +403,10 @@ def _orders_shape(operator: Operator, alpha: Tensor | None) -> tuple[int, ...]:
 
 
 def _refuse_tangents(owner: str, tensors: Sequence[Tensor]) -> None:
-    """Raise RuntimeError where a compiled graph is run in forward mode: code around the operation drops tangents."""
+    """Raise RuntimeError where a compiled graph is run on tensors that have tangents of forward mode.
+
+    Code around the operation would drop them. `owner` is the name of the public function, for the message.
+    """
     if has_tangent(*tensors) and not torch._C._are_functorch_transforms_active():
         raise RuntimeError(
             f"{owner}(x with a tangent): a compiled graph loses the tangents of its inputs; "

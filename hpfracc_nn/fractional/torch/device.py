@@ -1,4 +1,4 @@
-"""What only PyTorch can tell of a device: threads, memory, rates, and marks in its work."""
+"""What only PyTorch knows of a device: threads, memory, rates, and marks in its work."""
 
 from __future__ import annotations
 

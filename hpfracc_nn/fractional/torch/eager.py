@@ -1,6 +1,10 @@
 """A plain call: the checks, the axes in the kernels' order, the weights, the plan, the product.
 
-A call of a fixed order finds a prepared call, by value.
+A call of a fixed order finds a PreparedCall, the layout and the weights as a kernel takes them, by value.
+
+In the signatures `owner` is the name of the public function or layer, for messages; `dt` is the spacing of the samples
+and `dim` their time axis; a `Site` keeps the plans of one caller, such as a layer, and a `Plan` names the kernel for a
+workload. Kernels take data [batch, channels, n, width], n samples of each signal (`fractional/layout.py`).
 """
 
 from __future__ import annotations
@@ -95,7 +99,10 @@ class PreparedCall:
 
 
 def _fixed(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, site: Site) -> Tensor:
-    """Return the result for a fixed order, nothing traced: one look-up finds the plan and its PreparedCall."""
+    """Return the operator of a fixed order on x, for a call that nothing traces or transforms.
+
+    One look-up in `site` finds the plan, and with it the PreparedCall of earlier calls with equal arguments and shape.
+    """
     needs = x.requires_grad and torch.is_grad_enabled()
     place = x.is_cpu or x.device  # a device is slow to compare
     key = (definition, dt, dim, x.shape, x.dtype, place, needs, torch.get_num_threads())
@@ -110,7 +117,10 @@ def _fixed(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, s
 
 
 def _weights(owner: str, x: Tensor, definition: Definition, dt: float, dim: int) -> tuple[Layout, Weights]:
-    """Return the layout of x and the cached weights of a fixed operator, after checking dt, dim and dtype."""
+    """Return the layout of x and the cached weights of a fixed operator.
+
+    Raise if `dt` is no positive number, or the dtype, `dim` or the shape of alpha does not fit.
+    """
     dt, dtype = errors.positive_step(owner, dt), computed_in(owner, x, definition)
     layout = layout_of(owner, x.shape, errors.axis(owner, dim, x.ndim), alpha_shape(definition))
     return layout, weights_of(definition, layout.n, dt, dtype, x.device)
@@ -124,7 +134,11 @@ def _described(owner: str, x: Tensor, definition: Definition, dt: float, dim: in
 def _prepared(
     plan: Plan, x_dtype: torch.dtype, dtype: torch.dtype, layout: Layout, weights: Weights
 ) -> tuple[Plan, PreparedCall]:
-    """Return the plan and the PreparedCall for its kernel, from `weights.kept` or new."""
+    """Return the plan, unchanged, and the PreparedCall for its kernel, from `weights.kept` or new.
+
+    `carried_out` calls it with the next best plan where a kernel fails, so that the returned plan is the one that
+    worked. `x_dtype` is the dtype of the caller's samples, and `dtype` is that in which the product takes them.
+    """
     key = plan.kernel, x_dtype, layout
     call = weights.kept.get(key)
     if call is None:
@@ -147,7 +161,10 @@ _PREPARED, _OPERATOR = Work(_prepared, is_timed=False), Work(_operator, is_timed
 
 
 def _learned(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, site: Site, alpha: Tensor) -> Tensor:
-    """Return the result for an order in a tensor, nothing traced; weights are cached if it needs no gradient."""
+    """Return the operator with its orders in the tensor `alpha` on x, for a call that nothing traces or transforms.
+
+    On a CPU the weights are cached by value where alpha needs no gradient.
+    """
     if definition.alpha is alpha:
         definition = family(definition)
     of = _learned_of(owner, definition, dt, dim, x.shape, x.dtype, x.device, alpha.shape)
@@ -165,7 +182,10 @@ def _learned(owner: str, x: Tensor, definition: Definition, dt: float, dim: int,
 
 
 class _Learned(NamedTuple):
-    """Layout, dtype and Source of a learned operator for data of one shape, whatever the value of its order."""
+    """What all calls of a learned operator on samples of one shape share, whatever the values of its orders.
+
+    It has their layout, the dtype in which the product takes them, and what weights of all orders have in common.
+    """
 
     layout: Layout
     dtype: torch.dtype  # of the samples for the product
@@ -193,7 +213,10 @@ def _learned_of(
 def _ordered(
     x: Tensor, definition: Definition, dt: float, layout: Layout, dtype: torch.dtype, site: Site, alpha: Tensor | None
 ) -> Tensor:
-    """Return the result for any call: traced, transformed by functorch, or of tensor subclasses."""
+    """Return the operator on x for all other calls: traced, transformed by torch.func, or of tensor subclasses.
+
+    `dtype` is what is computed in; `alpha` has the orders, None for those of the definition.
+    """
     tracks = torch.is_grad_enabled()
     needs, learns = tracks and x.requires_grad, tracks and alpha is not None and alpha.requires_grad
     if is_traced(x, () if alpha is None else (alpha,)):

@@ -33,7 +33,10 @@ def is_clear(y: Tensor, shape: tuple[int, int, int, int], *, at_end: bool) -> bo
 
 @lru_cache(maxsize=4096)
 def _look(shape: tuple[int, int, int, int], dtype: torch.dtype, at_end: bool) -> Callable[[Any], bool]:
-    """Return a predicate of a tensor's buffer: whether its last (or first) time is finite."""
+    """Return a function of a result's memory: whether its numbers at the last time (or the first) are all finite.
+
+    The result is contiguous, of `shape` [batch, channels, n, width] and of `dtype`; its memory is a ctypes array.
+    """
     (batch, channels, n, width), kind = shape, _READ_AS[dtype]
     rows, size = batch * channels, struct.calcsize(kind)
     other = (n - 1) * width * size  # bytes of all other times
@@ -59,7 +62,7 @@ def _look(shape: tuple[int, int, int, int], dtype: torch.dtype, at_end: bool) ->
 
 
 def _widened(bits: np.ndarray) -> np.ndarray:
-    """Return single precision that holds the numbers whose bfloat16 has these bits."""
+    """Return numbers in bfloat16 as float32; `bits` are those of each number, in int16."""
     found = np.zeros((*bits.shape, 2), np.int16)
     found[..., _UPPER] = bits
     return found.view(np.float32)

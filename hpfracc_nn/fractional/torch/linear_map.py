@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from hpfracc_nn.fractional.torch.gaps import is_clear
 from hpfracc_nn.fractional.torch.streams import follow
 from hpfracc_nn.fractional.torch.tiles import multiplied, parts, run_in_parts, step_of
 from hpfracc_nn.fractional.torch.tracing import is_followed
-from hpfracc_nn.fractional.torch.weights import Columns, Weights
+from hpfracc_nn.fractional.torch.weights import Operators, Weights
 from hpfracc_nn.selection import Doubt, Plan, Site, Work, carried_out
 
 Gradients = tuple[Tensor | None, Tensor | None]  # in x, in alpha
@@ -105,7 +105,11 @@ class LinearMap:
         return self._mended(g, gx, again, is_adjoint=True), order
 
     def _mended(self, x: Tensor, y: Tensor, run: Callable[[Tensor], Tensor], *, is_adjoint: bool = False) -> Tensor:
-        """Return y, recomputed where x is not finite: NaN at the times that such samples reach, exact at all others."""
+        """Return the result y for x, computed once more where x is not finite.
+
+        It is then NaN at the times that such samples reach, and exact at all others. `run(x)` returns the result for a
+        finite x; with `is_adjoint` the results are those of the transpose.
+        """
         found = self.product.without_gaps(x, is_adjoint=is_adjoint)
         if found is None:
             return y
@@ -148,7 +152,7 @@ def _run_backward(
         calls["adjoint"] += 1
         gx = linear.product.adjoint(plan, g)
     if x is not None and alpha is not None:
-        calls["slope"] += 1
+        calls["derivative"] += 1
         order = linear.product.derivative(plan, x, g, alpha)
     return gx, order
 
@@ -167,7 +171,7 @@ def _fault_backward(
 def _is_finite(x: Tensor, *, is_rounded: bool = False) -> bool:
     """Return whether all numbers of `x` are finite, without the copies that `isfinite` of all of it would take.
 
-    What was rounded to half precision may be infinite, because large numbers are rounded so, but not NaN.
+    With `is_rounded` infinities in half precision count as finite, because large numbers are rounded so; NaN does not.
     """
     x = x.detach().resolve_neg()
     if x.dtype in _INFINITE:
@@ -234,38 +238,32 @@ class Toeplitz:
         operator = plan.kernel.prepare(self.weights(), plan.kernel.given(plan.workload))
         return Toeplitz(operator, self.boundary, self.canonical, self.weights)
 
-    def run(self, plan: Plan, x: Tensor) -> Tensor:
-        """See `Product`."""
-        kernel, y = plan.kernel, torch.empty_like(x)
-        self._write(kernel.run if not plan.devices else step_of(plan, "run"), plan, x, y)
-        return y
-
-    def adjoint(self, plan: Plan, g: Tensor) -> Tensor:
-        """See `Product`."""
-        kernel, gx = plan.kernel, torch.empty_like(g)
-        self._write(kernel.adjoint if not plan.devices else step_of(plan, "adjoint"), plan, g, gx)
-        return gx
-
-    def _write(self, step: Callable[..., None], plan: Plan, x: Tensor, y: Tensor) -> None:
-        """Run `step`, one direction of the plan's kernel, on x into y; part by part of the batch if memory is short."""
-        operator, boundary, is_stored = self.operator, self.boundary, plan.kernel.as_stored
+    def run(self, plan: Plan, x: Tensor, direction: Literal["run", "adjoint"] = "run") -> Tensor:
+        """See `Product`; the kernel computes part by part of the batch if memory is short."""
+        step = step_of(plan, direction) if plan.devices else getattr(plan.kernel, direction)
+        operator, boundary, is_stored, y = self.operator, self.boundary, plan.kernel.as_stored, torch.empty_like(x)
         if operator.streams is not None:
             operator.streams.follow()
         if plan.chunk is None and (is_stored or x.dtype == boundary.dtype):
             step(operator, boundary, self.canonical, x, y)
         else:
             run_in_parts(step, plan.chunk, operator, boundary, self.canonical, x, y, as_stored=is_stored)
+        return y
+
+    def adjoint(self, plan: Plan, g: Tensor) -> Tensor:
+        """See `Product`."""
+        return self.run(plan, g, "adjoint")
 
     def derivative(self, plan: Plan, x: Tensor, g: Tensor, alpha: Tensor) -> Tensor:
         """Return <dy/dalpha, g>: the kernel runs with the derivative of the weights."""
         follow(self.operator.streams)
-        kernel, slopes, total = plan.kernel, self.weights().slopes(alpha), None
-        operator = kernel.prepare(slopes, kernel.given(plan.workload))
+        kernel, derived, total = plan.kernel, self.weights().derivatives(alpha), None
+        operator = kernel.prepare(derived, kernel.given(plan.workload))
         inner = kernel.inner or partial(multiplied, step_of(plan, "run"))
         for shape, (data, grads) in parts(self.canonical, plan.chunk, x, g):
             if not kernel.as_stored:
-                data, grads = data.to(slopes.boundary.dtype), grads.to(slopes.boundary.dtype)
-            found = inner(operator, slopes.boundary, shape, data, grads)
+                data, grads = data.to(derived.boundary.dtype), grads.to(derived.boundary.dtype)
+            found = inner(operator, derived.boundary, shape, data, grads)
             total = found if total is None else total.add_(found)
         assert total is not None, "an empty product is not computed"
         return in_shape_of(alpha, total)
@@ -313,11 +311,11 @@ class Toeplitz:
         gx = _shaped(transposed(operator.rmatvec(g), g, b), shape).to(dtype)
         if x is None or alpha is None or weights is None:
             return gx, None
-        slopes = weights.slopes(alpha)
-        moved = _applied(_shaped(x, self.canonical).to(b.dtype), self._operator_of(plan, slopes), slopes.boundary)
+        derived = weights.derivatives(alpha)
+        moved = _applied(_shaped(x, self.canonical).to(b.dtype), self._operator_of(plan, derived), derived.boundary)
         return gx, in_shape_of(alpha, (moved * g).sum(dim=(0, 2, 3)))
 
-    def _operator_of(self, plan: Plan, weights: Columns) -> Column | StateSpace:
+    def _operator_of(self, plan: Plan, weights: Operators) -> Column | StateSpace:
         return plan.kernel.prepare(weights, plan.kernel.given(plan.workload))  # type: ignore[no-any-return]
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hpfracc_nn.fractional.namespace import NAMESPACES, Namespace
+from hpfracc_nn.fractional.namespace import NAMESPACES, OF_CLASS, Namespace
 from hpfracc_nn.fractional.torch.tracing import is_traced
 
 
@@ -150,4 +150,4 @@ class TorchNamespace:
 
 
 TORCH: Namespace = TorchNamespace()
-NAMESPACES["torch"] = TORCH
+NAMESPACES["torch"] = OF_CLASS[Tensor] = OF_CLASS[torch.nn.Parameter] = TORCH

@@ -108,9 +108,10 @@ def filtered(x: Tensor, symbol: Tensor, sizes: tuple[int, ...], axes: tuple[int,
 
 
 class _Filtered(torch.autograd.Function):
-    """Autograd function of a fixed Fourier multiplier; the backward pass multiplies by the conjugate symbol.
+    """Autograd function of a Fourier multiplier of fixed order; the backward pass multiplies by the conjugate symbol.
 
-    That takes half the transforms that autograd's own backward takes.
+    That takes half the transforms that autograd's own backward takes. It is applied to x, its symbol on the bins of
+    `torch.fft.rfftn`, and the sizes and indices of the transformed axes.
     """
 
     @staticmethod
@@ -192,7 +193,11 @@ def apply_at(
 def _on_other_sides(
     owner: str, x: Tensor, definition: Definition, dim: int, on_left: Callable[[Tensor, Definition, int], Tensor]
 ) -> Tensor:
-    """Return the right-sided operator (time reversed), or the mean of both sides, one product of twice the rows."""
+    """Return the operator with side="right" (in reversed time), or with "both" (the mean), by the one with "left".
+
+    `on_left(samples, definition, axis)` applies a left-sided definition; for the mean one call takes both directions of
+    time, stacked. `owner` is the name of the public function, for messages.
+    """
     check_dense(owner, "x", x)
     axis, left = errors.axis(owner, dim, x.ndim), definition.to_the_left
     backwards = x.flip(axis)

@@ -60,7 +60,7 @@ class StateMetadata(nn.Module):
         self._buffers.update({name: code.to(self.get_buffer(name).device) for name, code in self._codes().items()})
 
     def _codes(self) -> dict[str, Tensor]:
-        """Return the integer codes of the metadata that buffers hold, by buffer name, on the CPU."""
+        """Return the codes (see `_code`) of the metadata's values that are kept in buffers, by the buffer's name."""
         values = {_PREFIX + name: value for name, value in self.state_metadata().items()}
         return {name: _code(value) for name, value in values.items() if self._buffers.get(name) is not None}
 
@@ -82,7 +82,10 @@ class StateMetadata(nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        """Load as torch does, unless the state has other metadata and parameters of this module."""
+        """Load as torch does, but report an error where the metadata differ.
+
+        A state of other bounds, say, has parameters that would mean something else in this module.
+        """
         present = {k: v for k, v in state_dict.items() if k.startswith(prefix) and isinstance(v, Tensor)}
         is_read = not all(_PREFIX in key[len(prefix) :] for key in present)  # else there is nothing to misread
         for name, own in self.state_metadata().items():
@@ -110,7 +113,11 @@ def with_axes(module: nn.Module, state_dict: Any, prefix: str) -> None:
 
 
 def _code(value: Any) -> Tensor:
-    """Return int64 codes: the bits of floats, the letters of a word, or the part that each index belongs to."""
+    """Return a value of `StateMetadata.state_metadata` as int64 numbers, on the CPU.
+
+    These are the bits of a pair of floats, the letters of a word, or of tuples of indices the number of each index's
+    tuple.
+    """
     if isinstance(value, str):
         return torch.tensor(list(value.encode().ljust(_LETTERS)), device="cpu")
     if value and isinstance(value[0], tuple):
@@ -120,7 +127,10 @@ def _code(value: Any) -> Tensor:
 
 
 def _read(code: Any, own: Any) -> Any:
-    """Return the value that a tensor encodes, `own` where there is no tensor, its numbers where it encodes none."""
+    """Return the value that a loaded buffer encodes, to be compared with `own`, the value of the module itself.
+
+    It is `own` where `code` is no tensor, and a list of bare numbers where they encode no such value.
+    """
     if not isinstance(code, Tensor) or code.is_meta:
         return own
     expected, found = _code(own), code.detach().cpu()
@@ -235,7 +245,7 @@ class Alpha(StateMetadata):
             parameter.copy_(placed_as(first, parameter))
 
     def _free(self, parameter: Tensor) -> Tensor:
-        """Return a parameter in float64 and alpha's shape, gathered from all processes that share it."""
+        """Return a parameter in float64 and alpha's shape, gathered if it is sharded over processes."""
         if not self._shape and parameter.shape == (1,) and type(parameter) in (nn.Parameter, Tensor):
             return parameter.sum(dtype=torch.float64)  # one number without its axis, in one step
         found = gathered(parameter).to(torch.float64)
@@ -249,7 +259,10 @@ class Alpha(StateMetadata):
         return found.reshape(self._shape)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *given: Any) -> None:
-        """Load as `StateMetadata` does; a state with NaN is refused."""
+        """Load as `StateMetadata` does, but report an error where the state has NaN.
+
+        `given` are the other arguments that torch passes, the last of them its list of errors.
+        """
         with_axes(self, state_dict, prefix)
         broken = [name for name, _ in self.named_parameters() if _has_nan(state_dict.get(prefix + name))]
         for name in broken:
@@ -278,7 +291,7 @@ class Alpha(StateMetadata):
 
 
 def _has_nan(value: Any) -> bool:
-    """Whether a value of a state has NaN, as far as it may be read."""
+    """Return whether a value of a state has NaN; False where it has no numbers to read, as a meta tensor."""
     if not isinstance(value, Tensor) or not value.is_floating_point() or value.is_meta:
         return False
     found = gathered(value.detach())
@@ -414,7 +427,7 @@ class ProbabilisticAlpha(Alpha):
 
 
 class _Noise(NamedTuple):
-    """Random numbers of torch; see `distributions.Noise`."""
+    """PyTorch's random numbers, as a `distributions.Noise`: `shape` draws for each number of an array."""
 
     shape: tuple[int, ...]  # how many draws of each number
     generator: torch.Generator | None
@@ -427,7 +440,7 @@ class _Noise(NamedTuple):
         return 1 - torch.rand(self._of(like), dtype=like.dtype, device=like.device, generator=self.generator)
 
     def gamma(self, parameter: Tensor) -> Tensor:
-        """The gradient is that of `torch.distributions.Gamma.rsample`."""
+        """Return draws of Gamma(parameter, 1); the gradient is that of `torch.distributions.Gamma.rsample`."""
         return torch._standard_gamma(parameter.expand(self._of(parameter)), generator=self.generator)
 
     def _of(self, like: Tensor) -> tuple[int, ...]:

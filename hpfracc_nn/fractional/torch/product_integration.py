@@ -3,6 +3,11 @@
 The integral over cells is a `LinearMap`, made of each kernel's product and its transpose. Both are torch's own
 operations, so that a traced call, a double backward and batched gradients run the very same maps. The weights of fixed
 orders are kept by value, those of learned ones traced in float64.
+
+Cells are the intervals between times, data [sets, rows, inputs, cells] and results [sets, rows, cells], with `inputs`
+and the state space model (B, C, A) as in `fractional/product_integration.py`. Signals of a set share times and orders;
+orders are [a, 1], or one for each cell, [a, cells], with a = 1 or sets. A formula is called with orders and a
+namespace, and returns weights.
 """
 
 from __future__ import annotations
@@ -22,13 +27,12 @@ from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.gaps import are_finite, held
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.sample_times import Times, sampling_of
-from hpfracc_nn.fractional.tables import slope
+from hpfracc_nn.fractional.torch.derivatives import complex_step, derivatives
 from hpfracc_nn.fractional.torch.eager import check_alpha, check_dense, computed_in
 from hpfracc_nn.fractional.torch.linear_map import Gradients, LinearMap
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.fractional.torch.streams import kept, streams_of, streams_on
 from hpfracc_nn.fractional.torch.tracing import is_traced, uncompiled
-from hpfracc_nn.fractional.torch.weights import slopes
 from hpfracc_nn.fractional.weights import CACHE
 from hpfracc_nn.selection import BackendManager, Plan, Site, carried_out, given_manager
 
@@ -112,21 +116,30 @@ def weights_of(
 
 
 def _evaluated(device: torch.device, dtype: torch.dtype, formula: cells.Formula, orders: np.ndarray | Tensor) -> Tensor:
-    """Evaluate a formula of the orders: by NumPy where neither autograd nor a transform sees it, else by torch."""
+    """Return the values of a formula at the orders, as a tensor on `device` in `dtype`.
+
+    They are computed by NumPy where neither autograd nor a transform follows the orders, else by torch.
+    """
     if isinstance(orders, Tensor) and _is_followed(orders):
         return formula(orders, TORCH).to(dtype)
     return torch.as_tensor(formula(_values(orders), NUMPY), device=device).to(dtype)
 
 
 def _derived(dtype: torch.dtype, formula: cells.Formula, orders: Tensor) -> Tensor:
-    """Evaluate the derivative of a formula, each row's in its own order, as `_evaluated` does."""
+    """Return the derivative of a formula in the orders, each value's in the one order that it depends on.
+
+    It is computed by NumPy or by torch, as in `_evaluated`.
+    """
     if _is_followed(orders):
-        return slopes(lambda orders: [formula(orders, TORCH)], orders)[0].to(dtype)
-    return torch.as_tensor(slope(formula, _values(orders))).to(dtype)
+        return derivatives(lambda orders: [formula(orders, TORCH)], orders)[0].to(dtype)
+    return torch.as_tensor(complex_step(formula, _values(orders))).to(dtype)
 
 
 def _is_followed(orders: Tensor) -> bool:
-    """Whether the weights must be computed by torch: for autograd, for a transform, or on a device."""
+    """Return whether torch, and not NumPy, must compute the weights of these orders.
+
+    It must where autograd or a transform follows them, and where they are not on the CPU.
+    """
     recorded = orders.requires_grad and torch.is_grad_enabled()
     return recorded or is_traced(orders, ()) or orders.device.type != "cpu"
 
@@ -136,9 +149,10 @@ def _values(orders: np.ndarray | Tensor) -> np.ndarray:
 
 
 def _constants(grid: cells.Grid, device: torch.device, by_numpy: bool, is_kept: bool) -> cells.Constants:
-    """Return the state space (B, C, A) of `cells.Grid.constants` on the device, from its cache if `is_kept`.
+    """Return (B, C, A) of the state space model on the device: all of it that does not depend on the orders.
 
-    C stays a NumPy array on a CPU, and on a device if `by_numpy`: its formula is evaluated there.
+    C stays a NumPy array on a CPU, and on a device if `by_numpy`: its formula is evaluated there. With `is_kept` the
+    copies on a device are cached with the grid.
     """
     B, C, A = grid.constants
 

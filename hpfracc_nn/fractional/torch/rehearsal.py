@@ -59,7 +59,10 @@ def rehearse(plan: Plan) -> None:
 
 
 def _on_each_device(plan: Plan) -> list[Plan]:
-    """Return the plan, or one plan per device where it names several, because no part is sure to run on each."""
+    """Return [plan], or where it names several devices a copy for each of them alone.
+
+    So the kernel runs on each: of a call of several parts some device may get none.
+    """
     return [replace(plan, devices=(device,)) for device in plan.devices] or [plan]
 
 

@@ -1,8 +1,15 @@
 """The special functions on PyTorch tensors.
 
-The backward of a member is made of other members, so that derivatives of every order follow. Inside a compiler a
-member is the opaque operation `hpfracc_nn::mittag_leffler`. Forward mode differentiates the formula itself: PyTorch
-gives zero, without a word, for the tangent of a tangent of a custom autograd function.
+    E(z) = sum_k z**k / Gamma(alpha k + beta),      F[m, n] = d^m/dz^m d^n/dbeta^n E
+
+are the Mittag-Leffler function and a family of its derivatives that is closed under differentiation in z, alpha and
+beta (`fractional/special/mittag_leffler.py`): the backward of a member F[m, n] is made of other members, so that
+derivatives of every order follow. Here z, alpha and beta are tensors in double precision that broadcast.
+
+Inside a compiler F[m, n] is the custom operation `hpfracc_nn::mittag_leffler`. Forward mode differentiates the formula
+itself: PyTorch gives zero, without a word, for the tangent of a tangent of a custom autograd function.
+
+An `owner` is the name of the public function, for messages.
 """
 
 from __future__ import annotations
@@ -65,7 +72,7 @@ def fractional_fourier(x: Any, order: Any, dim: int, centred: bool) -> Tensor:
 
 
 def _fixed(x: Tensor, order: float) -> Tensor:
-    """Return the fractional Fourier transform of x for one order that is a number."""
+    """Return the fractional Fourier transform of complex x over its last axis, for one order that is a number."""
     whole = nearest("fractional_fourier", order)
     if order == whole:
         return transformed(x, whole % 4, None, TORCH)
@@ -78,7 +85,10 @@ def _fixed(x: Tensor, order: float) -> Tensor:
 
 
 def _learned(x: Tensor, order: Tensor) -> Tensor:
-    """Return the fractional Fourier transform of x for orders in a tensor, without reading their values."""
+    """Return the fractional Fourier transform of complex x over its last axis, for orders in a tensor.
+
+    The orders broadcast to the other axes of x; their values are not read.
+    """
     whole = torch.round(order.detach())
     return transformed(x, whole % 4, _chirps(order - whole, x), TORCH)
 
@@ -88,7 +98,10 @@ def _chirps(order: Tensor, x: Tensor) -> list[Tensor]:
 
 
 def _tensors(owner: str, **values: Any) -> list[Any]:
-    """Return arrays as tensors, on the device of the tensors; numbers unchanged, since they promote no tensor."""
+    """Return the values as tensors, but for numbers, which stay numbers because they promote no tensor's dtype.
+
+    Arrays and lists go to the device of the tensors among the values; anything else raises TypeError, which names it.
+    """
     device = _leading(values.values()).device
     found = []
     for name, value in values.items():
@@ -103,7 +116,7 @@ def _tensors(owner: str, **values: Any) -> list[Any]:
 
 
 def _leading(values: Iterable[Any]) -> Tensor:
-    """Return the first tensor with axes, or else the first one."""
+    """Return the tensor whose device the other values take: the first with axes, or else the first of all tensors."""
     tensors = [value for value in values if isinstance(value, Tensor)]
     return next((tensor for tensor in tensors if tensor.ndim), tensors[0])
 
@@ -117,7 +130,10 @@ def _double(value: Any, like: Tensor) -> Tensor:
 
 
 def _promoted(z: Any, *parameters: Any) -> torch.dtype:
-    """Return the promoted floating dtype (torch.result_type, which torch.compile cannot trace)."""
+    """Return the floating or complex dtype of a result, as `torch.result_type` promotes z and the parameters.
+
+    torch.compile cannot trace that function. The result is complex only if z is.
+    """
     tensors = [value for value in (z, *parameters) if isinstance(value, Tensor)]
     leading = [tensor for tensor in tensors if tensor.ndim] or tensors
     dtype = functools.reduce(torch.promote_types, [tensor.dtype for tensor in leading])
@@ -153,7 +169,10 @@ def partial(z: Tensor, alpha: Tensor, beta: Tensor, m: int, n: int) -> Tensor:
 
 
 def _derivative(member: Any, index: int, tensors: tuple[Tensor, Tensor, Tensor], m: int, n: int) -> Tensor:
-    """Return the derivative of F[m, n] in z, alpha or beta, from other members of the family."""
+    """Return the first derivative of F[m, n] in one of (z, alpha, beta), made of other members of the family.
+
+    `member(z, alpha, beta, m, n)` computes F[m, n]; `index` is that of the tensor in `tensors`.
+    """
     if index == 0:
         return member(*tensors, m + 1, n)
     if index == 2:
@@ -180,7 +199,7 @@ def _gradients(member: Any, ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]
 
 
 class _Partial(torch.autograd.Function):
-    """Autograd function of F[m, n], for reverse mode and vmap outside of a compiler; see `_computed`."""
+    """Autograd function of F[m, n] outside of compiled graphs, with rules for reverse mode and vmap."""
 
     @staticmethod
     def forward(z: Tensor, alpha: Tensor, beta: Tensor, m: int, n: int) -> Tensor:
@@ -200,7 +219,11 @@ class _Partial(torch.autograd.Function):
 
 
 def _batched(member: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Tensor, int]:
-    """Batching rule of F[m, n]; the batch axis is first in the result."""
+    """Batching rule: return F[m, n] of batched tensors, with the batch axis first, and 0, the index of that axis.
+
+    `member(z, alpha, beta, m, n)` computes F[m, n], `arguments` are those five, and `in_dims` are the batch axes of the
+    tensors among them, None where there is none.
+    """
     tensors, orders = arguments[:3], arguments[3:]
     rank = max(tensor.ndim - (dim is not None) for tensor, dim in zip(tensors, in_dims, strict=False))
     moved = []
@@ -213,7 +236,10 @@ def _batched(member: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> t
 
 
 def _computed(z: Tensor, alpha: Tensor, beta: Tensor, m: int, n: int, is_differentiated: bool = False) -> Tensor:
-    """Return F[m, n] by its formula, NaN where alpha or beta is outside its range."""
+    """Return F[m, n] by its formula, some thousand points at a time; NaN where alpha or beta is out of range.
+
+    With `is_differentiated` autograd or a transform may differentiate what is computed.
+    """
     shape = torch.broadcast_shapes(z.shape, alpha.shape, beta.shape)
     points = z.expand(shape).reshape(-1)
     alpha = torch.where(is_wrong_alpha(alpha), torch.nan, alpha)
@@ -233,7 +259,10 @@ def _computed(z: Tensor, alpha: Tensor, beta: Tensor, m: int, n: int, is_differe
 
 
 class _Opaque(torch.autograd.Function):
-    """Autograd function of the custom operation F[m, n], for compiled graphs."""
+    """Autograd function of F[m, n] in compiled graphs, where the forward and the backward pass each call operations.
+
+    Both call `hpfracc_nn::mittag_leffler`, into which a compiler does not look; arguments are those of `_Partial`.
+    """
 
     @staticmethod
     def forward(z: Tensor, alpha: Tensor, beta: Tensor, m: int, n: int) -> Tensor:
@@ -249,7 +278,10 @@ class _Opaque(torch.autograd.Function):
 
 
 def _autograd(z: Tensor, alpha: Tensor, beta: Tensor, m: int, n: int) -> Tensor:
-    """Autograd key of F[m, n]: the recorded function, or its formula under transforms and forward mode."""
+    """Implementation of `hpfracc_nn::mittag_leffler` for the Autograd dispatch key: return F[m, n], differentiable.
+
+    It is recorded as an autograd function; under transforms of torch.func and in forward mode it is the formula.
+    """
     tensors = (z, alpha, beta)
     if torch._C._are_functorch_transforms_active() or has_tangent(*tensors):
         return _computed(*tensors, m, n, is_differentiated=True)

@@ -1,5 +1,11 @@
 """Streams of PyTorch tensors: the state of `fractional/streaming.py`'s recurrence.
 
+    y[t] = sum_(lag < first) w[lag] d[t-lag] + sum_q c_q S_q[t] + analytic[t] x(0) + start[t] d[1],
+    S_q[t] = exp(-s_q) S_q[t-1] + d[t-first]
+
+with d the differenced samples and Q exponentials. A time slice of the samples has the shape [*shape], and the orders
+have axes [*c] that broadcast to it. The boundary columns are `start` and `analytic`.
+
 A step knows its number, so that the rows of the boundary columns come from their closed formulas, a block at a time.
 """
 
@@ -20,7 +26,7 @@ from hpfracc_nn.fractional.streaming import (
     HORIZON,
     Past,
     Rules,
-    Source,
+    StreamSource,
     advanced,
     begun,
     check_horizon,
@@ -120,7 +126,10 @@ class StreamState:
         return replace(self, **changed)
 
     def _rows(self, first_row: int) -> Tensor | None:
-        """Return rows `first_row` to `first_row + _BLOCK` of the boundary columns, or None without columns."""
+        """Return the next `_BLOCK` rows of the boundary columns from `first_row` on, [_BLOCK, 2, *c].
+
+        The columns are those of x(0) and of d[1], zeros if only one is there; None if neither is.
+        """
         stencil = self._rules.stencil(self._alpha, TORCH)
         rows, analytic = np.arange(first_row, first_row + _BLOCK), stencil.analytic_columns
         columns = (
@@ -133,7 +142,7 @@ class StreamState:
         return torch.stack([self._time_first(0 * present[0] if c is None else c) for c in columns], dim=1)
 
     def _time_first(self, values: Any) -> Tensor:
-        """Return a column [*c, k] of NumPy or torch as one [k, *c] that broadcasts to [k, *shape]."""
+        """Return values of the time steps [*c, k], of NumPy or torch, as a tensor that broadcasts to [k, *shape]."""
         tensor = torch.as_tensor(values, device=self.device)
         return rows_first(tensor, len(self.shape), TORCH).contiguous()
 
@@ -149,7 +158,7 @@ def initial_state(
     dt: float = 1.0,
     horizon: int = HORIZON,
     device: torch.device | str | None = None,
-    source: Source | None = None,
+    source: StreamSource | None = None,
 ) -> StreamState:
     """Return the state before the first sample.
 
@@ -183,7 +192,7 @@ def _checked_alpha(owner: str, definition: Definition) -> Tensor:
     return definition.alpha.to(torch.float64)  # type: ignore[union-attr]
 
 
-def step(owner: str, x: Tensor, state: StreamState, source: Source | None = None) -> tuple[Tensor, StreamState]:
+def step(owner: str, x: Tensor, state: StreamState, source: StreamSource | None = None) -> tuple[Tensor, StreamState]:
     """Return the operator's next sample, in the dtype of `x`, and the state after it; `state` stays as it is.
 
     Args:

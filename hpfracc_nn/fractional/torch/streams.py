@@ -139,7 +139,7 @@ def placed(make: Callable[P, T]) -> Callable[P, T]:
 
 
 def _tensors(made: Any) -> list[Tensor]:
-    """Return the tensors of a tensor, a tuple or a dataclass."""
+    """Return the tensors in `made`: a tensor, or a list, tuple or dataclass of such, however nested."""
     if isinstance(made, Tensor):
         return [made]
     if is_dataclass(made):

@@ -26,6 +26,8 @@ from torch import Tensor
 
 from hpfracc_nn.fractional.boundary import Boundary, difference_into, transposed_into, values
 from hpfracc_nn.fractional.linear import Column, StateSpace
+from hpfracc_nn.fractional.namespace import NUMPY
+from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.selection import Plan, Workload
 
 _KEPT_BYTES = 8 << 20  # larger buffers are made anew
@@ -70,7 +72,7 @@ def with_time_last(x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield x tile by tile as [signals, channels, n, 1], and an array for the result, which is then written into y."""
     rows, (_, channels, n, width) = tile_rows(x), x.shape
     data, result = (scratch(use, (rows, width, channels, n), x) for use in ("turned", "turned result"))
-    for part, done in zip(cut(x, rows), cut(y, rows), strict=True):
+    for part, done in _pairs(x, y, rows):
         given, found = (data, result) if part.shape[0] == rows else (data[: part.shape[0]], result[: part.shape[0]])
         given.copy_(part.permute(0, 3, 1, 2))
         yield given.view(-1, channels, n, 1), found.view(-1, channels, n, 1)
@@ -82,6 +84,10 @@ def cut(x: Tensor, rows: int) -> tuple[Tensor, ...]:
     return (x,) if rows >= x.shape[0] else x.split(rows)
 
 
+def _pairs(x: Tensor, y: Tensor, rows: int) -> Iterable[tuple[Tensor, Tensor]]:
+    return ((x, y),) if rows >= x.shape[0] else zip(x.split(rows), y.split(rows), strict=True)
+
+
 def buffer(use: str, x: Tensor, rows: int, length: int) -> Tensor:
     """Return an array [rows, channels, length, width] for one tile of padded data, zero behind the samples."""
     _, channels, n, width = x.shape
@@ -91,44 +97,55 @@ def buffer(use: str, x: Tensor, rows: int, length: int) -> Tensor:
     return room
 
 
-def padded_bytes(x: Tensor, rows: int, length: int, use: str = "padded") -> Iterator[Tensor]:
-    """Yield x tile by tile, padded with zeros to `length` samples; a tile is overwritten by the next.
+def padded(x: Tensor, rows: int, length: int, use: str = "padded") -> Iterable[Tensor]:
+    """Return the tiles of x, padded with zeros to `length` samples; a tile is overwritten by the next.
 
     `use` names the memory: two iterations that run side by side need two names.
     """
-    n = x.shape[2]
-    if length == n:
-        yield from cut(x, rows)
-        return
-    room = buffer(use, x, rows, length)
+    if length == x.shape[2]:
+        return cut(x, rows)
+    return _in_room(x, buffer(use, x, rows, length), lambda tile, data: data.narrow(2, 0, x.shape[2]).copy_(tile))
+
+
+def differenced(x: Tensor, rows: int, length: int, b: Boundary) -> Iterable[Tensor]:
+    """Return the tiles of d, padded with zeros; a tile is overwritten by the next."""
+    if not (b.differences or b.subtract):
+        return padded(x, rows, length, "difference")
+    if rows < x.shape[0]:
+        if b.differences == 1 and b.taylor == 1 and length == x.shape[2] > 1 and x.shape[3] == 1:
+            return _first_differences(x, rows, b.subtract)
+        return _in_room(x, buffer("difference", x, rows, length), lambda tile, d: _difference(tile, d, b))
+    d = buffer("difference", x, rows, length)
+    _difference(x, d, b)
+    return (d,)
+
+
+def _in_room(x: Tensor, room: Tensor, write: Callable[[Tensor, Tensor], Any]) -> Iterator[Tensor]:
+    """Yield for each tile of x the array that `write(tile, array)` fills, which the next tile overwrites.
+
+    The arrays are views of `room`, a buffer [rows, channels, length, width] for tiles of at most `rows` batch entries.
+    """
+    rows = room.shape[0]
     for tile in cut(x, rows):
         data = room if tile.shape[0] == rows else room[: tile.shape[0]]
-        data.narrow(2, 0, n).copy_(tile)
+        write(tile, data)
         yield data
 
 
-def differenced(x: Tensor, rows: int, length: int, b: Boundary) -> Iterator[Tensor]:
-    """Yield d tile by tile, padded with zeros; a tile is overwritten by the next."""
-    if not (b.differences or b.subtract):
-        yield from padded_bytes(x, rows, length, "difference")
-        return
-    first = b.differences == 1 and b.taylor == 1
-    if first and length == x.shape[2] and x.shape[3] == 1 and x.shape[2] > 1 and rows < x.shape[0]:
-        yield from _first_differences(x, rows, b.subtract)
-        return
-    room = buffer("difference", x, rows, length)
-    for tile in cut(x, rows):
-        d = room if tile.shape[0] == rows else room[: tile.shape[0]]
-        if b.differences > 0 and x.is_cpu and tile.numel() <= _BY_NUMPY:
-            with np.errstate(invalid="ignore"):  # infinities may meet; see `fractional.gaps`
-                difference_into(tile.detach().numpy(), d.numpy(), b)
-        else:
-            difference_into(tile, d, b)
-        yield d
+def _difference(tile: Tensor, d: Tensor, b: Boundary) -> None:
+    if b.differences > 0 and tile.is_cpu and tile.numel() <= _BY_NUMPY:
+        with np.errstate(invalid="ignore"):  # infinities may meet; see `fractional.gaps`
+            difference_into(tile.detach().numpy(), d.numpy(), b, NUMPY)
+    else:
+        difference_into(tile, d, b, TORCH)
 
 
 def _first_differences(x: Tensor, rows: int, subtract: bool) -> Iterator[Tensor]:
-    """Write the first differences of a tile's signals in one pass, each with its own first sample."""
+    """Yield the first differences along time of each tile of x, computed in one pass over its memory.
+
+    A tile has up to `rows` batch entries of x [batch, channels, n, 1], and the next one overwrites its differences. At
+    time 0 they are the first sample, or 0 where `subtract` says that it is subtracted from all.
+    """
     _, channels, n, _ = x.shape
     size = rows * channels * n
     room = scratch("difference", (size + 1,), x)
@@ -155,7 +172,7 @@ def forward(multiply: Multiply, b: Boundary, x: Tensor, y: Tensor, chunk: int) -
     length = -(-n // chunk) * chunk
     work = buffer("result", x, rows, length) if length > n else None
     columns = [] if b.columns is None else [column[:, :, None] for column in b.columns]
-    for part, done, d in zip(cut(x, rows), cut(y, rows), differenced(x, rows, length, b), strict=True):
+    for (part, done), d in zip(_pairs(x, y, rows), differenced(x, rows, length, b), strict=True):
         found = values(part, d, b) if columns else ()
         if work is None:
             multiply(d, done)
@@ -171,9 +188,9 @@ def backward(multiply: Multiply, b: Boundary, g: Tensor, gx: Tensor, chunk: int)
     rows, n = tile_rows(g), b.n
     length = -(-n // chunk) * chunk
     back = buffer("result", g, rows, length)
-    for part, found, padded in zip(cut(g, rows), cut(gx, rows), padded_bytes(g, rows, length), strict=True):
+    for (part, found), data in zip(_pairs(g, gx, rows), padded(g, rows, length), strict=True):
         out = back if part.shape[0] == rows else back[: part.shape[0]]
-        multiply(padded, out)
+        multiply(data, out)
         transposed_into(out.narrow(2, 0, n), part, found, b)
 
 
@@ -191,19 +208,18 @@ def by_tiles(
         turns_narrow: Whether data with time in the middle and few signals side by side are turned round first.
     """
 
-    def arrays(shape: Shape, x: Tensor, y: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
-        both = x.view(shape), y.view(shape)
-        return with_time_last(*both) if turns_narrow and is_narrow(x.numel(), shape[3]) else (both,)
+    def step_by(step: Callable[..., None], multiply: Callable[[Any], Multiply]) -> Callable[..., None]:
+        def write_all(operator: Operator, b: Boundary, shape: Shape, x: Tensor, y: Tensor) -> None:
+            x, y = x.view(shape), y.view(shape)
+            if not (turns_narrow and shape[3] > 1 and is_narrow(x.numel(), shape[3])):
+                step(multiply(operator), b, x, y, operator.multiple)
+                return
+            for data, result in with_time_last(x, y):
+                step(multiply(operator), b, data, result, operator.multiple)
 
-    def run_all(operator: Operator, b: Boundary, shape: Shape, x: Tensor, y: Tensor) -> None:
-        for data, result in arrays(shape, x, y):
-            forward(product(operator), b, data, result, operator.multiple)
+        return write_all
 
-    def adjoint_all(operator: Operator, b: Boundary, shape: Shape, g: Tensor, gx: Tensor) -> None:
-        for data, result in arrays(shape, g, gx):
-            backward(adjoint(operator), b, data, result, operator.multiple)
-
-    return run_all, adjoint_all
+    return step_by(forward, product), step_by(backward, adjoint)
 
 
 Step = Callable[[Operator, Boundary, Shape, Tensor, Tensor], None]

@@ -1,13 +1,18 @@
 """From a definition to the weights as kernels take them: cached by value for a fixed alpha, from a table for a tensor.
 
 Learned orders on one device go through tables (`fractional.tables`), which also give the derivatives of the weights in
-their order, where every weight depends on one order only.
+their order, where every weight depends on one order only. A table has Chebyshev series in alpha, of the weights or of
+the matrices of a model over chunks.
+
+Weights are [channels, n], one column for each order. The stencil's other columns, the boundary columns, multiply
+boundary values of the signals: d[start], x(0) and dt x'(0), as far as there are any (`fractional/boundary.py`). The
+models over chunks and their letters are those of `fractional/linear.py`.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
@@ -20,11 +25,12 @@ from hpfracc_nn.fractional import tables
 from hpfracc_nn.fractional.boundary import Boundary, boundary_of
 from hpfracc_nn.fractional.cache import cached_property, nbytes
 from hpfracc_nn.fractional.definitions import Definition, family
+from hpfracc_nn.fractional.exponentials import SHORTEST, Nodes, exponentials, exponentials_over
 from hpfracc_nn.fractional.linear import Column, StateSpace, powers
 from hpfracc_nn.fractional.namespace import NUMPY
-from hpfracc_nn.fractional.schemes.exponentials import SHORTEST, Nodes, exponentials, exponentials_over
 from hpfracc_nn.fractional.stencil import Stencil
 from hpfracc_nn.fractional.tables import Domain, Points, Table
+from hpfracc_nn.fractional.torch.derivatives import derivatives
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.fractional.torch.streams import Streams, follow, is_ordered, kept, recorded, streams_of, streams_on
 from hpfracc_nn.fractional.torch.tracing import is_traced
@@ -62,19 +68,21 @@ class Source:
         """A stencil with the same differences, terms and starting index as that of any order in the bounds."""
         return None if self.family is None else fixed_stencil(self.family, self.n, 1.0)
 
+    @cached_property
+    def boundary(self) -> Boundary:
+        """What stands around the product, but for its columns."""
+        assert self.facts is not None, "there are tables"
+        return boundary_of(self.facts, None, self.dtype)
+
     def table(self, length: int) -> Table | None:
-        """Return the table of chunks of so many samples, of the column for 0, of the boundary columns for -1."""
+        """Return the table of chunks of so many samples, or of the column for 0, with the boundary columns."""
         if length in self._tables:
             reference = self._tables[length]
             found = None if reference is None else reference()
             if reference is None or found is not None:
                 return found
-        if self.family is None:
-            found = None
-        elif length > 0:
-            found = tables.chunk_table(self.family, self.n, self.nodes if self.n > length else None, length)
-        else:
-            found = (tables.boundary_table if length else tables.column_table)(self.family, self.n)
+        nodes = self.nodes if self.n > length > 0 else None
+        found = None if self.family is None else tables.weight_table(self.family, self.n, nodes, length)
         self._tables[length] = None if found is None else weakref.ref(found)
         return found
 
@@ -91,7 +99,7 @@ def source_of(
     return make(definition, n, dt, dtype, device, is_fixed)
 
 
-class Columns:
+class Operators:
     """What a stencil's columns are to kernels: linear operators, and the boundary columns.
 
     Args:
@@ -107,13 +115,13 @@ class Columns:
         self._alpha, self._dt, self._tabulated = alpha, source.dt, tabulated and source.family is not None
         self._orders: Orders | NumpyOrders | None = None
         self._operators: dict[int, Column | StateSpace] = {}
-        self._columns: Tensor | None = None
+        self._boundary_columns: Tensor | None = None
         self._boundary: Boundary | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes of all that was made so far."""
-        return nbytes((self._operators, self._columns))
+        return nbytes((self._operators, self._boundary_columns))
 
     @property
     def is_fixed(self) -> bool:
@@ -137,10 +145,11 @@ class Columns:
     @property
     def boundary(self) -> Boundary:
         """What stands around the product."""
-        found = self._boundary
-        if found is None:
-            found = self._boundary = boundary_of(self.facts, self.columns(), self.dtype)
-        return found
+        if self._boundary is None:
+            columns = self.boundary_columns() if self._boundary_columns is None else self._boundary_columns
+            known = self.source.boundary if self._tabulated else boundary_of(self.stencil, None, self.dtype)
+            self._boundary = known.with_columns(columns)
+        return self._boundary
 
     def column(self) -> Column:
         """The whole column, [channels, n]."""
@@ -149,8 +158,7 @@ class Columns:
             if table is None:
                 self._operators[0] = Column(self._cast(self._at(np.arange(self.n))), self.streams)
             else:
-                (column,) = self._evaluated(table)
-                self._operators[0] = Column(column)
+                self._operators[0] = Column(self._evaluated(table)[0])
         return self._operators[0]  # type: ignore[return-value]
 
     def chunks(self, length: int) -> StateSpace:
@@ -165,22 +173,23 @@ class Columns:
                 self._operators[length] = self._looked_up(table, nodes, length)
         return self._operators[length]  # type: ignore[return-value]
 
-    def columns(self) -> Tensor | None:
+    def boundary_columns(self) -> Tensor | None:
         """The columns that multiply boundary values, [terms, channels, n]: start, then those of x(0) and dt x'(0)."""
         stencil = self.facts
-        if self._columns is None and (stencil.starts or stencil.terms):
-            table = self.source.table(-1) if self._tabulated else None
-            if table is not None:
-                (found,) = self._evaluated(table)
-                channels, count, _ = found.shape
-                # one channel: the axes change places without a copy
-                self._columns = found.view(count, 1, -1) if channels == 1 else found.transpose(0, 1).contiguous()
+        if self._boundary_columns is None and (stencil.starts or stencil.terms):
+            table = self.source.table(0) if self._tabulated else None
+            if table is not None and table.has_boundary:
+                self._evaluated(table)
             else:
-                self._columns = self._cast(torch.cat(self._computed_columns())).contiguous()
-        return self._columns
+                self._boundary_columns = self._cast(torch.cat(self._computed_columns())).contiguous()
+        return self._boundary_columns
 
     def _computed_columns(self) -> list[Tensor]:
-        """Return the boundary columns by the formulas, float64, as one or two arrays [terms, channels, n]."""
+        """Return the boundary columns by the stencil's formulas, in float64, as arrays [terms, channels, n].
+
+        The first array is the column of d[start], the second has those of x(0) and dt x'(0); what is missing is left
+        out.
+        """
         formulas, rows = self.stencil, np.arange(self.n)
         found = []
         if formulas.starts and formulas.start_column is not None:
@@ -192,19 +201,34 @@ class Columns:
 
     def _looked_up(self, table: Table, nodes: Nodes | None, length: int) -> StateSpace:
         if nodes is None:
-            (intra,) = self._evaluated(table)
-            return self._single(intra)
-        intra, C = self._evaluated(table)
+            return self._single(self._evaluated(table)[0])
+        intra, C, *_ = self._evaluated(table)
         orders, count = self._orders_in(table), -(-self.n // length)
         (B,) = orders.constants(table, "B", lambda: (transitions(nodes, length).B,), self.dtype)
         A = orders.constants(table, "A", lambda: powers(transitions(nodes, length).A, count), torch.float64)
         return StateSpace(intra, C, B, A, orders.shared(table, self.dtype))
 
     def _evaluated(self, table: Table) -> list[Tensor]:
-        return (self._orders or self._orders_in(table)).evaluate(table, self.dtype)
+        """Return the arrays of a table at the orders, [channels, ...] each: weights, or matrices of a model.
+
+        The last array has boundary columns, where the table has them; these are kept as a side effect.
+        """
+        arrays = self._values(self._orders or self._orders_in(table), table)
+        if table.has_boundary:
+            channels, count, _ = arrays[-1].shape
+            # one channel: the axes change places without a copy
+            columns = arrays[-1].view(count, 1, -1) if channels == 1 else arrays[-1].transpose(0, 1).contiguous()
+            self._boundary_columns = columns
+        return arrays
+
+    def _values(self, orders: Orders | NumpyOrders, table: Table) -> list[Tensor]:
+        return orders.evaluate(table, self.dtype)
 
     def _orders_in(self, table: Table) -> Orders | NumpyOrders:
-        """Return the orders as points of the table's domain, which all tables of these weights share."""
+        """Return the orders as points of a table's domain of orders, at which its Chebyshev series are evaluated.
+
+        All tables of these weights have the same domain, so that the points are made once.
+        """
         if self._orders is None:
             assert self._alpha is not None, "fixed orders have no tables"
             self._orders = orders_in(self._alpha, table.domain, self._dt, self.device)
@@ -220,7 +244,10 @@ class Columns:
         return StateSpace(intra, C, B, A, streams=self.streams)
 
     def _single(self, intra: Tensor) -> StateSpace:
-        """Return the model of one chunk, which has no states."""
+        """Return the model of one chunk, which has no states, from its matrices `intra` [channels, n, n].
+
+        One state of zeros stands in, as kernels need one.
+        """
         channels, length, _ = intra.shape
         zeros = intra.new_zeros(channels, 1, length), intra.new_zeros(length, 1)
         no_decay = torch.zeros(1, dtype=torch.float64, device=self.device)
@@ -240,7 +267,7 @@ class Columns:
         return recorded(self.streams, values.to(self.dtype).contiguous())
 
 
-class Weights(Columns):
+class Weights(Operators):
     """The stencil of one definition on `n` samples, and its weights as linear operators.
 
     Args:
@@ -273,7 +300,7 @@ class Weights(Columns):
         if alpha is None and not definition.is_fixed:
             alpha = definition.alpha
         source = source_of(definition, n, dt, dtype, device, alpha is None)
-        Columns.__init__(self, source, alpha, tabulated, streams)
+        Operators.__init__(self, source, alpha, tabulated, streams)
         self.kept: dict[Any, Any] = {}
         self.again: Callable[[], Weights] | None = None
 
@@ -283,24 +310,24 @@ class Weights(Columns):
     ) -> Weights:
         """Return the weights of a source, of its own order or of a learned one."""
         found = cls.__new__(cls)
-        Columns.__init__(found, source, alpha, tabulated, streams)
+        Operators.__init__(found, source, alpha, tabulated, streams)
         found.kept, found.again = {}, None
         return found
 
-    def slopes(self, alpha: Tensor) -> Slopes:
-        """Return the derivative of these weights in alpha; see `Slopes`.
+    def derivatives(self, alpha: Tensor) -> WeightDerivatives:
+        """Return the derivative of these weights in alpha; see `WeightDerivatives`.
 
         Args:
             alpha: The definition's, or what autograd saved of it.
         """
-        return Slopes(self, alpha)
+        return WeightDerivatives(self, alpha)
 
     def at(self, alpha: Tensor) -> Weights:
         """Return the weights of another alpha, made anew."""
         return Weights.of(self.source, alpha, self._tabulated)
 
 
-class Slopes(Columns):
+class WeightDerivatives(Operators):
     """The derivative of weights in alpha, each channel's in its own: in place of the weights they give the result's.
 
     They do not hold the weights: each would keep the other alive until the garbage collector finds them.
@@ -313,21 +340,24 @@ class Slopes(Columns):
     @cached_property
     def stencil(self) -> Stencil:
         """The operator's derivative, in tensors."""
-        assert self._alpha is not None, "only learned orders have slopes"
+        assert self._alpha is not None, "only learned orders have derivatives"
         return _derived(self.definition, self._alpha, self.n, self._dt)
 
-    def _evaluated(self, table: tables.Table) -> list[Tensor]:
-        return self._orders_in(table).slopes(table, self.dtype)
+    def _values(self, orders: Orders | NumpyOrders, table: Table) -> list[Tensor]:
+        return orders.derivatives(table, self.dtype)
 
 
 def _derived(definition: Definition, alpha: Tensor, n: int, dt: float) -> Stencil:
-    """Return the stencil whose columns are derivatives in alpha of the definition's, by autograd of its formulas."""
+    """Return a stencil with the derivatives in alpha in place of its columns, by autograd of their formulas.
+
+    Each column's are those in its own channel's order.
+    """
     alpha = TORCH.asarray(alpha)
     of = definition.stencil_at(alpha, n, dt, TORCH)
 
     def derived(name: str) -> Callable[[np.ndarray], Tensor]:
         def evaluated(at: np.ndarray) -> Tensor:
-            (found,) = slopes(lambda alpha: [getattr(definition.stencil_at(alpha, n, dt, TORCH), name)(at)], alpha)
+            (found,) = derivatives(lambda alpha: [getattr(definition.stencil_at(alpha, n, dt, TORCH), name)(at)], alpha)
             return found
 
         return evaluated
@@ -425,9 +455,9 @@ class NumpyOrders:
         """Return the arrays of a table, each [channels, *shape]."""
         return _split(self._points.basis(table.degree), table, dtype)
 
-    def slopes(self, table: Table, dtype: torch.dtype) -> list[Tensor]:
+    def derivatives(self, table: Table, dtype: torch.dtype) -> list[Tensor]:
         """Return their derivatives in alpha, each [channels, *shape]."""
-        return _split(self._points.slope(table.degree), table, dtype)
+        return _split(self._points.derivative(table.degree), table, dtype)
 
     def constants(
         self, table: Table, name: str, arrays: Callable[[], tuple[np.ndarray, ...]], dtype: torch.dtype
@@ -449,7 +479,10 @@ _CPU = torch.device("cpu")
 
 
 def _split(basis: np.ndarray, table: Table, dtype: torch.dtype) -> list[Tensor]:
-    """Return the table's arrays, [channels, ...] each, at orders whose Chebyshev basis is [channels, degree]."""
+    """Return a table's arrays, [channels, ...] each, at one order for each channel.
+
+    `basis` [channels, degree] has the values at these orders of the functions whose coefficients the table has.
+    """
     found = np.matmul(basis, table.coefficients)
     if dtype == torch.float32:
         found = found.astype(np.float32)
@@ -473,9 +506,9 @@ class Orders:
         """See `NumpyOrders`."""
         return self._arrays(table, self._points.basis(table.degree), dtype)
 
-    def slopes(self, table: Table, dtype: torch.dtype) -> list[Tensor]:
+    def derivatives(self, table: Table, dtype: torch.dtype) -> list[Tensor]:
         """See `NumpyOrders`."""
-        return self._arrays(table, self._points.slope(table.degree), dtype)
+        return self._arrays(table, self._points.derivative(table.degree), dtype)
 
     def constants(
         self, table: Table, name: str, arrays: Callable[[], tuple[np.ndarray, ...]], dtype: torch.dtype
@@ -504,33 +537,11 @@ class Orders:
         return self._kept(_SMALL, (name, self._device), make)  # type: ignore[no-any-return]
 
     def _kept(self, store: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
-        """Return store[key], made if it is missing; while something traces, make it and keep nothing."""
+        """Return store[key], or make() and store it there; while something traces, make() alone.
+
+        What a tracer sees must not be kept.
+        """
         return make() if self._traced else kept(streams_of(store, self._device), store, key, make)
 
 
 _SMALL: dict[Any, Any] = {}  # a few short ranges and matrices for each device
-
-
-def slopes(formula: Callable[[Tensor], Sequence[Tensor]], alpha: Tensor) -> list[Tensor]:
-    """Return the derivative of each of the formula's numbers in the one entry of alpha that it depends on.
-
-    By the formula's own autograd: what is pulled back with a seed is linear in the seed, and the derivative is its
-    factor. The result has a graph where gradients are recorded and alpha requires one.
-    """
-    records = torch.is_grad_enabled()
-    if not (records and alpha.requires_grad):
-        alpha = alpha.detach().requires_grad_()
-    with torch.enable_grad():
-        values = list(formula(alpha))
-        seeds = [torch.zeros_like(each, requires_grad=True) for each in values]
-        (pulled,) = torch.autograd.grad(values, alpha, seeds, create_graph=True)
-        return list(torch.autograd.grad(pulled, seeds, torch.ones_like(pulled), create_graph=records))
-
-
-def apart(x: Tensor | None) -> Tensor | None:
-    """Return x apart from what else is made of it, for gradients in several tensors of which one is made of another.
-
-    A backward pass owes the direct part alone: autograd goes on behind each tensor, and would count a path that it has
-    followed already once more. A second derivative still reaches x.
-    """
-    return None if x is None else x.view_as(x)

@@ -1,4 +1,8 @@
-"""ARFIMA(p, alpha, q): a long memory and a few lags, as a layer and as a model that is fitted and forecasts."""
+"""ARFIMA(p, alpha, q): a long memory and a few lags, as a layer and as a model that is fitted and forecasts.
+
+z is the backshift, `(z u)[t] = u[t - 1]`, and `ma(z) = 1 + ma[0] z + ... + ma[q - 1] z**q`. In messages `method` is the
+public method that was called.
+"""
 
 from __future__ import annotations
 
@@ -356,7 +360,7 @@ class ARFIMA(nn.Module):
         return f"{lags}, {alpha}, dim={self.dim}"
 
     def _present(self) -> Tensor:
-        """Return all parameters, float64 on the CPU."""
+        """Return the present values of all parameters as one vector, float64 on the CPU."""
         return torch.cat([each.detach().reshape(-1).to("cpu", torch.float64) for each in self.parameters()])
 
     @property
@@ -366,19 +370,33 @@ class ARFIMA(nn.Module):
 
     @property
     def _as_series(self) -> tuple[int, ...]:
-        """The shape in which one series has its time on `dim`."""
+        """Return the shape, with one -1, that makes of a vector one series whose time is the axis `dim`."""
         return (*(1,) * self.dim, -1) if self.dim >= 0 else (-1, *(1,) * (-self.dim - 1))
 
     @torch.no_grad()
     def _continued(self, known: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-        """What is expected after a series, and what one error makes of the samples after it."""
+        """Return the forecast of a series from the present parameters, and its response to one error.
+
+        Args:
+            known: The series, [n].
+            steps: How many samples are forecast.
+
+        Returns:
+            What is expected, [steps]; and what an error of 1 adds to its own sample and those after it, [steps].
+        """
         deviation = (known - self.mean.detach().to(known)).cpu().numpy()
         lags = [[] if each is None else each.tolist() for each in (self.ar, self.ma)]
         expected, response = (torch.from_numpy(each) for each in continued(deviation, steps, float(self.alpha), *lags))
         return expected.to(known.device) + self.mean.detach().to(known), response.to(known.device)
 
     def _goes_on_with_results(self, method: str, series: Any, exog: Any) -> bool:
-        """Whether a forecast is that of the fit, and not of the present parameters alone."""
+        """Whether a forecast comes from the results of `fit`, and not from the present parameters alone.
+
+        Args:
+            method: The public method, for messages.
+            series: Its argument: the series to go on from; None is that of `fit`.
+            exog: Its argument: regressors of the samples that are forecast.
+        """
         found = self._results
         if series is not None:
             self._check_regressors(method)
@@ -389,7 +407,7 @@ class ARFIMA(nn.Module):
         return exog is not None or bool(found.exog_names) or found.likelihood != "conditional"
 
     def _check_regressors(self, method: str) -> None:
-        """Raise where a series of its own says nothing of the regressors that the fit had."""
+        """Raise where a forecast from another series needs its regressors: the fit had some."""
         if self._results is not None and self._results.exog_names:
             raise ValueError(
                 f"ARFIMA.{method}(series): needs a model without regressors, and this has those of its fit; "
@@ -397,7 +415,10 @@ class ARFIMA(nn.Module):
             )
 
     def _lags_of(self, name: str) -> Any:
-        """How many lags are sought, or their coefficients where they are frozen."""
+        """Return how `fit_arfima` takes the coefficients `name`, "ar" or "ma".
+
+        Their number where they are learned, else a list of them.
+        """
         weights = getattr(self, name)
         if weights is None:
             return 0
@@ -405,7 +426,7 @@ class ARFIMA(nn.Module):
 
     @torch.no_grad()
     def _take(self, found: ArfimaResults) -> None:
-        """Take the parameters that were found."""
+        """Set the parameters that are learned to the estimates in `found`."""
         if "alpha" in found.param_names:
             order = self.difference.order
             low, high = order.bounds
@@ -440,7 +461,7 @@ class ARFIMA(nn.Module):
             )
 
     def _read(self, method: str, series: Any, least: int) -> Tensor:
-        """Return the series as a float64 tensor where the parameters are, or raise."""
+        """Return a series of at least `least` finite samples as float64 on the parameters' device, [n], or raise."""
         self._check_order(method)
         if isinstance(series, Tensor):
             values = _real_tensor(method, series)
@@ -461,14 +482,14 @@ class ARFIMA(nn.Module):
 
 
 def _real_tensor(method: str, series: Tensor) -> Tensor:
-    """Return real samples as float64, or raise."""
+    """Return a tensor of real samples as float64, detached, or raise."""
     if series.is_complex():
         raise TypeError(f"ARFIMA.{method}(series of dtype {series.dtype}): needs real samples; pass series.real.")
     return series.detach().to(torch.float64)
 
 
 def _without_index(results: ArfimaResults) -> ArfimaResults:
-    """Return results that are arrays: tensors have no dates."""
+    """Return the results with arrays in place of pandas objects: tensors have no index."""
     return replace(results, labels=Labels(results.name))
 
 
@@ -477,7 +498,10 @@ def _array(exog: Any) -> Any:
 
 
 def _filtered(u: Tensor, weights: Sequence[Tensor], axis: int, stride: int = 1) -> Tensor:
-    """`u[t] + weights[0] u[t - stride] + weights[1] u[t - 2 stride] + ...`, zeros before the first."""
+    """Return `u[t] + weights[0] u[t - stride] + weights[1] u[t - 2 stride] + ...` along `axis`, with zeros before u.
+
+    Each weight is a tensor of one number.
+    """
     n, most, found = u.shape[axis], len(weights) * stride, u
     past = torch.cat([u.new_zeros((*u.shape[:axis], most, *u.shape[axis + 1 :])), u], axis)
     for lag, weight in enumerate(weights, 1):
@@ -486,7 +510,11 @@ def _filtered(u: Tensor, weights: Sequence[Tensor], axis: int, stride: int = 1) 
 
 
 def _divided(u: Tensor, weights: Sequence[Tensor], axis: int) -> Tensor:
-    """`u / ma(z)`, by Graeffe: `1 / a(z) = a(-z) / b(z**2)`, b of the same length, until z**stride is past the end."""
+    """Return u divided by `1 + weights[0] z + weights[1] z**2 + ...` along `axis`, with zeros before u.
+
+    By Graeffe's iteration `1 / a(z) = a(-z) / b(z**2)`, where b has as many coefficients as a. It ends when the power
+    of z reaches n, the length of u, after about log2(n) products.
+    """
     stride, q = 1, len(weights)
     while stride < u.shape[axis]:
         mirrored = [-weight if lag % 2 else weight for lag, weight in enumerate(weights, 1)]

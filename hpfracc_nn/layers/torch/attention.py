@@ -303,7 +303,13 @@ class FractionalAttention(nn.Module):
         )
 
     def _make_weights(self, bias: bool, add_bias_kv: bool, factory: dict[str, Any]) -> None:
-        """Make torch's parameters in its order, so that a seed gives the same weights."""
+        """Make the parameters of `nn.MultiheadAttention` in its order, so that a seed gives the same weights.
+
+        Args:
+            bias: Whether the projections have biases.
+            add_bias_kv: Whether a learned key and value are appended to each sequence.
+            factory: Keywords of the parameters, device and dtype.
+        """
         size = self.embed_dim
         is_one = self.kdim == self.vdim == size
         shapes = {
@@ -323,16 +329,19 @@ class FractionalAttention(nn.Module):
 
     @property
     def _widths(self) -> tuple[int, int, int]:
-        """Features of queries, keys and values."""
+        """Return how many features queries, keys and values have."""
         return self.embed_dim, self.kdim, self.vdim
 
     @property
     def _added(self) -> int:
-        """How many keys are added to those of each sequence."""
+        """Return how many keys are appended to those of each sequence: the learned one, zeros, both or none."""
         return int(self.bias_k is not None) + int(self.add_zero_attn)
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values of each head, [batch, heads, time, head_dim]."""
+        """Return queries, keys and values of each head, [batch, heads, time, head_dim].
+
+        Arguments are the layer's, [batch, time, features].
+        """
         weights: Sequence[Tensor | None] = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
         if self.in_proj_weight is not None:
             weights = self.in_proj_weight.chunk(3)
@@ -345,13 +354,16 @@ class FractionalAttention(nn.Module):
         return found[0], found[1], found[2]
 
     def _with_added(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Return keys and values with the learned ones and those of zeros."""
+        """Return keys and values, [batch, heads, time, head_dim], with the learned ones and zeros appended."""
         if not self._added:
             return k, v
         return self._extended(k, self.bias_k), self._extended(v, self.bias_v)
 
     def _extended(self, x: Tensor, learned: Tensor | None) -> Tensor:
-        """Return keys or values with the learned vector and the zero vector appended."""
+        """Return keys or values x, [batch, heads, time, head_dim], with a vector, zeros or both appended along time.
+
+        `learned` is the vector, [1, 1, embed_dim], or None.
+        """
         batch, heads, _, size = x.shape
         parts = [x]
         if learned is not None:
@@ -368,7 +380,7 @@ class FractionalAttention(nn.Module):
         device: torch.device | str | None,
         dtype: torch.dtype | None,
     ) -> None:
-        """Check alpha, and store the fixed orders or the module of the learned ones."""
+        """Check the constructor's alpha; store fixed orders as `_fixed`, or the module of learned ones as `order`."""
         self.learn_alpha = errors.claim(_OWNER, "learn_alpha", learn_alpha) or isinstance(alpha, Alpha)
         if isinstance(alpha, Alpha):
             attention_bounds(_OWNER, alpha.taken_by(_OWNER, bounds, (self.num_heads,) if alpha.shape else ()))
@@ -390,7 +402,19 @@ class FractionalAttention(nn.Module):
         is_causal: bool,
         needs_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return averages and weights over the keys and the bias and zero keys appended to them."""
+        """Return the averages of the values, [batch, heads, queries, head_dim], and the weights or None.
+
+        Keys that the layer appends are seen by every query.
+
+        Args:
+            q: Queries, [batch, heads, queries, head_dim].
+            k: Keys, [batch, heads, keys, head_dim].
+            v: Values, as k.
+            bias: Added to the logarithms of the weights, broadcasts to [batch, heads, queries, keys]; or None.
+            alpha: Orders, broadcasting to [heads, 1, 1]; None for alpha = 2.
+            is_causal: Whether a query sees no later keys.
+            needs_weights: Whether the weights are returned.
+        """
         more = self._added
         if more and is_causal:
             hidden = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).triu(1)
@@ -408,7 +432,7 @@ class FractionalAttention(nn.Module):
         return attended(attention, Inputs(q, k, v, bias, alpha, kept), self.site)
 
     def _present(self) -> Tensor | None:
-        """Return alpha as a tensor that broadcasts over heads, None where it is 2."""
+        """Return the present alpha, [] or [heads, 1, 1]; None where it is fixed at 2."""
         if self.learn_alpha:
             found = self.order()
             return found if found.ndim == 0 else found[:, None, None]
@@ -486,7 +510,15 @@ def merged_bias(
 
 
 def _additive(owner: str, name: str, mask: Tensor, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype) -> Tensor:
-    """Return a mask as numbers: where it is True, minus infinity."""
+    """Return a mask as numbers that are added to logarithms of weights: minus infinity where a bool mask is True.
+
+    Args:
+        owner: The layer, for messages.
+        name: The argument, for messages.
+        mask: Bool or floating.
+        shapes: Those that it may have.
+        dtype: Of the result.
+    """
     if not isinstance(mask, Tensor):
         raise TypeError(
             f"{owner}({name} of type {type(mask).__name__}): needs a torch tensor; pass torch.as_tensor({name})."

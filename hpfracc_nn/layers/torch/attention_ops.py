@@ -10,6 +10,10 @@ The kernel "dense" computes the weights of all queries at once: few calls, and m
 takes a block of queries at a time, whose weights stay in the cache, and leaves out keys that no query of a block may
 see, which halves a causal pass; its backward pass computes each block's weights once more and adds up the gradients of
 keys and values.
+
+A distance is that between a query and a lifted key, one with another coordinate added, which gives all keys that a
+query sees the same norm. `hidden` is a mask, True at keys that a query does not see, and broadcasts to [batch, heads,
+queries, keys].
 """
 
 from __future__ import annotations
@@ -21,8 +25,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from hpfracc_nn.fractional.torch.derivatives import apart
 from hpfracc_nn.fractional.torch.tracing import has_tangent, is_batched, is_traced
-from hpfracc_nn.fractional.torch.weights import apart
 from hpfracc_nn.layers.order import ATTENTION, NEGLIGIBLE
 from hpfracc_nn.selection import Cost, Kernel, Plan, Site, Work, Workload, carried_out, register
 
@@ -130,7 +134,15 @@ class _Attended(torch.autograd.Function):
 
 
 def _traced_gradients(attention: Attention, inputs: Inputs, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Return the gradients, themselves differentiable where gradients are on."""
+    """Return the gradients of the tensors q, k, v, bias and alpha, by autograd of the formula.
+
+    They are differentiable where gradients are on.
+
+    Args:
+        attention: The options of the call.
+        inputs: Its tensors.
+        grads: Gradients of the averages and of the weights, None where there is none.
+    """
     creates = torch.is_grad_enabled()
     with torch.enable_grad():
         leaves = [apart(tensor) for tensor in inputs[:5]]
@@ -201,9 +213,13 @@ class Attention:
         return weights @ inputs.v, weights if self.needs_weights else None
 
     def _logarithms(self, inputs: Inputs, q: Tensor, products: Tensor, hidden: Tensor | None) -> Tensor:
-        """Return the logarithms of the weights up to a constant per query.
+        """Return the logarithms of the weights up to a constant per query, [batch, heads, queries, keys].
 
-        Queries `q` and their products with the keys come divided by the bandwidth.
+        Args:
+            inputs: The tensors of the call.
+            q: Queries divided by the bandwidth.
+            products: Their inner products with the keys, [batch, heads, queries, keys].
+            hidden: Which keys a query does not see, or None.
         """
         if inputs.alpha is None:
             found = 2 * products
@@ -215,7 +231,10 @@ class Attention:
         return found if hidden is None else found.masked_fill(hidden, -torch.inf)
 
     def _distances(self, inputs: Inputs, q: Tensor, products: Tensor, hidden: Tensor | None) -> Tensor:
-        """Return the distances from queries to lifted keys, in square roots of the bandwidth."""
+        """Return the distances of queries and lifted keys divided by the square root of the bandwidth.
+
+        Arguments and shape are those of `_logarithms`.
+        """
         squares = inputs.k.square().sum(-1).unsqueeze(-2) * (1 / self.bandwidth)  # [batch, heads, 1, keys]
         radius = (squares if hidden is None else squares.masked_fill(hidden, 0.0)).amax(-1, keepdim=True)
         own = (q * inputs.q).sum(-1, keepdim=True)
@@ -224,7 +243,13 @@ class Attention:
         return squared.clamp_min(torch.finfo(squared.dtype).eps).sqrt()
 
     def _hidden(self, inputs: Inputs, products: Tensor, first: int) -> Tensor | None:
-        """Return which keys a query does not see, of a shape that broadcasts; None where it sees all."""
+        """Return which keys a query does not see, as the mask `hidden`; None where it sees all.
+
+        Args:
+            inputs: The tensors of the call, all keys and some of the queries.
+            products: A tensor whose shape is [..., queries, keys].
+            first: The position of the first of these queries in the sequence.
+        """
         later = None
         if self.is_causal:
             queries, keys = products.shape[-2:]
@@ -317,7 +342,14 @@ def pulled(
 
 
 def _where(inputs: Inputs, some: slice, queries: slice, keys: slice) -> Iterator[tuple[slice, ...]]:
-    """Yield the slices of q, k, v, bias and alpha that a part's gradients are added to."""
+    """Yield for each of q, k, v, bias and alpha the index at which the gradient of a part is added to the whole.
+
+    Args:
+        inputs: The tensors of the call.
+        some: The part's entries of the batch axis.
+        queries: Its queries.
+        keys: Its keys.
+    """
     every = slice(None)
     yield some, every, queries
     yield some, every, keys
@@ -345,7 +377,7 @@ def _adjoint_dense(
 
 
 def _pairs(workload: Workload) -> int:
-    """Return queries times keys of all heads."""
+    """Return queries times keys, summed over heads and batch; a workload has the number of keys as `exponentials`."""
     return workload.rows * workload.n * workload.exponentials
 
 
@@ -363,7 +395,7 @@ def _cost_dense(workload: Workload) -> Cost:
 
 
 def _saved(workload: Workload) -> float:
-    """Return the bytes saved for the backward pass: queries, keys and values."""
+    """Return the bytes that are saved for the backward pass: queries, keys and values."""
     return float(workload.bytes + 2 * workload.rows * workload.exponentials * workload.width * workload.itemsize)
 
 

@@ -1,4 +1,8 @@
-"""A bank of learned fractional differences, the ARFIMA filter; and features of roughness, the bank's log energies."""
+"""A bank of learned fractional differences, the ARFIMA filter; and features of roughness, the bank's log energies.
+
+A bank has `orders` differences of each channel, [channels * orders] in all, those of one channel side by side. It is
+computed in parts, groups of orders that lie between the same two whole numbers.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from torch.utils import _pytree
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
-from hpfracc_nn.fractional.streaming import HORIZON, Source, slice_shape
+from hpfracc_nn.fractional.streaming import HORIZON, StreamSource, slice_shape
 from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.fractional.torch.eager import check_dense, computed_in
 from hpfracc_nn.fractional.torch.operator import apply_at
@@ -205,7 +209,7 @@ class FractionalDifference(StateMetadata):
         return list(self.parts)  # type: ignore[arg-type]
 
     def _take(self, order: Alpha, bounds: tuple[float, float]) -> None:
-        """Set up a bank of one part from an `Alpha`."""
+        """Set up a bank whose orders are those of an `Alpha`: one part, with the bounds `bounds`."""
         self.bounds = bounds
         self._parts = [(np.arange(self.channels * self.orders), bounds)]
         self._definitions = [GrunwaldLetnikov(bounds[1], bounds=bounds)]
@@ -218,7 +222,7 @@ class FractionalDifference(StateMetadata):
         device: torch.device | str | None,
         dtype: torch.dtype | None,
     ) -> None:
-        """Set up the parts of a bank from first values and bounds."""
+        """Set up the parts of a bank from the orders' first values, the argument `init`, and their bounds."""
         owner = "FractionalDifference"
         low, high = self.bounds = GrunwaldLetnikov(middle(owner, bounds), bounds=bounds).interval
         check_no_module(owner, "init", init)
@@ -238,14 +242,14 @@ class FractionalDifference(StateMetadata):
         ]
 
     def _split(self, x: Tensor, where: int) -> list[Tensor]:
-        """Return the input of each part of the bank: x repeated to one channel per order."""
+        """Return the input of each part of the bank: x with a channel for each of its orders, on the axis `where`."""
         if len(self._parts) == 1:
             return [x if self.orders == 1 else x.repeat_interleave(self.orders, dim=where)]
         sources = (torch.as_tensor(index // self.orders, device=x.device) for index, _ in self._parts)
         return [x.index_select(where, source) for source in sources]
 
     def _joined(self, parts: list[Tensor], where: int) -> Tensor:
-        """Return the parts' outputs joined along the channels, in the sequence of the orders."""
+        """Return the outputs of all parts joined along the channels, the axis `where`, in the order of the bank."""
         if len(parts) == 1:
             return parts[0]
         order = torch.as_tensor(self._inverse, device=parts[0].device)
@@ -256,12 +260,12 @@ class FractionalDifference(StateMetadata):
         return apply_at("FractionalDifference", x, self._definitions[number], self.dt, axis, self.site, alpha)
 
     def _definition(self, number: int) -> GrunwaldLetnikov:
-        """Return the definition of one part, with its present orders."""
+        """Return the operator of part `number`, with its present orders."""
         definition = self._definitions[number]
         return replace(definition, alpha=self.parts[number]()) if self.learn_alpha else definition
 
-    def _source(self, number: int) -> Source:
-        return Source(type(self).__name__, self._definitions[number], self.learn_alpha, self.dt)
+    def _source(self, number: int) -> StreamSource:
+        return StreamSource(type(self).__name__, self._definitions[number], self.learn_alpha, self.dt)
 
 
 _OWNER = "RoughnessFeatures"
@@ -423,7 +427,15 @@ class RoughnessFeatures(nn.Module):
 def _orders(
     alpha: Any, bounds: Any, channels: int, orders: int, learn_alpha: bool
 ) -> tuple[float | Sequence[float] | Alpha | None, tuple[float, float] | None]:
-    """Return (init, bounds) for `FractionalDifference`; an `Alpha` has its own bounds."""
+    """Return the arguments `init` and `bounds` of the bank that features are computed from, or raise.
+
+    Args:
+        alpha: The layer's orders, as the user passed them; an `Alpha` stays as it is, with bounds of its own.
+        bounds: Those that the user passed, or None.
+        channels: Of the input.
+        orders: How many each channel has.
+        learn_alpha: Whether they are learned.
+    """
     if isinstance(alpha, Alpha):
         return alpha, bounds
     check_no_module(_OWNER, "alpha", alpha)
@@ -431,7 +443,7 @@ def _orders(
 
 
 def _wide(owner: str, x: Tensor) -> torch.dtype:
-    """Return the dtype that energies of `x` are computed in, or raise."""
+    """Return the dtype that the energies of x are computed in, or raise; `owner` is the layer, for messages."""
     check_dense(owner, "x", x)
     return computed_in(owner, x)
 

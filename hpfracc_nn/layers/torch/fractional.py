@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
-from hpfracc_nn.fractional.streaming import HORIZON, Source, slice_shape
+from hpfracc_nn.fractional.streaming import HORIZON, StreamSource, slice_shape
 from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.operator import apply_at
@@ -24,7 +24,25 @@ from hpfracc_nn.layers.shapes import beside_channels, channel_axis, check_channe
 from hpfracc_nn.selection import BackendManager, given_manager
 
 
-class FractionalLayer(nn.Module):
+class Ordered(nn.Module):
+    """A layer with one definition, whose order is that of the definition or, where it is learned, the part `order`."""
+
+    # Attributes are typed where they are assigned: torch.jit.script reads the annotations of a class.
+
+    @property
+    def alpha(self) -> float | tuple[float, ...] | Tensor:
+        """The order in real units: a float64 tensor where it is learned, the mean where it is random."""
+        return self.order.mean if self.learn_alpha else self.definition.alpha
+
+    def hold(self, definition: Any, order: Alpha | None) -> None:
+        """Store the definition, and the order where it is learned."""
+        self.definition: Any = definition
+        self.learn_alpha: bool = order is not None
+        if order is not None:
+            self.order: Alpha = order
+
+
+class FractionalLayer(Ordered):
     """A fractional derivative or integral along `dim`; the shape stays as it is.
 
     It has no weights but its order: alpha = 1 is the scheme's ordinary difference quotient, alpha = 0 the identity
@@ -85,7 +103,7 @@ class FractionalLayer(nn.Module):
         self.dt = errors.positive_step("FractionalLayer", dt)
         self.dim = errors.index("FractionalLayer", "dim", dim)
         self.channels = None if channels is None else errors.count("FractionalLayer", "channels", channels)
-        self.definition, order = started(
+        found = started(
             "FractionalLayer",
             definition_of("FractionalLayer", definition, scheme),
             alpha,
@@ -95,15 +113,8 @@ class FractionalLayer(nn.Module):
             device=device,
             dtype=dtype,
         )
-        self.learn_alpha = order is not None
-        if order is not None:
-            self.order = order
+        self.hold(*found)
         self.site = given_manager("FractionalLayer", manager).site("toeplitz", "torch")
-
-    @property
-    def alpha(self) -> float | tuple[float, ...] | Tensor:
-        """The order in real units: a float64 tensor where it is learned, the mean where it is random."""
-        return self.order.mean if self.learn_alpha else self.definition.alpha
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the operator applied to x; same shape, dtype and device."""
@@ -178,11 +189,16 @@ class FractionalLayer(nn.Module):
         """
         return streaming.step("FractionalLayer.step", x, state, self._source())
 
-    def _source(self) -> Source:
-        return Source(type(self).__name__, self.definition, self.learn_alpha, self.dt)
+    def _source(self) -> StreamSource:
+        return StreamSource(type(self).__name__, self.definition, self.learn_alpha, self.dt)
 
     def _present(self, ndim: int, axis: int) -> Definition:
-        """Return the definition with the present alpha, shaped to broadcast with x."""
+        """Return the operator with its present alpha as a tensor that broadcasts with the input.
+
+        Args:
+            ndim: Axes of the input.
+            axis: Its time axis.
+        """
         definition = self.definition
         if self.learn_alpha:
             return replace(definition, alpha=self._aligned(self.order(), ndim, axis))
@@ -196,7 +212,10 @@ class FractionalLayer(nn.Module):
         return f"{alpha}, {options_text(self.definition)}{channels}, dt={self.dt:g}, dim={self.dim}"
 
     def _order_shape(self, given: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of the order for an alpha of shape `given`, which sets `channels` where it is not scalar."""
+        """Return the shape of the orders, () or (channels,), for an alpha of the shape `given`.
+
+        Sets `channels` to their number where alpha is not scalar.
+        """
         self.channels = counted_channels("FractionalLayer", given, self.channels)
         return () if self.channels is None else (self.channels,)
 
@@ -257,11 +276,11 @@ class LayerState:
 
     @property
     def _parts(self) -> tuple[Any, ...]:
-        """The states and tensors, as the constructor takes them."""
+        """Return the states and tensors that this one consists of, in the order of the constructor's arguments."""
         raise NotImplementedError
 
     def _of(self, parts: Sequence[Any]) -> Self:
-        """Return a state of the same kind."""
+        """Return a state of the same class, of other parts."""
         return type(self)(*parts)
 
 
@@ -365,7 +384,18 @@ def with_weights_of(module: nn.Module, layer: L, alpha: Any) -> L:
 
 
 def _weight_of(owner: str, module: nn.Module, name: str) -> tuple[Tensor, bool]:
-    """Return a weight of torch's module as it is now, and whether it is frozen, or raise."""
+    """Return a parameter of one of torch's modules as it is now, and whether it is frozen.
+
+    A parametrised one, such as by weight norm, comes as computed.
+
+    Args:
+        owner: The class whose `from_torch` was called, for messages.
+        module: The module of torch.
+        name: The parameter's path in it, such as "linear.weight".
+
+    Raises:
+        ValueError: There is none, or a hook computes it before each call.
+    """
     call, (path, _, leaf) = f"{owner}.from_torch({type(module).__name__})", name.rpartition(".")
     part = dict(module.named_modules()).get(path)
     value = getattr(part, leaf, None)

@@ -31,6 +31,7 @@ from hpfracc_nn.layers.shapes import (
 from hpfracc_nn.layers.torch.fractional import (
     FractionalLayer,
     LayerState,
+    Ordered,
     arguments_of,
     check_images,
     place_of,
@@ -207,7 +208,10 @@ class FractionalLinear(Derived, nn.Linear):
 
 
 def _watch(layer: nn.Module, arguments: tuple[Any, ...]) -> None:
-    """Do nothing. In evaluation torch's encoder layer multiplies by `linear1.weight` itself, unless it has a hook."""
+    """Do nothing, as a forward pre-hook, which keeps torch's encoder layer from a shortcut past this layer.
+
+    In evaluation it multiplies by `linear1.weight` itself, unless that layer has a hook.
+    """
 
 
 class FractionalConv1d(Derived, nn.Conv1d):
@@ -403,11 +407,11 @@ class FractionalConv1d(Derived, nn.Conv1d):
 
     @property
     def _reach(self) -> int:
-        """The convolution's receptive field minus one, in samples."""
+        """Return how many earlier samples an output depends on: the receptive field minus one."""
         return self.dilation[0] * (self.kernel_size[0] - 1)
 
 
-class FractionalConv2d(nn.Conv2d):
+class FractionalConv2d(Ordered, nn.Conv2d):
     """`torch.nn.Conv2d` on fractional derivatives of each channel along one axis of the images, or along both.
 
     y = conv2d(D_1^alpha_1 D_2^alpha_2 x, weight, bias), D_j the derivative along axis j of `dims`; they commute.
@@ -490,7 +494,7 @@ class FractionalConv2d(nn.Conv2d):
         super().__init__(*sizes, errors.claim(owner, "bias", bias), padding_mode, device, dtype)  # type: ignore[call-arg]
         self.dims = image_axes(owner, dims, (-2, -1))
         self.dt = tuple(errors.positive_step(owner, step) for step in for_each_axis(owner, "dt", dt, self.dims))
-        self.definition, order = started(
+        found = started(
             owner,
             definition_of(owner, definition, scheme),
             alpha,
@@ -500,12 +504,10 @@ class FractionalConv2d(nn.Conv2d):
             device=device,
             dtype=dtype,
         )
-        self.learn_alpha = order is not None
-        if order is None:
+        self.hold(*found)
+        if not self.learn_alpha:
             fixed = for_each_axis(owner, "alpha", self.definition.alpha, self.dims)
             self._fixed = [replace(self.definition, alpha=each) for each in fixed]
-        else:
-            self.order = order
         self.site = given_manager(owner, manager).site("toeplitz", "torch")
 
     @classmethod
@@ -530,11 +532,6 @@ class FractionalConv2d(nn.Conv2d):
         own = {**place_of(cls, module, nn.Conv2d), **arguments_of(module), **options}
         return with_weights_of(module, cls(**own), options.get("alpha"))
 
-    @property
-    def alpha(self) -> float | tuple[float, ...] | Tensor:
-        """The order in real units, or one for each axis; a float64 tensor where it is learned, random ones' mean."""
-        return self.order.mean if self.learn_alpha else self.definition.alpha
-
     def forward(self, input: Tensor) -> Tensor:
         """Return the convolution of the derivatives of `input`; same dtype and device."""
         check_images("FractionalConv2d", input, self.in_channels, 2)
@@ -548,7 +545,7 @@ class FractionalConv2d(nn.Conv2d):
         return f"{super().extra_repr()}, {alpha}, {options_text(self.definition)}, dims={self.dims}, dt={self.dt}"
 
     def _operators(self) -> tuple[Sequence[Definition], Sequence[Tensor | None]]:
-        """Return the definition of each axis, and the present alpha of each where it is learned, else None."""
+        """Return, for each axis of `dims`, the operator, and its present alpha where that is learned, else None."""
         count = len(self.dims)
         if self.learn_alpha:
             return [self.definition] * count, self.order().expand(count).unbind()

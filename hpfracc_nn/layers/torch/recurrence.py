@@ -5,6 +5,10 @@ remembered; the loop back is the transpose, with the memory run backwards in tim
 looks at, a backward pass that is differentiated again and batched gradients take the same formula in plain torch, which
 adds up the past by all of its exact weights.
 
+A series has the steps 1 to n, which are rows 0 to n - 1 of tensors [n, batch, ...]. At each step a cell has a value of
+every unit, which is remembered, [n, batch, units] in all (c of an LSTM), and an output, [n, batch, outputs]; its memory
+is the sum of the past values by the weights of their lags. Step 0 is the start.
+
 The input's part of the gates is computed for all steps before. In both loops a step is a few operations that write into
 rows of buffers; what does not depend on the step before is computed for a block of steps at once. The past is added up
 by a solver's history (`solvers/torch/memory.py`): the same operation, the same kernels, forward and backward.
@@ -12,8 +16,8 @@ by a solver's history (`solvers/torch/memory.py`): the same operation, the same 
 Inside torch.compile and torch.export a recurrence is one custom operation, whatever the number of steps: a compiler
 that followed the loop would unroll it, which takes minutes at some hundred steps. It sees the shapes and the operation
 of the backward pass instead; both ask the manager when they run. They take tensors, numbers and names only, so that an
-exported graph holds no address. Where an exported graph runs, the operation is the plain call; where a transform or
-forward mode looks at a graph, it is the plain formula.
+exported graph holds no address: the fields of `Inputs`, then those of `Names`. Where an exported graph runs, the
+operation is the plain call; where a transform or forward mode looks at a graph, it is the plain formula.
 """
 
 from __future__ import annotations
@@ -28,7 +32,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
-from hpfracc_nn.fractional.schemes.exponentials import Nodes
+from hpfracc_nn.fractional.exponentials import Nodes
+from hpfracc_nn.fractional.torch.derivatives import apart, derivatives
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.fractional.torch.tracing import (
     PLAIN,
@@ -39,7 +44,6 @@ from hpfracc_nn.fractional.torch.tracing import (
     plainly,
     uncompiled,
 )
-from hpfracc_nn.fractional.torch.weights import apart, slopes
 from hpfracc_nn.layers.order import memory_nodes
 from hpfracc_nn.selection import Plan, Site, Workload, default_manager, is_process_wide
 from hpfracc_nn.selection.workload import Direction
@@ -106,12 +110,26 @@ class Recurrence:
 
 
 def _remembered(sums: Sums, record: Record) -> Tensor:
-    """Return the values of steps 1 to n, detached: autograd must not see a view of another output."""
+    """Return the values of all steps, [n, batch, units], without their graph.
+
+    They are a view of the memory that is an output too, which autograd must not see.
+
+    Args:
+        sums: The past of the series, which has its layout.
+        record: What the loop has kept.
+    """
     return sums.layout.as_state(record.values)[1:, 0].detach()
 
 
 def _far(weights: Tensor, values: list[Tensor], like: Tensor, rows: int) -> Tensor:
-    """Return the sums over `values`, the latest steps, for each of the next steps: [rows, batch, units]."""
+    """Return what past values add to the memories of the next steps, [rows, batch, units].
+
+    Args:
+        weights: By lag, [n + 1] or [units, n + 1].
+        values: The latest ones, the newest last, [batch, units] each.
+        like: A tensor of that shape and dtype.
+        rows: How many steps come next.
+    """
     if not values:
         return like.new_zeros(rows, *like.shape)
     past, count = torch.stack(values), len(values)
@@ -184,7 +202,16 @@ def gradients_by_loop(
 def _by_formula(
     recurrence: Recurrence, inputs: Inputs, grads: tuple[Tensor | None, ...], needs: tuple[bool, ...]
 ) -> list[Tensor | None]:
-    """Return the gradients by autograd of the formula, differentiable where gradients are on."""
+    """Return the gradients of the inputs by autograd of the plain formula, None where none is needed.
+
+    They are differentiable where gradients are on.
+
+    Args:
+        recurrence: The cell and its memory.
+        inputs: Its tensors.
+        grads: Gradients of the outputs and of the values, or None.
+        needs: Which inputs need one.
+    """
     creates = torch.is_grad_enabled()
     with torch.enable_grad():
         inputs = Inputs(*map(apart, inputs))  # type: ignore[arg-type]
@@ -457,14 +484,17 @@ def _rows(like: Tensor, count: int, width: int) -> Tensor:
 
 
 def _blocks(past: Memory, n: int) -> Iterator[range]:
-    """Yield the rows 0 to n - 1 of steps 1 to n, block by block of the past."""
+    """Yield the rows of a forward loop, 0 to n - 1, block by block; each begins the next block of the past."""
     for first in range(0, n + 1, past.block):
         end = past.begin(first)
         yield range(max(first, 1) - 1, end - 1)
 
 
 def _back(past: Memory, n: int) -> Iterator[tuple[int, int]]:
-    """Yield (first, last) of each block of rows of a backward past, the last rows first."""
+    """Yield the rows of a backward loop as pairs (first, last), the latest rows first; `last` is not included.
+
+    Each begins the next block of `past`, a history that runs backwards in time over n steps.
+    """
     for first in range(0, n + 1, past.block):
         end = past.begin(first)
         if first < n:
@@ -472,7 +502,13 @@ def _back(past: Memory, n: int) -> Iterator[tuple[int, int]]:
 
 
 def _of_weight(pulled: Tensor, h: Tensor, out: Tensor) -> Tensor:
-    """Return the gradient of `weight_hh`, which multiplies the output of the step before."""
+    """Return the gradient of `weight_hh`, which multiplies the output of the step before.
+
+    Args:
+        pulled: Gradients of the gates before their nonlinearity, [n, batch, gates * units].
+        h: The output at the start, [batch, outputs].
+        out: The outputs of the steps, [n, batch, outputs].
+    """
     found = pulled[0].t() @ h
     if pulled.shape[0] > 1:
         found = found.addmm_(pulled[1:].flatten(0, 1).t(), out[:-1].flatten(0, 1))
@@ -535,7 +571,16 @@ def _fixed(
     n: int,
     window: int | None,
 ) -> Weights:
-    """Return the weights of a fixed order for series of n steps, cached by value."""
+    """Return the weights of a fixed order, from a cache.
+
+    Args:
+        alpha: One order, or one for each unit.
+        shape: Of a value, [batch, units].
+        dtype: Of the values.
+        device: Theirs.
+        n: Steps of the series.
+        window: How many lags are remembered; None: all.
+    """
     like = torch.empty(0, dtype=dtype, device=device)
     orders = torch.tensor(alpha, dtype=torch.float64, device=device).reshape(-1)
     return weights_of(GrunwaldLetnikov(alpha), orders, shape, like, n, window)
@@ -593,9 +638,9 @@ class Sums:
         return found
 
     def _slopes(self) -> Toeplitz:
-        """The derivatives of the weights in alpha, which the exponentials have too: they are linear."""
+        """Return the derivatives of the weights in alpha; those of the exponentials follow, being linear in them."""
         count, window = _count(self.n, self._nodes), self.recurrence.window
-        (found,) = slopes(lambda alpha: [lag_weights(alpha, count, window)], self._alpha)
+        (found,) = derivatives(lambda alpha: [lag_weights(alpha, count, window)], self._alpha)
         return _toeplitz(found, self._nodes, self._like, self.n, window)
 
     def _pick(self, needs_gradient: bool, direction: Direction) -> Plan:
@@ -622,7 +667,12 @@ class Sums:
 
 
 def _count(n: int, nodes: Nodes | None) -> int:
-    """Return how many lags have a weight that is computed, lag 0 included."""
+    """Return how many lags, lag 0 included, have their weights computed.
+
+    Args:
+        n: Steps of the series.
+        nodes: The exponentials that stand for old lags, and the lags that they are fitted to; None: there are none.
+    """
     return n + 1 if nodes is None else max(n, int(nodes.lags[-1])) + 1
 
 
@@ -699,13 +749,13 @@ uncompiled(_outside, "a graph cannot name a BackendManager of the caller's own; 
 
 
 def _run(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """Return the outputs and the values of all steps."""
+    """Run the operation without gradients: return the outputs and the values of all steps."""
     out, values, *_ = _run_loop(arguments, keeps=False)
     return out, values
 
 
 def _run_kept(*arguments: Any) -> Found:
-    """Return outputs, values, and three more tensors for the backward pass."""
+    """Run the operation with gradients: return outputs, values and three tensors for the backward pass, some empty."""
     return _run_loop(arguments, keeps=True)
 
 
@@ -728,7 +778,7 @@ def _fake(*arguments: Any) -> tuple[Tensor, Tensor]:
 
 
 def _fake_kept(*arguments: Any) -> Found:
-    """Return empty tensors of the shapes that `_run_kept` returns."""
+    """Return uninitialised tensors of the shapes and strides of what `_run_kept` returns, for a compiler."""
     inputs, names, _ = _read(arguments)
     x, cell = inputs.projected, CELLS[names.cell]
     n, batch, width = x.shape
@@ -739,7 +789,10 @@ def _fake_kept(*arguments: Any) -> Found:
 
 
 def _autograd(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """Dispatch autograd: the pair of operations in a compiler's graph, the formula under a transform."""
+    """Run the operation under autograd.
+
+    A compiler's graph gets the operations forward and backward; a transform, or forward mode, the plain formula.
+    """
     inputs, names, traced = _read(arguments)
     tensors = [each for each in inputs if each is not None]
     moves, watched = has_tangent(*tensors), is_watched(inputs.projected)
@@ -779,7 +832,11 @@ class _Opaque(torch.autograd.Function):
 
 
 def _run_backward(*arguments: Any) -> list[Tensor]:
-    """Return the gradients in all inputs that are tensors; zeros for alpha where none is wanted."""
+    """Run the operation of the backward pass: return a gradient for every input that is a tensor, if only zeros.
+
+    `arguments` are those of the forward operation, the tensors that it kept, the gradients of outputs and values, and
+    whether alpha needs one.
+    """
     inputs, names, record, out, values, learns = _read_backward(arguments)
     if not inputs.projected.numel():
         return [torch.zeros_like(each, memory_format=_ROWS) for each in inputs if each is not None]
@@ -802,7 +859,10 @@ def _fake_backward(*arguments: Any) -> list[Tensor]:
 
 
 def _autograd_backward(*arguments: Any) -> list[Tensor]:
-    """Take the plain formula where the gradients are themselves differentiated."""
+    """Run the backward operation under autograd, see `_run_backward`.
+
+    The plain formula is taken where the gradients are differentiated themselves.
+    """
     inputs, names, _, out, values, _ = _read_backward(arguments)
     tensors = [each for each in (*inputs, out, values) if each is not None]
     if (
@@ -816,7 +876,14 @@ def _autograd_backward(*arguments: Any) -> list[Tensor]:
 
 
 def _formula_backward(recurrence: Recurrence, inputs: Inputs, out: Tensor, values: Tensor) -> list[Tensor]:
-    """Return the gradients by `torch.func.vjp` of the formula, themselves differentiable."""
+    """Return a differentiable gradient for every input that is a tensor, by `torch.func.vjp` of the plain formula.
+
+    Args:
+        recurrence: The cell and its memory.
+        inputs: Its tensors.
+        out: The gradient of the outputs.
+        values: That of the values.
+    """
     is_there = [each is not None for each in inputs]
 
     def formula(*present: Tensor) -> tuple[Tensor, Tensor]:
@@ -856,7 +923,10 @@ def _one_by_one(operation: Any, count: int, in_dims: Sequence[Any], arguments: S
 
 
 def _read(arguments: Sequence[Any]) -> tuple[Inputs, Names, bool]:
-    """Parse the operation's arguments; the dispatcher leaves out those that have their default."""
+    """Return an operation's arguments as `Inputs`, `Names`, and whether a compiler's graph calls.
+
+    The dispatcher leaves out trailing arguments that have their default.
+    """
     last = _INPUTS + len(Names._fields)
     (traced,) = (*arguments[last:], False)[:1]
     return Inputs(*arguments[:_INPUTS]), _names(arguments[_INPUTS:last]), traced
@@ -868,14 +938,14 @@ def _read_backward(arguments: Sequence[Any]) -> tuple[Inputs, Names, list[Tensor
     return Inputs(*arguments[:_INPUTS]), _names(arguments[_INPUTS:last]), record, out, values, learns
 
 
-def _names(inputs: Sequence[Any]) -> Names:
-    """Parse the arguments that are no tensors; AOTInductor passes None for an empty list."""
-    known: list[Any] = [() if each is None else each for each in inputs]
+def _names(arguments: Sequence[Any]) -> Names:
+    """Return the arguments that are no tensors as `Names`; AOTInductor passes None for an empty list."""
+    known: list[Any] = [() if each is None else each for each in arguments]
     return Names(*known)
 
 
 def _recurrence(names: Names) -> Recurrence:
-    """Return the recurrence that the operation's arguments describe, of the process-wide manager."""
+    """Return the recurrence that the names stand for, planned by the process-wide manager."""
     within = None if names.window == _WHOLE else names.window
     site = default_manager().shared_site(operation(within), "torch", "compiled")
     return Recurrence(CELLS[names.cell], site, within, _definition(tuple(names.orders), tuple(names.bounds)))

@@ -1,4 +1,7 @@
-"""LSTM and GRU whose cells remember by a power law, with torch's parameters, layers, directions and packed series."""
+"""LSTM and GRU whose cells remember by a power law, with torch's parameters, layers, directions and packed series.
+
+As everywhere h is a cell's output and c the value of an LSTM that is remembered; a GRU has h alone, and remembers it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import copy
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,21 +19,22 @@ from torch.utils import _pytree
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
-from hpfracc_nn.fractional.streaming import HORIZON, Source, slice_shape
+from hpfracc_nn.fractional.streaming import HORIZON, StreamSource, slice_shape
 from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.fractional.torch.eager import check_dense, computed_in
 from hpfracc_nn.fractional.torch.parameters import Alpha, check_place
 from hpfracc_nn.fractional.torch.streaming import StreamState
 from hpfracc_nn.layers.order import averaging
-from hpfracc_nn.layers.torch.fractional import place_of, started, with_weights_of
+from hpfracc_nn.layers.torch.fractional import Ordered, place_of, started, with_weights_of
 from hpfracc_nn.layers.torch.recurrence import CELLS, Cell, Inputs, Recurrence, compiled, lag_weights, operation
 from hpfracc_nn.selection import BackendManager, given_manager
 
 Hidden = tuple[Tensor, Tensor]  # h and c, or h twice
+H = TypeVar("H", bound=Hidden | Tensor)  # the start that a layer takes
 _OF_WEIGHTS = ("input_size", "hidden_size", "num_layers", "bias", "bidirectional", "proj_size")  # what shapes them
 
 
-class Recurrent(nn.RNNBase):
+class Recurrent(Ordered, nn.RNNBase, Generic[H]):
     """Parameters, layers, directions and steps of `FractionalLSTM` and `FractionalGRU`.
 
     They are no subclasses of torch's LSTM and GRU, whose every instance the compiler leaves out of its graphs.
@@ -81,17 +85,9 @@ class Recurrent(nn.RNNBase):
             device=device,
             dtype=dtype,
         )
-        self.definition = averaging(owner, definition)
-        self.learn_alpha = order is not None
-        if order is not None:
-            self.order = order
+        self.hold(averaging(owner, definition), order)
         self.memory = None if memory is None else errors.count(owner, "memory", memory)
         self.site = given_manager(owner, manager).site(operation(self.memory), "torch", owner)
-
-    @property
-    def alpha(self) -> float | tuple[float, ...] | Tensor:
-        """The order in real units: a float64 tensor where it is learned, the mean where it is random."""
-        return self.order.mean if self.learn_alpha else self.definition.alpha
 
     def reset_parameters(self) -> None:
         """Draw the weights anew, as torch does; the order stays."""
@@ -100,7 +96,17 @@ class Recurrent(nn.RNNBase):
             nn.init.uniform_(getattr(self, name), -bound, bound)
 
     @classmethod
-    def _from_torch(cls, module: nn.RNNBase, options: dict[str, Any]) -> Self:
+    def from_torch(cls, module: nn.RNNBase, **options: Any) -> Self:
+        """Return the layer with the options, weights, device and dtype of torch's.
+
+        Args:
+            module: Torch's layer of the same name, `nn.LSTM` or `nn.GRU`; its weights are copied.
+            options: Keyword arguments of the layer; what is not given is torch's.
+
+        Raises:
+            TypeError: `module` is no such layer.
+            ValueError: An option is not what the weights are for, such as another `hidden_size`.
+        """
         place = place_of(cls, module, cls.ordinary)
         names = ["input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional"]
         if module.proj_size:
@@ -128,7 +134,7 @@ class Recurrent(nn.RNNBase):
             )
         return given
 
-    def _forward(self, x: Any, hx: Hidden | None) -> tuple[Any, Hidden]:
+    def _forward(self, x: Any, hx: H | None) -> tuple[Any, Hidden]:
         if torch.jit.is_tracing():
             raise RuntimeError(
                 f"{type(self).__name__}(input): torch.jit.trace cannot follow it; call it outside the traced part, or "
@@ -136,7 +142,7 @@ class Recurrent(nn.RNNBase):
             )
         series = opened(type(self).__name__, x, self.batch_first, self.input_size)
         self._check_dtype("input", series.x)
-        start = None if hx is None else self._start(series, hx)
+        start = None if hx is None else self._start(series, self._pair(hx))
         alpha = self._order_on(series.x.device)
         out, finals, directions = series.x, [], 2 if self.bidirectional else 1
         for layer in range(self.num_layers):
@@ -152,7 +158,15 @@ class Recurrent(nn.RNNBase):
     def _directed(
         self, series: Series, x: Tensor, number: int, start: Hidden | None, alpha: Tensor
     ) -> tuple[Tensor, Hidden]:
-        """Return the outputs of one layer in one direction for [n, batch, inputs], and its last h and c."""
+        """Return the outputs of one layer in one direction, [n, batch, outputs], and its last h and c.
+
+        Args:
+            series: Which steps each series of the batch has.
+            x: The layer's input, [n, batch, inputs].
+            number: Layer times directions plus direction, 0 forwards and 1 backwards.
+            start: h and c of all layers and directions, [layers * directions, batch, ...]; None: zeros.
+            alpha: The present orders.
+        """
         is_reversed = self.bidirectional and number % 2 == 1
         if is_reversed:
             x = series.reversed(x)
@@ -168,19 +182,33 @@ class Recurrent(nn.RNNBase):
         return (series.reversed(out) if is_reversed else out), final
 
     def _weights(self, number: int) -> dict[str, Tensor]:
-        """Return the parameters of one layer in one direction by torch's names without the numbers."""
+        """Return the parameters of one layer in one direction by torch's names without suffix, such as "weight_ih".
+
+        `number` is layer times directions plus direction.
+        """
         return {name.partition("_l")[0]: getattr(self, name) for name in self._all_weights[number]}
 
+    def _pair(self, hx: H) -> Hidden:
+        """Return the argument `hx` of a call as the cells take it: h, and the value that is remembered."""
+        raise NotImplementedError
+
     def _input_bias(self, weights: dict[str, Tensor]) -> Tensor | None:
-        """Return the bias that is added to the input's projection, or None."""
+        """Return the bias of the input's part of the gates, of a layer's `weights` by name, or None."""
         return weights.get("bias_ih")
 
     def _hidden_bias(self, weights: dict[str, Tensor]) -> Tensor | None:
-        """Return the bias that is added to the output's projection, or None."""
+        """Return the bias that stays with the recurrent part of the gates, of a layer's `weights` by name, or None."""
         return weights.get("bias_hh")
 
     def _inputs(self, projected: Tensor, weights: dict[str, Tensor], alpha: Tensor, start: Hidden | None) -> Inputs:
-        """Return the tensors of a recurrence in the dtype of the computation."""
+        """Return the tensors of a recurrence, in float32 where the input has half precision.
+
+        Args:
+            projected: The input's part of the gates, [n, batch, gates * units].
+            weights: The layer's parameters by name.
+            alpha: The present orders.
+            start: h and c, [batch, ...] each; None: zeros.
+        """
         dtype = torch.promote_types(projected.dtype, torch.float32)
         if start is None:
             shape = projected.shape[1:-1]
@@ -204,7 +232,12 @@ class Recurrent(nn.RNNBase):
         return torch.tensor(self.definition.alpha, dtype=torch.float64, device=device)
 
     def _start(self, series: Series, hx: Hidden) -> Hidden:
-        """Return h and c at the start, [layers * directions, batch, ...]."""
+        """Return the start (h, c), [layers * directions, batch, ...] each, or raise where its shapes are wrong.
+
+        Args:
+            series: The input, which says how large the batch is, and whether there is one.
+            hx: The argument of a call.
+        """
         count, owner = len(self._all_weights), type(self).__name__
         if not isinstance(hx, tuple | list) or len(hx) != 2:
             raise TypeError(f"{owner}(hx of type {type(hx).__name__}): needs a pair of tensors; pass (h, c).")
@@ -230,9 +263,36 @@ class Recurrent(nn.RNNBase):
                 f"convert with {name}.to({weight.dtype}), or the layer with layer.to({x.dtype})."
             )
 
-    def _initial_state(
-        self, owner: str, shape: Sequence[int], hx: Hidden | None, horizon: int, device: Any
+    def initial_state(
+        self,
+        shape: Sequence[int],
+        *,
+        hx: H | None = None,
+        horizon: int = HORIZON,
+        device: torch.device | str | None = None,
     ) -> RecurrentState:
+        """Return the state before the first sample, for `step`.
+
+        It holds the weights of the present alpha, traced where alpha is learned and gradients are on.
+
+        Args:
+            shape: Of x without its time axis: (batch, input_size) or (input_size,).
+            hx: The start, as in a call: (h, c) of an LSTM, h of a GRU; None is 0.
+            horizon: The longest series it will serve, where the whole past counts; a step costs in proportion to its
+                logarithm.
+            device: Where the samples will be; None is that of the weights.
+
+        Raises:
+            ValueError: The layer is bidirectional, or an argument is out of range.
+
+        Examples:
+            >>> layer = FractionalLSTM(3, 16)
+            >>> state = layer.initial_state((8, 3))
+            >>> y, state = layer.step(torch.randn(8, 3), state)
+            >>> y.shape
+            torch.Size([8, 16])
+        """
+        owner = f"{type(self).__name__}.initial_state"
         shape = slice_shape(owner, shape)
         if not 1 <= len(shape) <= 2 or shape[-1] != self.input_size:
             raise ValueError(
@@ -251,7 +311,8 @@ class Recurrent(nn.RNNBase):
         batch, width = shape[:-1], self.proj_size or self.hidden_size
         if hx is not None:
             series = Series(like.new_empty(1, *(batch or (1,)), self.input_size), is_batched=bool(batch))
-            start = tuple(each.to(dtype) if batch else each[:, 0].to(dtype) for each in self._start(series, hx))
+            pair = self._start(series, self._pair(hx))
+            start = tuple(each.to(dtype) if batch else each[:, 0].to(dtype) for each in pair)
         hs, memories, alpha = [], [], self._order_on(like.device)
         for layer in range(self.num_layers):
             memory = self._empty_memory(owner, alpha, (*batch, self.hidden_size), horizon, like.device)
@@ -270,7 +331,21 @@ class Recurrent(nn.RNNBase):
             owner, definition, shape, horizon=horizon + 1, device=device, source=self._source()
         )
 
-    def _step(self, owner: str, x: Any, state: Any) -> tuple[Tensor, RecurrentState]:
+    def step(self, x: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
+        """Return the outputs of the next step and the state after it; `state` itself stays as it is.
+
+        Fed one sample after another, the outputs are those of the whole series, to 1e-10 in float64. Time and memory
+        of a step do not grow with the number of steps. Without `torch.no_grad` the graph does.
+
+        Args:
+            x: One time slice, [batch, input_size] or [input_size].
+            state: From `initial_state` or the step before.
+
+        Raises:
+            ValueError: x has another shape or dtype, or the state has reached its horizon or is of another layer.
+            TypeError: x is no tensor, or `state` no state.
+        """
+        owner = f"{type(self).__name__}.step"
         if not isinstance(state, RecurrentState) or len(state.h) != self.num_layers:
             raise TypeError(
                 f"{owner}(state of type {type(state).__name__}): needs a state of {self.num_layers} layers; "
@@ -301,8 +376,8 @@ class Recurrent(nn.RNNBase):
             out = h.to(projected.dtype)
         return out, RecurrentState(state.step + 1, tuple(hs), tuple(memories))
 
-    def _source(self) -> Source:
-        return Source(type(self).__name__, self.definition, self.learn_alpha, 1.0)
+    def _source(self) -> StreamSource:
+        return StreamSource(type(self).__name__, self.definition, self.learn_alpha, 1.0)
 
 
 def _first_weight(module: nn.RNNBase) -> Tensor:
@@ -312,16 +387,16 @@ def _first_weight(module: nn.RNNBase) -> Tensor:
 
 
 def _is_cast(device: torch.device) -> bool:
-    """Return whether autocast is on; torch raises for the meta device, which has none."""
+    """Whether autocast is on for a device; torch raises for the meta device, which has none."""
     return device.type != "meta" and torch.is_autocast_enabled(device.type)
 
 
 def _exactly(device: torch.device) -> AbstractContextManager[Any]:
-    """Return a context without autocast."""
+    """Return a context in which autocast is off."""
     return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
 
 
-class FractionalLSTM(Recurrent):
+class FractionalLSTM(Recurrent[Hidden]):
     """`torch.nn.LSTM` whose forget gate looks at a power-law average of all past cell states, not at the last one.
 
         c_t = f_t * m_t + i_t * tanh(...),
@@ -382,72 +457,14 @@ class FractionalLSTM(Recurrent):
     cell: ClassVar[Cell] = CELLS["lstm"]
     ordinary: ClassVar[type[nn.RNNBase]] = nn.LSTM
 
-    @classmethod
-    def from_torch(cls, module: nn.LSTM, **options: Any) -> Self:
-        """Return the layer with the options, weights, device and dtype of torch's.
-
-        Args:
-            module: Torch's layer; its weights are copied.
-            options: Keyword arguments of the layer; what is not given is torch's.
-
-        Raises:
-            TypeError: `module` is no `torch.nn.LSTM`.
-            ValueError: An option is not what the weights are for, such as another `hidden_size`.
-        """
-        return cls._from_torch(module, options)
-
     def forward(
         self, input: Tensor | PackedSequence, hx: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor | PackedSequence, tuple[Tensor, Tensor]]:
         """Return the outputs of the last layer at all steps, and the last (h, c) of every layer and direction."""
         return self._forward(input, hx)
 
-    def initial_state(
-        self,
-        shape: Sequence[int],
-        *,
-        hx: tuple[Tensor, Tensor] | None = None,
-        horizon: int = HORIZON,
-        device: torch.device | str | None = None,
-    ) -> RecurrentState:
-        """Return the state before the first sample, for `step`.
-
-        It holds the weights of the present alpha, traced where alpha is learned and gradients are on.
-
-        Args:
-            shape: Of x without its time axis: (batch, input_size) or (input_size,).
-            hx: (h, c) at the start, as in a call; None is 0.
-            horizon: The longest series it will serve, where the whole past counts; a step costs in proportion to its
-                logarithm.
-            device: Where the samples will be; None is that of the weights.
-
-        Raises:
-            ValueError: The layer is bidirectional, or an argument is out of range.
-
-        Examples:
-            >>> layer = FractionalLSTM(3, 16)
-            >>> state = layer.initial_state((8, 3))
-            >>> y, state = layer.step(torch.randn(8, 3), state)
-            >>> y.shape
-            torch.Size([8, 16])
-        """
-        return self._initial_state("FractionalLSTM.initial_state", shape, hx, horizon, device)
-
-    def step(self, x: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
-        """Return the outputs of the next step and the state after it; `state` itself stays as it is.
-
-        Fed one sample after another, the outputs are those of the whole series, to 1e-10 in float64. Time and memory
-        of a step do not grow with the number of steps. Without `torch.no_grad` the graph does.
-
-        Args:
-            x: One time slice, [batch, input_size] or [input_size].
-            state: From `initial_state` or the step before.
-
-        Raises:
-            ValueError: x has another shape or dtype, or the state has reached its horizon or is of another layer.
-            TypeError: x is no tensor, or `state` no state.
-        """
-        return self._step("FractionalLSTM.step", x, state)
+    def _pair(self, hx: Hidden) -> Hidden:
+        return hx
 
     def _input_bias(self, weights: dict[str, Tensor]) -> Tensor | None:
         return weights["bias_ih"] + weights["bias_hh"] if self.bias else None
@@ -456,7 +473,7 @@ class FractionalLSTM(Recurrent):
         return None
 
 
-class FractionalGRU(Recurrent):
+class FractionalGRU(Recurrent[Tensor]):
     """`torch.nn.GRU` whose update gate mixes in a power-law average of all past outputs, not the last one.
 
         h_t = (1 - z_t) * n_t + z_t * m_t,
@@ -535,64 +552,15 @@ class FractionalGRU(Recurrent):
             dtype=dtype,
         )
 
-    @classmethod
-    def from_torch(cls, module: nn.GRU, **options: Any) -> Self:
-        """Return the layer with the options, weights, device and dtype of torch's.
-
-        Args:
-            module: Torch's layer; its weights are copied.
-            options: Keyword arguments of the layer; what is not given is torch's.
-
-        Raises:
-            TypeError: `module` is no `torch.nn.GRU`.
-            ValueError: An option is not what the weights are for, such as another `hidden_size`.
-        """
-        return cls._from_torch(module, options)
-
     def forward(
         self, input: Tensor | PackedSequence, hx: Tensor | None = None
     ) -> tuple[Tensor | PackedSequence, Tensor]:
         """Return the outputs of the last layer at all steps, and the last h of every layer and direction."""
-        out, (h, _) = self._forward(input, _twice(hx))
+        out, (h, _) = self._forward(input, hx)
         return out, h
 
-    def initial_state(
-        self,
-        shape: Sequence[int],
-        *,
-        hx: Tensor | None = None,
-        horizon: int = HORIZON,
-        device: torch.device | str | None = None,
-    ) -> RecurrentState:
-        """Return the state before the first sample, for `step`; see `FractionalLSTM.initial_state`.
-
-        Args:
-            shape: Of x without its time axis: (batch, input_size) or (input_size,).
-            hx: h at the start, as in a call; None is 0.
-            horizon: The longest series it will serve, where the whole past counts.
-            device: Where the samples will be; None is that of the weights.
-
-        Raises:
-            ValueError: The layer is bidirectional, or an argument is out of range.
-        """
-        return self._initial_state("FractionalGRU.initial_state", shape, _twice(hx), horizon, device)
-
-    def step(self, x: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
-        """Return the outputs of the next step and the state after it; see `FractionalLSTM.step`.
-
-        Args:
-            x: One time slice, [batch, input_size] or [input_size].
-            state: From `initial_state` or the step before.
-
-        Raises:
-            ValueError: x has another shape or dtype, or the state has reached its horizon or is of another layer.
-            TypeError: x is no tensor, or `state` no state.
-        """
-        return self._step("FractionalGRU.step", x, state)
-
-
-def _twice(h: Tensor | None) -> Hidden | None:
-    return None if h is None else (h, h)
+    def _pair(self, hx: Tensor) -> Hidden:
+        return hx, hx
 
 
 class Series(NamedTuple):
@@ -685,10 +653,12 @@ class Recent:
 
     weights: Tensor
     values: Tensor
-    source: Source
+    source: StreamSource
 
     @classmethod
-    def empty(cls, alpha: Tensor, window: int, shape: tuple[int, ...], device: torch.device, source: Source) -> Recent:
+    def empty(
+        cls, alpha: Tensor, window: int, shape: tuple[int, ...], device: torch.device, source: StreamSource
+    ) -> Recent:
         """Return the memory of nothing; alpha is [] or broadcasts to `shape`."""
         weights = lag_weights(alpha, window + 1)[..., 1:].movedim(-1, 0).to(device)
         weights = weights.reshape(window, *(1,) * (len(shape) - weights.ndim + 1), *weights.shape[1:])
@@ -771,7 +741,7 @@ class RecurrentState:
 
 
 def check_state(
-    owner: str, state: RecurrentState, outputs: int, units: int, window: int | None, source: Source
+    owner: str, state: RecurrentState, outputs: int, units: int, window: int | None, source: StreamSource
 ) -> None:
     """Raise unless a state is one of the layer's own, and serves another step.
 
@@ -805,7 +775,7 @@ def check_state(
             )
 
 
-def recalled(owner: str, memory: StreamState | Recent, dtype: torch.dtype, source: Source) -> Tensor:
+def recalled(owner: str, memory: StreamState | Recent, dtype: torch.dtype, source: StreamSource) -> Tensor:
     """Return m of the next step, in the dtype of the cell."""
     if isinstance(memory, Recent):
         return (memory.weights * memory.values).sum(0).to(dtype)
@@ -814,7 +784,7 @@ def recalled(owner: str, memory: StreamState | Recent, dtype: torch.dtype, sourc
     return -streaming.step(owner, nothing, memory, source)[0].to(dtype)
 
 
-def remembered(owner: str, value: Tensor, memory: StreamState | Recent, source: Source) -> StreamState | Recent:
+def remembered(owner: str, value: Tensor, memory: StreamState | Recent, source: StreamSource) -> StreamState | Recent:
     """Return the memory after one more value."""
     if isinstance(memory, Recent):
         return replace(memory, values=torch.cat([value[None].to(memory.values.dtype), memory.values[:-1]]))
@@ -830,7 +800,7 @@ def _unflatten(parts: Any, step: int) -> RecurrentState:
     return RecurrentState(step, tuple(h), tuple(memory))
 
 
-def _unflatten_recent(parts: Any, source: Source) -> Recent:
+def _unflatten_recent(parts: Any, source: StreamSource) -> Recent:
     weights, values = parts
     return Recent(weights, values, source)
 

@@ -256,7 +256,10 @@ class FSDEBlock(nn.Module):
         return self._solved(x, generator)
 
     def _unsolved(self, x: Tensor) -> Tensor:
-        """Check the shapes of drift and diffusion, and return a tensor of the result's shape."""
+        """Return a tensor of the result's shape and dtype in place of a solution, or raise.
+
+        Drift and diffusion are called once with x, [..., state], and raise where what they return has a wrong shape.
+        """
         owner, t, equation = type(self).__name__, x.new_zeros(()), self.equation
         drift, diffusion = equation.drift(t, x), equation.diffusion(t, x)
         check_like(owner, "drift", drift, x.shape, x.dtype)
@@ -442,7 +445,13 @@ class FractionalGraphConv(CaputoEquation):
     def _flow(
         self, start: Tensor, edge_index: Tensor, edge_weight: Tensor | None
     ) -> Callable[[Tensor, Tensor], Tensor]:
-        """Return the right-hand side F(t, x) on this graph."""
+        """Return the right-hand side F(t, x) on a graph, with x [nodes, features].
+
+        Args:
+            start: Features at time 0, which attention is computed from.
+            edge_index: [2, edges].
+            edge_weight: [edges], or None.
+        """
         if isinstance(self.func, GraphAttention | MeanDiffusion):
             flow: Diffusion = self.func(start, edge_index, edge_weight)
             return flow
@@ -455,7 +464,7 @@ class FractionalGraphConv(CaputoEquation):
 
 
 def _messages(func: nn.Module, graph: tuple[Tensor, ...], t: Tensor, x: Tensor) -> Any:
-    """Return the user's function of x and the graph."""
+    """Return the user's `func` of the features x and the graph; as a right-hand side it is called with t too."""
     return func(x, *graph)
 
 
@@ -502,7 +511,12 @@ def _check_weight(owner: str, edge_weight: Any, count: int) -> None:
 
 
 def _taken_apart(owner: str, data: Any) -> tuple[Any, Any, Any]:
-    """Return the parts of an object like PyTorch Geometric's `Data`."""
+    """Return x, edge_index and edge_weight or None of an object like PyTorch Geometric's `Data`, or raise.
+
+    Args:
+        owner: The layer, for messages.
+        data: The object.
+    """
     if not hasattr(data, "x") or not hasattr(data, "edge_index"):
         raise TypeError(
             f"{owner}(x of type {type(data).__name__}): needs a tensor and edge_index, or an object that has x and "

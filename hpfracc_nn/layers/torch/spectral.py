@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional import multipliers
@@ -24,10 +24,11 @@ from hpfracc_nn.layers.multipliers import (
     multiplier_of,
     options_text,
 )
+from hpfracc_nn.layers.torch.fractional import Ordered
 from hpfracc_nn.selection import BackendManager, given_manager
 
 
-class SpectralFractional(nn.Module):
+class SpectralFractional(Ordered):
     """A fractional derivative of a PERIODIC field on one to three axes; the shape stays as it is.
 
     With F the discrete Fourier transform over the axes `dim` and omega the vector of angular frequencies,
@@ -95,18 +96,10 @@ class SpectralFractional(nn.Module):
         self._is_told = dim is not None
         self.channels = None if channels is None else errors.count(OWNER, "channels", channels)
         order = self._order(alpha, start, bounds, learn_alpha, device, dtype)
-        self.learn_alpha = order is not None
-        if order is not None:
-            for end in order.bounds:
-                start.check(end)
-            self.order = order
-        self.definition = start
+        for end in () if order is None else order.bounds:
+            start.check(end)
+        self.hold(start, order)
         given_manager(OWNER, manager)
-
-    @property
-    def alpha(self) -> float | tuple[float, ...] | Tensor:
-        """The order in real units: a float64 tensor where it is learned, the mean where it is random."""
-        return self.order.mean if self.learn_alpha else self.definition.alpha
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the operator applied to x; same shape, dtype and device."""
@@ -133,7 +126,16 @@ class SpectralFractional(nn.Module):
         device: torch.device | str | None,
         dtype: torch.dtype | None,
     ) -> Alpha | None:
-        """Return the order that is learned, if there is one."""
+        """Return the module of the learned orders, None where they are fixed, and set `channels`.
+
+        Args:
+            alpha: The constructor's argument.
+            start: The operator with the first values of alpha.
+            bounds: Of alpha, or None for the default.
+            learn_alpha: Whether alpha is learned.
+            device: Of the parameter.
+            dtype: Of the parameter.
+        """
         if isinstance(alpha, Alpha):
             if self.channels is None and len(alpha.shape) == 1:
                 (self.channels,) = alpha.shape

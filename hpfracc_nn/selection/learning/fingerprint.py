@@ -81,7 +81,7 @@ def cores() -> int | None:
 
 
 def _first_processor() -> dict[str, str]:
-    """The first block of /proc/cpuinfo, and no more: the file is written as it is read, core by core."""
+    """Return the fields of the first processor in /proc/cpuinfo, which the system writes core by core as it is read."""
     found: dict[str, str] = {}
     try:
         with CPUINFO.open(encoding="utf-8", errors="replace") as lines:
@@ -96,7 +96,7 @@ def _first_processor() -> dict[str, str]:
 
 
 def _caches() -> dict[str, str]:
-    """The sizes of L2 and L3 of the first core, {} where the system does not say."""
+    """Return the sizes of the first core's caches, such as `{'L2': '1024K', 'L3': '32768K'}`; {} where unknown."""
     sizes = {}
     for index in sorted(CACHES.glob("cpu0/cache/index*")):
         level = _first_line(index / "level")
@@ -139,7 +139,7 @@ def _versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def _version(distribution: metadata.Distribution) -> str:
-    """Its version without parsing all of its metadata, which takes up to 3 ms where a whole licence stands in it."""
+    """Return a package's version without parsing all of its metadata, which takes up to 3 ms if it holds a licence."""
     for line in (distribution.read_text("METADATA") or "").splitlines():
         name, _, value = line.partition(":")
         if name == "Version":

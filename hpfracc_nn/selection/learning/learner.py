@@ -1,6 +1,8 @@
 """What a manager learns from live calls, and shares with other processes: the policy in contact with clock and disk.
 
 Callers hold the manager's lock.
+
+A key stands for the workloads that share their times, a place for a framework, device and dtype (`workload.py`).
 """
 
 import logging
@@ -90,7 +92,11 @@ def timings_of(state: State, samples: Mapping[tuple[str, str], int], now: float,
 
 
 def _whole(entry: Sequence[float | None]) -> tuple[float | None, float | None]:
-    """Return seconds and estimate as a file can hold them; an estimate may be as wrong as its kernel's cost."""
+    """Return seconds and estimate for the wisdom file, None in place of one that is missing or too large to store.
+
+    Args:
+        entry: Measured seconds, the kernel's own estimate of them, and what else the policy keeps.
+    """
     seconds, estimate = (number if number is not None and number < LONGEST else None for number in entry[:2])
     return seconds, estimate
 
@@ -304,14 +310,6 @@ class Learner:
                 self._new.clear()
         return self.outbox
 
-    def save(self, seconds: float) -> bool:
-        """Merge what is new into the file, and return whether it is there; it is kept where it cannot be written.
-
-        Args:
-            seconds: How long to wait for another process that writes.
-        """
-        return self.packed().deliver(seconds)
-
     def after_fork(self) -> None:
         """Leave to the parent process what it has to save."""
         self._new.clear()
@@ -332,7 +330,10 @@ class Learner:
             self.policy.restore(state_of(timings, trust, self._basis()), trust)
 
     def _note(self, key: Key, name: str) -> None:
-        """Note that a kernel was timed here; now and then, drop what is of keys that the policy has dropped."""
+        """Record that this process timed the kernel `name` for workloads of a key.
+
+        When many keys have been timed, those that the policy no longer knows are dropped.
+        """
         if key not in self._timed and len(self._timed) >= 2 * MOST_KEYS:
             self._timed = {each: names for each, names in self._timed.items() if self.policy.knows(each)}
             for text, other in [each for each in self._new if Key.parse(each[0]) not in self._timed]:
@@ -348,14 +349,14 @@ class Learner:
         return Wisdom.of(timings, self._machine.calibrated())
 
     def _basis(self) -> Basis:
-        """Return who says what estimates rest on; many keys lie at one place."""
+        """Return a cached function from a place to what the estimates there rest on: see `Machine.basis`."""
         calibration = self._settings.calibration
         return cache(lambda place: self._machine.basis(place, calibration))
 
     def _candidates(self, workload: Workload, assessments: Iterable[Assessment]) -> list[Candidate]:
-        """Return the kernels that come into question, with what they would have to compile, weighed by the objective.
+        """Return the kernels that accept a workload, for the policy: with their compilations and weights.
 
-        A kernel that should not start unasked is left out, unless there is no other.
+        A kernel that reports an infinite compilation time should not start unasked: it is left out, unless all do.
         """
         able = accepted(assessments)
         missing: dict[str, Compilation] = {}

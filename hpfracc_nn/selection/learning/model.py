@@ -4,6 +4,9 @@ Times are kept as ratios to the kernel's own estimate, so that the sizes that sh
 not the time. Where nothing was measured, the estimate is corrected by what was measured nearby: a distance-weighted
 mean of log(measured / estimated). Nadaraya (1964) and Watson (1964), kernel regression, with the kernel
 1 / (1 + d)**2 of the distance d in octaves.
+
+A key stands for the workloads that share their times, an arm for one kernel at one key, a direction for the forward or
+the backward pass. A sample is one timed call; the level of an arm's samples is their 20 % quantile.
 """
 
 import math
@@ -282,7 +285,10 @@ class RatioSamples:
         self.level = self._bounded()
 
     def _bounded(self) -> float | None:
-        """The quantile of few samples is the least; the first call, which took longer than it should, bounds it too."""
+        """Return the level, None without samples; of few, at most the ratio of the first call.
+
+        The first call includes one-time costs, so that its ratio is an upper bound.
+        """
         level = quantile(self._ratios)
         if level is None or self._first is None or len(self._ratios) >= FEW:
             return level
@@ -290,7 +296,7 @@ class RatioSamples:
 
 
 def _is_nearer(ratio: float, one: float, other: float) -> bool:
-    """Whether `ratio` is nearer to one than to the other, by factors."""
+    """Return whether `ratio` is nearer to `one` than to `other` on a logarithmic scale."""
     return abs(math.log(ratio / one)) < abs(math.log(ratio / other))
 
 
@@ -471,14 +477,12 @@ class PerformanceModel:
                 samples = min(samples, count)
         return Prediction(seconds, low, high, samples)
 
-    def expected(self, key: Key, candidate: Candidate) -> tuple[float, float]:
+    def expected(self, key: Key, record: KeyState, candidate: Candidate) -> tuple[float, float]:
         """Return the seconds of the forward and of the backward pass."""
-        record = self.record(key)
-        forward, backward = (
-            candidate.estimate(direction) * self._ratio(key, record, candidate, direction)[0]
-            for direction in DIRECTIONS
-        )
-        return forward, backward
+        forward = candidate.seconds * self._ratio(key, record, candidate, "forward")[0]
+        if not candidate.backward:
+            return forward, 0.0
+        return forward, candidate.backward * self._ratio(key, record, candidate, "backward")[0]
 
     def learn(self, key: Key, name: str, direction: Direction, seconds: float, estimate: float) -> Change | None:
         """Take one time; return a change if this is what reveals one."""
@@ -544,7 +548,10 @@ class PerformanceModel:
                 self._take(key, name, direction, entry, is_own)
 
     def _complete(self, key: Key, candidates: Iterable[Candidate]) -> None:
-        """Give what was restored without its estimate the estimates of `candidates`, where they are of this key."""
+        """Take in the times of a key that were restored without estimates, relative to those of `candidates`.
+
+        A ratio needs the kernel's own estimate, which is known only once a workload of the key is planned here.
+        """
         if self._on_old_basis:
             self._rebase(key, candidates)
         waiting = self._without_estimate.pop(key, None)
@@ -585,7 +592,10 @@ class PerformanceModel:
     def _ratio(
         self, key: Key, record: KeyState, candidate: Candidate, direction: Direction
     ) -> tuple[float, float, float, int]:
-        """Return the factor on the estimate, its bounds, and how many samples say so."""
+        """Return the expected ratio of measured to estimated time, its two bounds, and the number of samples.
+
+        Without samples of the kernel at this key, the ratio comes from other keys, and the number is 0.
+        """
         name = candidate.name
         arm = record.arms.get(name)
         track = None if arm is None else arm.tracks[direction]
@@ -596,9 +606,17 @@ class PerformanceModel:
         return track.level, low / (1 + OCTAVE * record.staleness(name, len(track))), high, len(track)
 
     def _spread(self, key: Key, name: str, direction: Direction, factor: float) -> None:
-        """Doubt the other arms of this key, and apply a change to the backend wherever it was measured.
+        """Apply a lasting change in a kernel's speed to its whole backend.
 
-        It is applied to the direction that showed it: what slows both down shows in both, and would count twice.
+        The other arms of the key count as hardly known from then on.
+
+        Only the direction in which the change was seen is corrected: a change that slows both is seen in both.
+
+        Args:
+            key: Where the change was seen.
+            name: The kernel that became faster or slower.
+            direction: In which it did.
+            factor: Its new time over its old one.
         """
         for other, arm in self.records[key].arms.items():
             if other != name:

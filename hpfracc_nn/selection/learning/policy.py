@@ -1,12 +1,15 @@
 """Which kernel runs now: the decision, apart from clocks, threads and kernels.
 
-It is told estimates and times and answers names, so that a replay of recorded times decides by the
-very code that decides in a running model. Callers hold a lock where threads share it.
+Estimates and times go in, names of kernels come out, so that a replay of recorded times decides by the very code that
+decides in a running model. Callers hold a lock where threads share it.
 
-A key's *incumbent* is the arm (kernel) believed to be the fastest. Another arm replaces it when it is
-faster by `switch_margin`. An arm that may be faster, because little is known of it, is tried on live
-calls while the time lost that way stays below `explore_fraction` of all time. Code that must be
+A key stands for the workloads that share their times. Its *incumbent* is the arm (kernel) believed to be the fastest.
+Another arm replaces it when it is faster by `switch_margin`. An arm that may be faster, because little is known of it,
+is tried on live calls while the time lost that way stays below `explore_fraction` of all time. Code that must be
 compiled first is bought when it would have gained its price in the calls so far.
+
+In the private functions, `record` is the state of one key, `found` the prediction for each arm by name, and `ready` the
+names of the arms that need no compilation.
 """
 
 import math
@@ -191,7 +194,7 @@ class Policy:
             record.trial = self._purchase(key, record, calls, compared) or self._trial(record, compared, ready)
         name = record.trial or record.incumbent
         record.compiling = record.candidates[name].compile_seconds
-        record.expected = self._model.expected(key, record.candidates[record.incumbent])
+        record.expected = self._model.expected(key, record, record.candidates[record.incumbent])
         record.reason = _reason(record, found)
         if record.trial:
             return Decision(name, "explore", True, 1, record.incumbent, found)
@@ -309,14 +312,17 @@ class Policy:
         self._model.restore(state, trust == "own")
 
     def _count(self, record: KeyState, calls: int, backwards: int) -> None:
-        """Account for the calls since the last decision; a trial was accounted for when it was observed."""
+        """Add the calls since the last decision, at their expected time, to the budget and the key's record.
+
+        A call on trial is left out: its time was added when it was measured.
+        """
         record.backwards += min(1.0, calls / REMEMBERED) * (backwards / calls - record.backwards)
         untold = calls - 1 if record.trial else calls
         self.budget.total += untold * (record.expected[0] + record.backwards * record.expected[1])
         record.calls += calls
 
     def _choose(self, record: KeyState, found: Mapping[str, Prediction], ready: Sequence[str]) -> bool:
-        """Set the incumbent; return whether it is another than before."""
+        """Make the fastest ready arm the incumbent if it wins by the margin; return whether the incumbent changed."""
         times = {name: record.candidates[name].weight * found[name].seconds for name in ready}
         before, best = record.incumbent, min(times, key=times.__getitem__)
         if before in times and times[best] >= (1 - self.switch_margin) * times[before]:
@@ -325,7 +331,7 @@ class Policy:
         return True
 
     def _trial(self, record: KeyState, found: Mapping[str, Prediction], ready: Sequence[str]) -> str | None:
-        """Return the arm to try: the one that may be the fastest of those that the budget allows."""
+        """Return the arm to try at the next call, the one that may be fastest of those the budget allows, or None."""
         now = found[record.incumbent]
         if not now.samples:
             return None
@@ -339,12 +345,15 @@ class Policy:
         return None
 
     def _is_mine(self, record: KeyState, name: str) -> bool:
-        """Whether this process may try an arm: it is in its share, or no process has reported a time in two rounds."""
+        """Return whether this process may try an arm: it is in its share, or no process has timed it in two rounds."""
         rank, count = self.share
         return sorted(record.candidates).index(name) % count == rank or self.rounds >= record.born + UNHEARD
 
     def _purchase(self, key: Key, record: KeyState, calls: int, found: Mapping[str, Prediction]) -> str | None:
-        """Return the arm whose code has become worth its price and may be faster here."""
+        """Return the arm to compile now, or None.
+
+        It would have gained its compilation time in the calls so far, and may be faster than the incumbent.
+        """
         now = found[record.incumbent].seconds
         best, most = None, 1.0
         for each in record.candidates.values():
@@ -360,9 +369,10 @@ class Policy:
         return best.name
 
     def _period(self, record: KeyState, found: Prediction, changed: bool) -> int:
-        """Return 1 until a new incumbent was timed, then twice as many calls each time; 1 after an odd sample.
+        """Return how many calls the decision holds, before the next one is due.
 
-        The longer the calls, the fewer at most: a change must not go unseen for long.
+        That is 1 until a new incumbent was timed, then doubles at each decision; it is 1 again after an outlier. The
+        maximum is less for long calls, so that a change is seen soon.
         """
         if not self.learn:
             return LONGEST_PERIOD
@@ -387,7 +397,7 @@ class Policy:
 
 
 def _compared(record: KeyState, found: Mapping[str, Prediction]) -> Mapping[str, Prediction]:
-    """Return the predictions as the objective weighs them, in units of the incumbent's weight."""
+    """Return the predictions in units of the incumbent's weight: times scaled as the objective compares them."""
     one = record.candidates[record.incumbent].weight
     if all(each.weight == one for each in record.candidates.values()):
         return found
@@ -395,7 +405,7 @@ def _compared(record: KeyState, found: Mapping[str, Prediction]) -> Mapping[str,
 
 
 def _is_open(record: KeyState, name: str, samples: int) -> bool:
-    """Whether there is something to learn of an arm."""
+    """Return whether more samples of an arm are useful: it has few, its last is an outlier, or they are old."""
     return samples < MEASURED or record.arms[name].is_odd or record.staleness(name, samples) > 0
 
 
@@ -410,5 +420,5 @@ def _code(key: Key, candidate: Candidate) -> Hashable:
 
 
 def _soonest(candidates: Iterable[Candidate]) -> str:
-    """Return whose first result is there first, where all must compile."""
+    """Return the kernel whose first result is complete first, compilation included."""
     return min(candidates, key=lambda each: each.compile_seconds + each.seconds + each.backward).name

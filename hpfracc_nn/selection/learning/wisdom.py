@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 from hpfracc_nn.selection.learning.fingerprint import SCHEMA
 from hpfracc_nn.selection.machine import Place, Rates
@@ -225,18 +225,9 @@ def _body(data: bytes) -> dict[str, Any]:
 
 def _timing(key: str, arm: str, entry: Any) -> Timing:
     entry = _checked(entry, dict)
-    return Timing(
-        key,
-        arm,
-        entry.get("forward"),
-        entry.get("backward"),
-        cast(int, entry.get("n")),
-        cast(float, entry.get("t")),
-        cast(Trust, entry.get("trust")),
-        entry.get("forward_estimate"),
-        entry.get("backward_estimate"),
-        entry.get("basis", ""),
-    )
+    times = {name: entry.get(name) for name in _SECONDS}
+    facts: dict[str, Any] = {"samples": entry.get("n"), "time": entry.get("t"), "trust": entry.get("trust")}
+    return Timing(key, arm, **times, **facts, basis=entry.get("basis", ""))  # which checks them
 
 
 def _place_and_rates(entry: Any) -> tuple[Place, Rates]:
@@ -279,5 +270,5 @@ def _sum(body: Mapping[str, Any]) -> str:
 
 
 def _canonical(body: Mapping[str, Any]) -> bytes:
-    """Return canonical JSON, so that the checksum of a file that was indented by hand still fits."""
+    """Return JSON with sorted keys and no spaces, whose checksum survives that a file is indented by hand."""
     return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()

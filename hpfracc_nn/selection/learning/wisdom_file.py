@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from hpfracc_nn.forks import at_fork
 from hpfracc_nn.selection.learning.fingerprint import differing, digest, facts
 from hpfracc_nn.selection.learning.wisdom import TRUSTS, OtherSchemaError, Timing, Trust, Wisdom, decode, encode
 
@@ -30,10 +31,7 @@ _log = logging.getLogger("hpfracc_nn.selection")
 
 # A child that is forked while a thread imports has half of a package, and waits for that thread for ever.
 _importing = threading.Lock()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_importing.release
-    )
+at_fork(before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_importing.release)
 
 
 class ForeignError(ValueError):
@@ -255,7 +253,7 @@ class WisdomFile:
             return None
 
     def _load_own(self) -> Wisdom:
-        """Return what `load` does of the file itself, unless others may write it."""
+        """Return the wisdom in this file, as `load` does; raise if another user may write the file."""
         if os.name == "posix":
             status = self.path.stat()
             if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or status.st_uid not in (0, os.geteuid()):
@@ -285,7 +283,13 @@ class WisdomFile:
                 lock.release(force=True)  # does nothing unless an interrupt ended the first one half way
 
     def _set_damaged_aside(self, error: ValueError) -> None:
-        """Under the lock and after another look: since the first one a writer may have put a good file there."""
+        """Rename the damaged file, if a second look under the lock still finds it damaged.
+
+        A writer may have replaced it since it was first read.
+
+        Args:
+            error: Of the first look; logged if the file cannot be renamed.
+        """
         try:
             with self._locked(0.0):
                 try:
@@ -303,12 +307,15 @@ class WisdomFile:
         self._say(level, f"ignored, and renamed to .{end}", error)
 
     def _sweep(self) -> None:
-        """Remove what writers left that were killed; under the lock no other writer is at work."""
+        """Remove the temporary files of writers that were killed; the caller holds the lock, so no other writes now."""
         for left in self.path.parent.glob(f"{self.path.name}.*.tmp"):
             left.unlink(missing_ok=True)
 
     def _say(self, level: int, what: str, error: Exception) -> None:
-        """Log a line, once of its kind: who saves every minute must not fill the log."""
+        """Log what became of the file (`what`, such as "ignored") because of an error, once for each `what`.
+
+        A process that saves every minute must not fill the log.
+        """
         if what not in self._said:
             self._said.add(what)
             _log.log(level, "wisdom in %s %s: %s", self.path.parent, what, error)
@@ -347,7 +354,7 @@ def _read(path: Path | str) -> bytes:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Put `data` in the place of `path` at once, readable by its owner only."""
+    """Replace the file at `path` with one that holds `data`, atomically, readable by its owner only."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=".tmp")
     try:
         with open(handle, "wb") as file:
@@ -433,7 +440,7 @@ class Outbox:
         return had_some and not left
 
     def _taken(self) -> dict[Path, tuple[WisdomFile, Wisdom]]:
-        """Take all out, as one value for each file."""
+        """Remove all that waits to be written; return it merged by path, with the file that it goes to."""
         found: dict[Path, tuple[WisdomFile, Wisdom]] = {}
         while self._waiting:
             file, wisdom = self._waiting.popleft()

@@ -45,7 +45,13 @@ class Outlook:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """The calls of one workload at one site, whichever kernels ran."""
+    """The calls of one workload at one call site, whichever kernels ran.
+
+    Attributes:
+        label: The site's name in reports.
+        outlook: What the model predicts for the workload.
+        foresee: Returns the same for another workload, None if no kernel accepts it.
+    """
 
     label: str
     workload: Workload
@@ -105,7 +111,7 @@ def _taken(plan: Plan) -> float:
 
 
 def _more_rows(case: _Case) -> Iterator[Advice]:
-    """Batch more: most of the time is launches, which a call pays once however many rows it has."""
+    """Yield the advice to batch more rows into a call, if launches take most of it: a call pays them once."""
     now, work = case.outlook, case.workload
     if now.launching < MOSTLY * now.seconds or case.calls < 2:
         return
@@ -123,7 +129,7 @@ def _more_rows(case: _Case) -> Iterator[Advice]:
 
 
 def _other_layout(case: _Case) -> Iterator[Advice]:
-    """Change layout: the same samples with the time axis elsewhere."""
+    """Yield the advice to move the time axis, if the same samples would take less time in the other layout."""
     work = case.workload
     if work.channels > 1:  # their axis is bound to the layout
         return
@@ -146,7 +152,7 @@ def _other_layout(case: _Case) -> Iterator[Advice]:
 
 
 def _install(case: _Case) -> Iterator[Advice]:
-    """Install a package: a kernel that refuses for want of it would be faster."""
+    """Yield the advice to install the package without which a faster kernel refuses."""
     for name, (refusal, seconds) in case.outlook.missing.items():
         if case.outlook.seconds >= GAIN * seconds > 0:
             gain = case.outlook.seconds / seconds
@@ -161,7 +167,7 @@ _OF_ONE = (_more_rows, _other_layout, _install)
 
 
 def _more_threads(cases: Iterable[_Case], cores: int) -> Iterator[Advice]:
-    """Raise parallelism: the arithmetic of one thread, spread over all cores, at best."""
+    """Yield the advice to raise parallelism, if one thread computes what all `cores` could share."""
     for case in cases:
         now, work = case.outlook, case.workload
         # NumPy's arrays are computed on the caller's thread, whatever is set.
@@ -181,7 +187,7 @@ def _more_threads(cases: Iterable[_Case], cores: int) -> Iterator[Advice]:
 
 
 def _together(cases: Iterable[_Case]) -> Iterator[Advice]:
-    """Fuse neighbours: sites that compute the same workload equally often."""
+    """Yield the advice to fuse the calls of sites that compute the same workload equally often."""
     alike: dict[tuple[Workload, int], list[_Case]] = defaultdict(list)
     for case in cases:
         alike[case.workload, case.calls].append(case)
@@ -201,7 +207,7 @@ def _together(cases: Iterable[_Case]) -> Iterator[Advice]:
 
 
 def _kept_there(history: Iterable[Measurement]) -> Iterator[Advice]:
-    """Keep on device: transfers that were measured."""
+    """Yield the advice to keep data on the device, for kernels with a large part of their time in transfers."""
     moved: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
     for each in history:
         sums = moved[each.workload.op, each.kernel]
@@ -291,7 +297,10 @@ def paced(
 
 
 def _most(rows: int, seconds: Callable[[int], float]) -> int:
-    """Return how many rows some kernel accepts: all, or half as many until one does."""
+    """Return the largest of `rows`, `rows // 2`, ... that some kernel accepts, 0 if none.
+
+    `seconds` predicts the time of so many rows, and raises LookupError if no kernel accepts them.
+    """
     while rows:
         try:
             seconds(rows)
@@ -353,7 +362,7 @@ def spread(rows: int, paces: Sequence[Pace]) -> list[Share]:
 
 
 def _rows_by(pace: Pace, until: float) -> float:
-    """Return the rows that a device can do until then."""
+    """Return how many rows, in fractions too, a device computes in the first `until` seconds."""
     return min(max(0.0, (until - pace.start) / pace.each), float(pace.most)) if until > pace.start else 0.0
 
 

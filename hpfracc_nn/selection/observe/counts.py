@@ -212,7 +212,7 @@ class ManagerCounts:
             return found
 
     def _add_up(self) -> None:
-        """Add up the usages that are gone, for good."""
+        """Add the counts of plans that no longer exist to the totals, once each."""
         with self._lock:
             while self._ended:
                 self._past.add([self._ended.popleft()])

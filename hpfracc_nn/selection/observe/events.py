@@ -225,7 +225,10 @@ class EventLog:
 
 
 class _Waiting(threading.local):
-    """Events of each thread that are not published yet: a span belongs to the thread that decided."""
+    """The events of each thread that are not published yet.
+
+    They are kept by thread, because an OpenTelemetry span belongs to the thread that made the decision.
+    """
 
     def __init__(self) -> None:
         self.events: deque[Event] = deque(maxlen=MOST_EVENTS)

@@ -88,7 +88,7 @@ def table(
     for assessment in assessments:
         if assessment.refusal is not None:
             lines.append(("", assessment.kernel.name, *["-"] * (len(HEADER) - 3), f"refused: {assessment.refusal}"))
-    text = [_title(workload), *_aligned(lines)]
+    text = [_title(workload), *aligned(lines)]
     if not ranked:
         text.append("No kernel is left for this workload.")
     return "\n".join(text)
@@ -98,7 +98,7 @@ def predictions(expected: Mapping[str, Prediction]) -> str:
     """Return what `BackendManager.predict` returned, as a table."""
     lines = [("kernel", "predicted ms", "bounds ms", "samples")]
     lines += [(name, _ms(each.seconds), _bounds(each), str(each.samples)) for name, each in expected.items()]
-    return "\n".join(_aligned(lines))
+    return "\n".join(aligned(lines))
 
 
 def front(assessments: Iterable[Assessment], expected: Mapping[str, Prediction]) -> set[str]:
@@ -182,7 +182,8 @@ def _title(workload: Workload) -> str:
     )
 
 
-def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
+def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table, each column as wide as its widest cell."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
 
@@ -204,7 +205,10 @@ def explain(planner: Planner, workload: Workload, history: Iterable[Measurement]
 def _roofline(
     candidates: Candidates, assessments: list[Assessment], workload: Workload
 ) -> dict[str, tuple[float, Limit]]:
-    """Return operations per byte of each kernel that accepts, and what most of its estimate goes into."""
+    """Return by kernel its operations per byte, and what most of its estimated time goes into.
+
+    Kernels that refuse the workload are left out.
+    """
     able = accepted(assessments)
     if not able:
         return {}

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from hpfracc_nn.errors import printable
-from hpfracc_nn.selection.forks import in_children
+from hpfracc_nn.forks import in_children
 from hpfracc_nn.selection.learning.policy import Budget
 from hpfracc_nn.selection.observe.counts import ManagerCounts, Totals
 from hpfracc_nn.selection.observe.events import Choice, Defeat, Event
@@ -156,7 +156,7 @@ class WatchedManagers:
             return self._explored + sum(each.budget.explored for each in self._watched)
 
     def _settle(self) -> None:
-        """Add up the managers that are gone, so that they need not be kept."""
+        """Add the counts of managers that no longer exist to the totals, and drop the references to them."""
         left = []
         for each in self._watched:
             if each.is_over:
@@ -334,7 +334,16 @@ class Telemetry:
             yield self._observation(count, _attributes(op, kernel))
 
     def _grown(self, name: str, count: float, facts: dict[str, str]) -> Any:
-        """Observe what never falls: a call that moves to another kernel is counted here first, and then there."""
+        """Return an observation of a counter that never falls.
+
+        A call that moves to another kernel is counted for the first one before it is counted for the second; what was
+        reported for the first stays.
+
+        Args:
+            name: The metric.
+            count: Its value now.
+            facts: Its attributes.
+        """
         place = name, tuple(facts.values())
         most = self._shown[place] = max(count, self._shown.get(place, 0))
         return self._observation(most, facts)
@@ -383,7 +392,11 @@ def api(name: str) -> Any:
 
 
 def _refuse_old(metrics: Any) -> None:
-    """Raise where histograms do not take the bounds of their buckets: before 1.30, in which other names differ too."""
+    """Raise ImportError before version 1.30, in which histograms do not take the bounds of their buckets.
+
+    Args:
+        metrics: The module `opentelemetry.metrics`.
+    """
     if "explicit_bucket_boundaries_advisory" not in inspect.signature(metrics.Meter.create_histogram).parameters:
         raise ImportError(
             f"{NAME}.telemetry: needs opentelemetry-api >= 1.30; {_version('opentelemetry-api') or 'an older one'} is "
@@ -441,14 +454,14 @@ def _of_error(kind: str, message: str) -> dict[str, Any]:
 
 
 def _attributes(op: str, kernel: str, direction: Direction | None = None) -> dict[str, str]:
-    """Return the attributes of a metric; sizes are none of them, since there may be any number."""
+    """Return the attributes of a metric; sizes are left out, because there may be any number of them."""
     backend, algorithm = kernel.split("/", 1)
     facts = {"hpfracc.op": op, "hpfracc.backend": backend, "hpfracc.algorithm": algorithm}
     return _printable(facts if direction is None else {**facts, "hpfracc.direction": direction})
 
 
 def _printable(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return attributes whose texts are single lines of no more than `LONGEST_TEXT` characters."""
+    """Return attributes whose texts are cut to single lines of at most `LONGEST_TEXT` characters."""
     return {name: _line(value) if isinstance(value, str) else value for name, value in facts.items()}
 
 
@@ -468,7 +481,14 @@ EXIT_SECONDS = 5.0
 
 
 class _Shutdown:
-    """The end of a provider: it sends what is left in a thread that waits for that, since the end may start none."""
+    """The end of an OpenTelemetry provider, which sends what is left: a thread that waits until it is due.
+
+    The thread is started early, because a process that ends may start none.
+
+    Args:
+        provider: Whose `shutdown` is called.
+        seconds: How long the end of the process waits for it.
+    """
 
     def __init__(self, provider: Any, seconds: float):
         self.provider, self.seconds = provider, seconds
@@ -489,7 +509,10 @@ _shutdowns: list[_Shutdown] = []
 
 @atexit.register
 def _shut_down() -> None:
-    """Send what is left, and wait for that only so long: a server that answers slowly must not hold the process."""
+    """Let the providers send what is left, each within its number of seconds.
+
+    A server that answers slowly must not hold up the end of the process.
+    """
     started = time.monotonic()
     for each in _shutdowns:
         each.asked.set()
@@ -553,7 +576,7 @@ def _is_address(endpoint: str) -> bool:
 
 
 def _why_not(kind: str) -> str:
-    """Return why no provider is made for a kind of signal, "" where one is."""
+    """Return why no provider is made for "traces" or "metrics" (`kind`), "" if one is."""
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return "OTEL_SDK_DISABLED is true"
     variable = f"OTEL_{kind.upper()}_EXPORTER"
@@ -595,10 +618,13 @@ def _set_meter_provider(endpoint: str | None, interval: float | None, exit_secon
 
 
 def _signal(endpoint: str | None, kind: str) -> str | None:
-    """Return the address for one kind of signal, as OpenTelemetry makes it of that for all."""
+    """Return the address for "traces" or "metrics" (`kind`), which OpenTelemetry derives from the common one."""
     return None if endpoint is None else f"{endpoint.rstrip('/')}/v1/{kind}"
 
 
 def _is_unset(provider: Any) -> bool:
-    """Whether the API's own stand-in answers; the one for metrics has no public name."""
+    """Return whether no provider was set, so that the API's own proxy is there.
+
+    It is recognised by its name, because the proxy for metrics is not public.
+    """
     return "Proxy" in type(provider).__name__

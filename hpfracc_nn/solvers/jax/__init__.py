@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 from hpfracc_nn import lazy
 
 if TYPE_CHECKING:
+    from hpfracc_nn.solvers.jax.fde import fdeint as fdeint
     from hpfracc_nn.solvers.jax.fsde import fsdeint as fsdeint
     from hpfracc_nn.solvers.jax.multi_term import MultiTerm as MultiTerm
     from hpfracc_nn.solvers.jax.noise import increments as increments
     from hpfracc_nn.solvers.jax.noise import paths as paths
-    from hpfracc_nn.solvers.jax.ode import fdeint as fdeint
 
 else:
     __getattr__, __dir__, __all__ = lazy.attach(__name__)

@@ -1,12 +1,15 @@
-"""Drift and diffusion as steps work with them, functions of everything that they depend on; checked at the door.
+"""Drift and diffusion as functions of everything that they depend on, checked when a solve begins.
 
-Each is traced once. What it reads besides t and y, be it `args`, arrays of its own or of a module that it is, becomes
-arguments, so that derivatives by them are seen wherever they come from.
+Each is traced once. Arrays that it reads besides t and y, from `args`, a closure or a module, become arguments, so that
+JAX differentiates in all of them.
+
+Shapes: a state is the user's array, or his pytree joined into a vector, [*shape]; m channels of noise drive it. For
+orders alpha below 1 a state is also laid out as [a, *rest], with a orders and the axes that share each of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,25 +21,29 @@ from jax.interpreters import partial_eval
 from hpfracc_nn.fractional.jax.arrays import Array
 from hpfracc_nn.fractional.jax.checked import checked
 from hpfracc_nn.fractional.jax.sharding import beside
-from hpfracc_nn.solvers.jax.arguments import State, is_traced
-from hpfracc_nn.solvers.jax.layout import Layout
-from hpfracc_nn.solvers.jax.programs import facts_of
-from hpfracc_nn.solvers.jax.right_side import RightSide, right_side_of
+from hpfracc_nn.solvers.jax.state import (
+    Layout,
+    RightSide,
+    State,
+    checked_array,
+    checked_result,
+    is_traced,
+    right_side_of,
+)
 from hpfracc_nn.solvers.sde import NEARBY, OWNER, additive_message, diagonal_message, fitting_shape, joined_shape
 
-_ROUNDING = 1e3  # times eps: what two ways to compute one product may differ by
+_ROUNDING = 1e3  # times eps: by how much two ways to compute one product may differ
 
 
 @dataclass(frozen=True, eq=False)
 class Coefficients:
-    """f and g of one solve; states are the user's array, or his pytree joined into a vector.
+    """Drift f and diffusion g of one solve, and their products with noise.
 
     Attributes:
-        noise_type: Of the equation.
-        dt: The step.
-        times: Of all steps, [n + 1]; NumPy's, so that no derivative closes over what is traced.
-        is_elementwise: Whether g has a state's shape.
-        given: What f and g read besides t and y.
+        noise_type: "additive", "diagonal", "scalar" or "general".
+        dt: The length of a step.
+        times: The times of all steps, [n_steps + 1], a NumPy array.
+        is_elementwise: Whether g has a state's shape and is multiplied with the noise entry by entry.
         f: The drift.
         g: The diffusion.
     """
@@ -45,23 +52,32 @@ class Coefficients:
     dt: float
     times: np.ndarray
     is_elementwise: bool
-    given: tuple[Array, ...]
     f: RightSide = field(repr=False)
     g: RightSide = field(repr=False)
     _shift: float = 0.0
 
     @property
     def step(self) -> float:
-        """The step."""
+        """The length of a step, `dt`."""
         return self.dt
+
+    @property
+    def read(self) -> tuple[Array, ...]:
+        """What f and g read besides t and y."""
+        return (*self.f.read, *self.g.read)
+
+    def reading(self, read: tuple[Array, ...]) -> Coefficients:
+        """Return coefficients with other values for the arrays that f and g read."""
+        count = len(self.f.read)
+        return replace(self, f=self.f.reading(read[:count]), g=self.g.reading(read[count:]))
 
     def drift(self, n: Any, y: Array) -> Array:
         """Return f at step n."""
-        return self.f.field(self.given[: self.f.count])(self._time(n), y)
+        return self.f(self._time(n), y)
 
     def diffusion(self, n: Any, y: Array) -> Array:
         """Return g at step n."""
-        return self.g.field(self.given[self.f.count :])(self._time(n), y)
+        return self.g(self._time(n), y)
 
     def _time(self, n: Any) -> Array:
         t = jnp.asarray(self.times)[n]
@@ -73,7 +89,7 @@ class Coefficients:
         return g, slope(g * factor)
 
     def applied(self, g: Array, noise: Array) -> Array:
-        """Return g times the noise of a step, of a state's shape."""
+        """Return the product of g with the noise of a step, an array of a state's shape."""
         if self.is_elementwise:
             return g * noise
         if self.noise_type == "scalar":
@@ -81,27 +97,12 @@ class Coefficients:
         return jnp.einsum("...dm,...m->...d", g, noise, precision=jax.lax.Precision.HIGHEST)
 
     def shifted(self, part: float) -> Coefficients:
-        """Return those at times that lie a part of a step later."""
+        """Return coefficients that are evaluated `part` of a step later, such as 0.5."""
         return replace(self, _shift=part)
-
-    def reading(self, given: tuple[Array, ...]) -> Coefficients:
-        """Return those that read other values."""
-        return replace(self, given=given)
-
-    @property
-    def bare(self) -> Coefficients:
-        """The same without what f and g read."""
-        return replace(self, given=(), f=self.f.bare, g=self.g.bare)
-
-    @property
-    def facts(self) -> Hashable:
-        """What they compute, to be compared."""
-        times = (self.times.dtype, self.times.tobytes())
-        return self.noise_type, self.dt, times, self.is_elementwise, facts_of(self.f.jaxpr), facts_of(self.g.jaxpr)
 
     @property
     def reads_state(self) -> bool:
-        """Whether g is computed from y, whatever comes out: a threshold or a rounding has no derivative to tell."""
+        """Whether g is computed from y, even if its derivative is 0, as that of a threshold or of rounding."""
         jaxpr = self.g.jaxpr
         computing = jaxpr.replace(eqns=[each for each in jaxpr.eqns if each.outvars])  # what only prints y returns none
         _, reads = partial_eval.dce_jaxpr(computing, [True] * len(jaxpr.outvars))
@@ -112,17 +113,21 @@ def coefficients_of(sde: Any, args: Any, layout: Layout, times: np.ndarray, z: A
     """Return the coefficients of an equation.
 
     Args:
-        sde: The user's.
+        sde: The user's equation, with drift, diffusion and noise_type.
         args: A pytree that drift and diffusion get besides t and y, or None.
-        layout: Of its states.
-        times: Of all steps, [n + 1].
-        z: A state.
+        layout: How the user's state is laid out.
+        times: The times of all steps, [n_steps + 1].
+        z: A state, of whose shape and dtype drift and diffusion are traced.
 
     Raises:
         TypeError: Drift or diffusion return no arrays of the state's dtype.
         ValueError: They return another shape than is theirs.
     """
-    drift = _traced(sde.drift, args, layout, z, lambda found: _checked_drift(found, layout))
+
+    def drift_of(found: Any) -> Array:
+        return joined(layout, checked_result(f"{OWNER}(sde.drift)", found, layout))
+
+    drift = _traced(sde.drift, args, layout, z, drift_of)
     shapes: list[tuple[int, ...]] = []
 
     def checked_of(found: Any) -> Array:
@@ -133,17 +138,16 @@ def coefficients_of(sde: Any, args: Any, layout: Layout, times: np.ndarray, z: A
     diffusion = _traced(sde.diffusion, args, layout, z, checked_of)
     dt = float(times[-1] - times[0]) / (times.size - 1)
     is_elementwise = len(shapes[0]) == len(state_shape(layout))
-    along, given = times.astype(layout.dtype), (*drift.given, *diffusion.given)
-    return Coefficients(sde.noise_type, dt, along, is_elementwise, given, drift, diffusion)
+    return Coefficients(sde.noise_type, dt, times.astype(layout.dtype), is_elementwise, drift, diffusion)
 
 
 def state_shape(layout: Layout) -> tuple[int, ...]:
-    """Return the shape of a state as steps work with it."""
+    """Return the shape of a state: of the user's array, or of the vector that his pytree is joined into."""
     return layout.shapes[0] if layout.is_array else layout.shape[1:]
 
 
 def noise_shape(coefficients: Coefficients, layout: Layout, z: Array) -> tuple[int, ...]:
-    """Return the shape of the noise of a step."""
+    """Return the shape of the noise of a step: of a state if g has that shape, else [*batch, m]."""
     if coefficients.is_elementwise:
         return state_shape(layout)
     g = jax.eval_shape(lambda: coefficients.diffusion(0, z))
@@ -151,82 +155,57 @@ def noise_shape(coefficients: Coefficients, layout: Layout, z: Array) -> tuple[i
 
 
 def joined(layout: Layout, y: State) -> Array:
-    """Return the user's state as steps work with it."""
+    """Return the user's state as one array: itself, or his pytree joined into a vector."""
     return y if layout.is_array else layout.joined(y)[0]
 
 
 def parted(layout: Layout, z: Array) -> State:
-    """Return states [*time, *shape] as the user's, time first."""
+    """Return states [*time, *shape] as the user's arrays or pytree, time first; the inverse of `joined`."""
     return z if layout.is_array else layout.parted(z[..., None, :])
 
 
 def by_order(layout: Layout, z: Array) -> Array:
-    """Return a state [*shape] as the past has it, [a, *rest]."""
+    """Return a state [*shape] laid out by orders, [a, *rest]."""
     return layout.joined(z) if layout.is_array else z[None]
 
 
 def from_orders(layout: Layout, rows: Array) -> Array:
-    """Return what the past has, [a, *rest], as a state [*shape]."""
+    """Return an array laid out by orders, [a, *rest], as a state [*shape]; the inverse of `by_order`."""
     return layout.parted(rows) if layout.is_array else rows[0]
 
 
 def _traced(
     function: Callable[..., Any], args: Any, layout: Layout, z: Array, returned: Callable[[Any], Array]
 ) -> RightSide:
-    def flat(t: Array, z: Array, args: Any) -> Array:
+    def flat(t: Array, z: Array) -> Array:
         y = parted(layout, z)
         return returned(function(t, y) if args is None else function(t, y, args))
 
-    return right_side_of(flat, args, jnp.zeros((), layout.dtype), z)
-
-
-def _checked_drift(found: Any, layout: Layout) -> Array:
-    leaves, tree = jax.tree.flatten(found)
-    if tree != layout.tree:
-        wanted = "an array" if layout.is_array else f"a pytree like y0, {layout.tree}"
-        raise TypeError(f"{OWNER}(sde.drift): needs {wanted}; it returned {type(found).__name__}.")
-    arrays = [_of_dtype(leaf, "sde.drift", layout) for leaf in leaves]
-    for part, shape in zip(arrays, layout.shapes, strict=True):
-        if part.shape != shape:
-            raise ValueError(
-                f"{OWNER}(sde.drift): needs the state's shape {shape}; it returned {part.shape}; return an array of "
-                "that shape."
-            )
-    return joined(layout, jax.tree.unflatten(tree, arrays))
+    return right_side_of(flat, jnp.zeros((), layout.dtype), z)
 
 
 def _checked_diffusion(noise_type: str, found: Any, layout: Layout) -> Array:
+    what = f"{OWNER}(sde.diffusion)"
     if layout.is_array:
         if not jax.tree_util.treedef_is_leaf(jax.tree.structure(found)):
-            raise TypeError(f"{OWNER}(sde.diffusion): needs an array; it returned {type(found).__name__}.")
-        value = _of_dtype(found, "sde.diffusion", layout)
+            raise TypeError(f"{what}: needs an array; it returned {type(found).__name__}.")
+        value = checked_array(what, found, layout)
         fitting_shape(noise_type, value.shape, layout.shapes[0])
         return value
     leaves, tree = jax.tree.flatten(found)
     is_alike = tree == layout.tree
-    arrays = [_of_dtype(leaf, "sde.diffusion", layout) for leaf in leaves] if is_alike else []
+    arrays = [checked_array(what, leaf, layout) for leaf in leaves] if is_alike else []
     returned = [tuple(part.shape) for part in arrays] if is_alike else type(found).__name__
     joined_shape(noise_type, returned, list(layout.shapes))
     return joined(layout, jax.tree.unflatten(tree, arrays))
 
 
-def _of_dtype(leaf: Any, argument: str, layout: Layout) -> Array:
-    if not isinstance(leaf, jax.Array | np.ndarray | np.generic | float | int):
-        raise TypeError(f"{OWNER}({argument}): needs an array; it returned {type(leaf).__name__}.")
-    part = jnp.asarray(leaf)
-    if part.dtype != layout.dtype and not part.weak_type:
-        raise TypeError(
-            f"{OWNER}({argument}): needs the state's dtype {layout.dtype}; it returned {part.dtype}; convert it there, "
-            "or pass y0 in that dtype."
-        )
-    return part.astype(layout.dtype)
-
-
 def checked_structure(coefficients: Coefficients, z0: Array, needs_diagonal: bool) -> Array:
     """Return the state at the start, or raise unless the diffusion depends on the state as its noise type says.
 
-    Of an additive one it is seen while it is traced. Of a diagonal one it takes numbers: the start, a state nearby, and
-    that state at the end; where they are traced, `jax.experimental.checkify` raises.
+    For an additive diffusion its traced program shows this. For a diagonal one its Jacobian is checked with numbers: at
+    the first time for the start and a state nearby, and at the last time for that state; if these are traced,
+    `jax.experimental.checkify` raises.
 
     Raises:
         ValueError: It depends on y where it is additive, or on other entries of y where a scheme needs it diagonal.
@@ -252,7 +231,10 @@ def _varied(z: Array, mean: float) -> Array:
 
 
 def _is_coupled(c: Coefficients, n: int, y: Array) -> Array:
-    """Return whether the Jacobian of the diffusion is not diagonal."""
+    """Return whether the Jacobian of an elementwise diffusion at step n and state y is not diagonal, a scalar.
+
+    Two products with its transpose show this to rounding: `J^T d` and `d * J^T 1` agree for a diagonal J.
+    """
     g, pull = jax.vjp(lambda z: c.diffusion(n, z), y)
     direction = beside(jnp.cos(jnp.arange(1.0, g.size + 1, dtype=g.dtype)).reshape(g.shape), g)
     (found,), (alone,) = pull(direction), pull(jnp.ones_like(g))

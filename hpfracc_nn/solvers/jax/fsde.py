@@ -1,21 +1,70 @@
-"""`fsdeint`: stochastic differential equations and stochastic Volterra equations for JAX's arrays."""
+"""`fsdeint`: paths of a stochastic equation, for pytrees of JAX arrays.
+
+Inside of a solve a state is the user's array, or his pytree joined into a vector, [*shape]; orders alpha are [a]. See
+`coefficients`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, cast
 
+import jax
 import numpy as np
+from jax import numpy as jnp
 
-from hpfracc_nn.fractional.jax.arrays import Array
+from hpfracc_nn.fractional.jax.arrays import JAX, Array
+from hpfracc_nn.fractional.jax.checked import checked
+from hpfracc_nn.fractional.jax.float64 import in_float64
+from hpfracc_nn.fractional.jax.sharding import beside
+from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.selection import BackendManager
+from hpfracc_nn.solvers import checks
+from hpfracc_nn.solvers.explosions import WINDOW
 from hpfracc_nn.solvers.history import History
-from hpfracc_nn.solvers.jax.arguments import State
-from hpfracc_nn.solvers.jax.stochastic_call import StochasticCall
-from hpfracc_nn.solvers.noise import Brownian, Noise
-from hpfracc_nn.solvers.sde import StochasticEquation
-from hpfracc_nn.solvers.sde_schemes import StochasticScheme
-from hpfracc_nn.solvers.volterra import VolterraWeights
+from hpfracc_nn.solvers.jax.coefficients import (
+    Coefficients,
+    by_order,
+    checked_structure,
+    coefficients_of,
+    joined,
+    noise_shape,
+    parted,
+)
+from hpfracc_nn.solvers.jax.integrate import Anew, Volterra, checked_explosion, one_steps
+from hpfracc_nn.solvers.jax.kernels import with_history
+from hpfracc_nn.solvers.jax.memory import Grid, Past, Sum, Weights
+from hpfracc_nn.solvers.jax.noise import JaxSource, as_noise, checked_key
+from hpfracc_nn.solvers.jax.state import (
+    Layout,
+    Orders,
+    State,
+    checked_state,
+    is_traced,
+    layout_of,
+    orders_of,
+    resolution,
+    varying,
+)
+from hpfracc_nn.solvers.noise import Brownian, Given, Noise
+from hpfracc_nn.solvers.noise.noise import fits
+from hpfracc_nn.solvers.schemes import Scheme
+from hpfracc_nn.solvers.sde import (
+    OWNER,
+    StochasticEquation,
+    StochasticMethod,
+    check_noise,
+    check_orders,
+    checked_noise,
+    mesh_of,
+    noise_type_of,
+    not_finite,
+)
+from hpfracc_nn.solvers.sde_schemes import StochasticScheme, one_step_of
+from hpfracc_nn.solvers.volterra import OfRates, VolterraWeights, residual
+
+_BELOW = float(np.nextafter(1.0, 0.0))
 
 
 def fsdeint(
@@ -43,42 +92,49 @@ def fsdeint(
         X(t) = x0 + integral of m(t - s) [f ds + g dW] from ts[0] to t,
         m(t) = t**(alpha - 1) / Gamma(alpha),
 
-    which at alpha = 1 is the same. What goes together is a table, `hpfracc_nn.solvers.rules`, and strong orders are in
-    it. A pure function of its arguments and of all that drift and diffusion read, best called inside of `jax.jit`:
-    outside, a solve is compiled where it computes something new. Derivatives of any order, in either mode, are taken in
-    y0, args, arrays that drift and diffusion close over, alpha, and the noise's own parameters.
+    which at alpha = 1 is the same equation. Here f is the drift, g the diffusion, Z the noise, and W Brownian motion.
+    `hpfracc_nn.solvers.rules` is the table of which noise, scheme and order can be combined, with strong orders of
+    convergence. A pure function of its arguments and of all that drift and diffusion read. Call it inside `jax.jit` if
+    you can: outside, every call compiles the solve again. JAX differentiates it to any order, in either mode, in y0,
+    args, arrays that drift and diffusion close over, alpha, and the parameters of the noise.
 
     Args:
         sde: Has drift(t, y), of y's shape, diffusion(t, y), and noise_type: "additive", "diagonal", "scalar" or
             "general"; see `StochasticEquation`. `SDE` makes one of two functions; a module may be one.
         y0: The state at ts[0], float32 or float64: an array, or a pytree of arrays. Noise that is not diagonal takes
             its last axis for the state and those before for a batch.
-        ts: Increasing times, in the caller's unit, not traced: of NumPy, or made outside of what is compiled.
-        args: A pytree that drift and diffusion get as a third argument, where it is not None.
-        alpha: In (1/2, 1]: a float, or an array, which may be learned: one number, or one for each entry along some of
-            y0's axes. A traced one beyond gives NaN, and raises under `jax.experimental.checkify`; it is solved with
-            weights, be it 1 or not.
+        ts: Increasing times, in the caller's unit, not traced: a NumPy array, or an array made outside of the compiled
+            function.
+        args: A pytree that drift and diffusion get as a third argument, or None for none.
+        alpha: In (1/2, 1]: a float, or an array, which may be traced: one number, or one for each entry along some of
+            y0's axes. For a traced alpha outside that range the solution is NaN, and `jax.experimental.checkify` raises
+            an error. A traced alpha is always solved as a Volterra equation, even if it is 1.
         noise: What drives the equation: the increments of `Brownian()`, or of another `Noise`; increments of Brownian
             motion as an array, [n_steps, *shape]; or a Brownian path of diffrax, of the shape of a step's noise.
         scheme: "euler", "milstein", "heun", "srk", "reversible_heun", or a `StochasticScheme`.
         weights: Below alpha = 1: "hybrid", "average", "isometry", "left", or a `VolterraWeights`.
-        interpretation: Of the integral where the diffusion depends on the state, "ito" or "stratonovich"; against
-            noise that is smoother or rougher than Brownian motion the latter is the integral along each path.
+        interpretation: How the stochastic integral is meant if the diffusion depends on the state, "ito" or
+            "stratonovich"; for noise smoother or rougher than Brownian motion "stratonovich" is the integral along each
+            path.
         history: Below alpha = 1, how the past is kept; as in `fdeint`.
-        adjoint: Whether derivatives are those of the scheme as a whole, which save states alone; else every operation
-            is differentiated.
-        checkpoint: Whether a backward pass saves less and takes steps again: at alpha = 1 the adjoint keeps one state
-            of each block of sqrt(n_steps); below, with adjoint=False, blocks are computed anew.
-        key: Where the noise is drawn; not needed where it is given.
-        dt: The step, of which all of `ts` must be multiples from ts[0] on; None takes the steps of `ts`.
-        manager: Who chooses how the past is added up; None is the process-wide BackendManager.
+        adjoint: Whether only the states are saved for a backward pass, which then evaluates drift and diffusion again;
+            if False, all that they compute at every step is saved.
+        checkpoint: Whether less is saved and a backward pass takes steps again: at alpha = 1 one state is saved for
+            each block of sqrt(n_steps) steps; below alpha = 1 blocks are computed again, with adjoint=False only.
+        key: The random key of the noise; not needed if `noise` holds the increments, as an array or a path.
+        dt: The length of a step, of which each ts[i] - ts[0] must be a multiple; None takes one step between two times
+            of `ts`, which must then be equally spaced.
+        manager: The manager that chooses how the past is added up; None is the process-wide BackendManager.
 
     Returns:
-        The states at `ts`, time first: [times, *y0.shape], or a pytree of such.
+        The states at `ts`, time first: [times, *y0.shape], or a pytree of such arrays.
 
     Raises:
-        ValueError: An argument is out of range, things do not go together, or drift or diffusion return another shape.
+        ValueError: An argument is out of range, arguments cannot be combined, or drift or diffusion return another
+            shape than they should.
         TypeError: An argument has the wrong type.
+        FloatingPointError: Nothing is traced, and the solution is not finite or explodes.
+        LookupError: No kernel that the manager allows can compute this history.
 
     Source: Kloeden & Platen, Numerical Solution of Stochastic Differential Equations (1992); Bennedsen, Lunde &
         Pakkanen, Finance Stoch. 21 (2017) 931.
@@ -97,5 +153,138 @@ def fsdeint(
         >>> round(float(x[-1].mean()), 2), round(float(mittag_leffler(-1.0, 0.7)), 2)
         (0.4, 0.4)
     """
-    call = StochasticCall(sde, y0, ts, args, alpha, dt, manager)
-    return call.solved(noise, scheme, weights, interpretation, history, adjoint, checkpoint, key)
+    noise_type = noise_type_of(sde)
+    y0 = checked_state(OWNER, "y0", y0)
+    orders = orders_of(OWNER, alpha, 0.5, 1.0, check_orders, 0.7)
+    layout = layout_of(OWNER, y0, orders.shape)
+    outputs = checks.increasing(OWNER, times_of(ts))
+    elapsed, index = mesh_of(outputs, resolution(ts), dt)
+    times, n_steps = outputs[0] + elapsed, elapsed.size - 1
+
+    def traced(z: Array) -> Coefficients:
+        return coefficients_of(sde, args, layout, times, z)
+
+    z0, c = varying(beside(joined(layout, y0), (args, alpha)), traced)
+    # An order of 1 that is traced is solved with weights, as others are.
+    has_memory = orders.values is None or bool((orders.values < 1).any())
+    method = StochasticMethod.of(OWNER, Brownian(), scheme, weights, interpretation, history)
+    streams = 1 + method.weights.has_residual if has_memory else method.scheme.streams
+    method = replace(method, noise=checked_noise(OWNER, as_noise(noise, times, streams, layout.dtype)))
+    check_noise(OWNER, sde, method.noise)
+    least = 0.5 if orders.values is None else float(orders.values.min())
+    method.rule(noise_type, min(least, _BELOW if has_memory else 1.0))
+    z0 = checked_structure(c, z0, method.scheme.needs_diagonal)
+    own = noise_shape(c, layout, z0)
+    rows = _drawn(method.noise, n_steps, (streams, *own) if streams > 1 else own, c.dt, key, layout.dtype)
+    begin = beside(z0, rows)
+    if begin is not z0:
+        z0, c = varying(begin, traced)
+    # At the end all states are looked at, whatever the outputs are.
+    last = np.arange(max(0, n_steps - WINDOW), n_steps + 1)
+    places, anew = np.union1d(index, last), Anew(adjoint, checkpoint)
+    if has_memory:
+        found = _with_memory(c, layout, orders, method, z0, rows, anew, manager)[places]
+    else:
+        step = one_step_of(method.scheme, c, method.interpretation)
+        found = one_steps(lambda carry, n, row: step.step(n, carry, row), step.start(z0), rows, places, anew)
+    states = found[np.searchsorted(places, index)] if places.size > index.size else found
+    states = checked_finite(states, times[index], c, z0)
+    limits = None
+    if orders.values is not None:
+        limits = method.limits(orders.values if has_memory else None, times - times[0], times[0])
+    if limits is not None:
+        end, ordered = found[-last.size :], jax.vmap(lambda z: by_order(layout, z))
+        states = checked_explosion(
+            limits, layout, z0, states, ordered(end), lambda: ordered(jax.vmap(c.drift)(last[:-1], end[:-1]))
+        )
+    return parted(layout, states)
+
+
+def _drawn(noise: Noise, n_steps: int, shape: tuple[int, ...], dt: float, key: Any, dtype: Any) -> Array:
+    """Return the increments of the noise over all steps, [n_steps, *shape], drawn by the key if they are not passed."""
+    fits(OWNER, noise, shape)
+    source = JaxSource(jax.random.key(0) if isinstance(noise, Given) else checked_key(OWNER, key), dtype)
+    return noise.increments(n_steps, shape, dt, source, noise.start(n_steps, shape, dt, source))[0]
+
+
+def _with_memory(
+    c: Coefficients,
+    layout: Layout,
+    orders: Orders,
+    method: StochasticMethod,
+    z0: Array,
+    noise: Array,
+    anew: Anew,
+    manager: BackendManager | None,
+) -> Array:
+    """Return the states at all steps of a stochastic Volterra equation, [n_steps + 1, *shape].
+
+    Args:
+        c: Drift and diffusion.
+        layout: How the user's state is laid out.
+        orders: The orders alpha.
+        method: The weights and the history.
+        z0: The state at the start.
+        noise: The increments of all steps, [n_steps, *channels], or [n_steps, 2, *channels] for weights that need a
+            second normal number.
+        anew: What a backward pass computes again.
+        manager: The manager that picks the kernel; None is the process-wide BackendManager.
+    """
+    kind = method.weights
+    # On equal steps `Sum` calls nothing of a scheme but `weights`.
+    sums = Sum(cast(Scheme, OfRates(kind)), method.history, Grid(noise.shape[0]), layout.dtype.name)
+    sigma = deviation_of(orders, c.dt, layout.dtype) if kind.has_residual else None
+
+    def solve(weights: Weights, past: Callable[[Weights], Past]) -> Array:
+        problem = Volterra(layout, c, kind, past, anew._replace(blocks=anew.blocks and not anew.steps))
+        return problem.solve(weights, sigma, z0, noise)
+
+    return with_history(OWNER, manager, method.history.op, sums, layout, orders, c.dt, solve)
+
+
+def deviation_of(orders: Orders, dt: float, dtype: Any) -> Array:
+    """Return the standard deviation of the residual, [a]: of the part of the newest cell beside the increment."""
+    if orders.traced is None:
+        assert orders.values is not None, "one of the two is there"
+        return jnp.asarray(residual(orders.values, dt, NUMPY), dtype)
+    return in_float64(lambda alpha: residual(alpha, dt, JAX), orders.traced, dtype)  # type: ignore[no-any-return]
+
+
+def checked_finite(states: Array, times: np.ndarray, coefficients: Coefficients, z0: Array) -> Array:
+    """Return the states of a solution, or raise an error if they are not finite; traced ones only under `checkify`.
+
+    Args:
+        states: The states at the output times, [outputs, *shape].
+        times: The output times, [outputs].
+        coefficients: Drift and diffusion, evaluated again at the start to see whether they are the cause.
+        z0: The state at the start.
+
+    Raises:
+        FloatingPointError: The solution, drift or diffusion is not finite.
+    """
+    is_finite = jnp.isfinite(states)
+    if is_traced(states):
+        return checked(states, is_finite.all(), not_finite("at some time"))
+    if not np.asarray(is_finite).all():
+        for name in ("drift", "diffusion"):
+            value = np.asarray(getattr(coefficients, name)(0, z0))
+            if not np.isfinite(value).all():
+                size, is_nan = float(np.abs(np.asarray(z0)).max()), bool(np.isnan(value).any())
+                raise checks.singular(f"{OWNER}(sde.{name})", f"sde.{name}", float(times[0]), is_nan, size)
+        i = int(np.argmin(np.asarray(is_finite).reshape(times.size, -1).all(-1)))
+        raise FloatingPointError(not_finite(f"at t={times[i]:g}"))
+    return states
+
+
+def times_of(ts: Any) -> np.ndarray:
+    """Return the output times.
+
+    Raises:
+        TypeError: They are traced.
+    """
+    if is_traced(ts):
+        raise TypeError(
+            f"{OWNER}(ts that are traced): needs times that are known when the solve is compiled; pass "
+            "numpy.linspace(0, 1, 101), or make them outside of jax.jit and close over them."
+        )
+    return np.asarray(ts)

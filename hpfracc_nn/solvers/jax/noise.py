@@ -1,7 +1,8 @@
-"""Noise in JAX: increments as pure functions of a key."""
+"""Noise in JAX: increments drawn as pure functions of a key, or passed as arrays or as Brownian paths of diffrax."""
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -16,17 +17,18 @@ from hpfracc_nn.fractional.jax.arrays import JAX, Array
 from hpfracc_nn.fractional.jax.float64 import jointly_in_float64
 from hpfracc_nn.fractional.jax.sharding import unplaced
 from hpfracc_nn.fractional.namespace import NUMPY, Namespace
-from hpfracc_nn.solvers.noise import Noise
+from hpfracc_nn.solvers.noise import Given, Noise
 from hpfracc_nn.solvers.noise.noise import fits, is_tensor
 from hpfracc_nn.solvers.noise.source import Formulas
+from hpfracc_nn.solvers.sde import OWNER
 
 
 class JaxSource:
-    """See `solvers.noise.Source`; each draw has a key of its own, in the order in which noises ask.
+    """JAX's `solvers.noise.Source` of random numbers: each draw splits off a key of its own, in the order of the draws.
 
     Args:
-        key: Of the first draw and all others.
-        dtype: float64 or float32.
+        key: The key that all draws are split from.
+        dtype: The dtype of what is drawn, float64 or float32.
     """
 
     at_once = sys.maxsize  # one call, however much: a loop would be unrolled into the program
@@ -94,7 +96,10 @@ class JaxSource:
 
 
 def _for_each(formulas: Formulas, *parameters: Array) -> tuple[Array, ...]:
-    """Return formulas of parameters [*c], which know single numbers."""
+    """Return formulas(JAX, *parameters), arrays [*c, ...] each, for parameters that broadcast to [*c].
+
+    `formulas` is called with scalar parameters, under `vmap`.
+    """
     arrays = jnp.broadcast_arrays(*parameters)
     shape = arrays[0].shape
     if not shape:
@@ -116,12 +121,12 @@ def increments(
         n_steps: How many steps.
         shape: Of one step: batch axes and channels; all entries are independent.
         dt: The step, positive, in the caller's time unit.
-        key: Where the randomness comes from, of `jax.random.key`.
+        key: The random key, from `jax.random.key`.
         dtype: Floating; None is JAX's default. Half precision is drawn in float32.
 
     Raises:
         ValueError: A number is out of range, `shape` is not that of the noise's parameters, or the dtype not floating.
-        TypeError: The key is none.
+        TypeError: `key` is no random key.
 
     Examples:
         >>> from hpfracc_nn.solvers import FractionalBrownian
@@ -159,10 +164,10 @@ def paths(noise: Noise, n_steps: int, shape: Sequence[int] = (), *, dt: float, k
 
 
 def checked_key(owner: str, key: Any) -> Array:
-    """Return a key, old ones of two whole numbers as they are.
+    """Return `key`, typed or an old one of two whole numbers, or raise.
 
     Raises:
-        TypeError: It is none.
+        TypeError: It is no key.
     """
     is_key = isinstance(key, jax.Array) and (
         jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or jnp.issubdtype(key.dtype, jnp.uint32)
@@ -170,3 +175,50 @@ def checked_key(owner: str, key: Any) -> Array:
     if not is_key:
         raise TypeError(f"{owner}(key of type {type(key).__name__}): needs a key; pass jax.random.key(0).")
     return key
+
+
+def as_noise(noise: Any, times: np.ndarray, streams: int, dtype: Any) -> Any:
+    """Return the user's `noise` argument as a `Noise`.
+
+    Arrays and paths are taken for Brownian motion's.
+
+    Args:
+        noise: A `Noise`, which is returned as it is; an array of increments; or a path with diffrax's `evaluate`.
+        times: The times of all steps, [n_steps + 1].
+        streams: How many normal numbers the scheme needs for each channel and step: 1, or 2.
+        dtype: The dtype of the states.
+
+    Raises:
+        ValueError: The scheme needs two, and the path has no space-time Levy area.
+    """
+    if isinstance(noise, Noise):
+        return noise
+    if isinstance(noise, jax.Array | np.ndarray):
+        return Given(jnp.asarray(noise, dtype))
+    if callable(getattr(noise, "evaluate", None)):
+        return Given(_path_increments(noise, jnp.asarray(times, dtype), streams).astype(dtype))
+    return noise
+
+
+def _path_increments(path: Any, times: jax.Array, streams: int) -> jax.Array:
+    """Return what a scheme needs of a diffrax path: its increments over the steps, [n_steps, *shape].
+
+    For two `streams` [n_steps, 2, *shape]: the increments, and independent numbers of the same law from the path's
+    space-time Levy area. `times` is [n_steps + 1].
+    """
+    if streams == 1:
+        return jax.vmap(path.evaluate)(times[:-1], times[1:])  # type: ignore[no-any-return]
+    area = getattr(path, "levy_area", None)
+    if area is None or not hasattr(_evaluated(path, times), "H"):
+        raise ValueError(
+            f"{OWNER}(noise of type {type(path).__name__}): needs the space-time Levy area of each step beside its "
+            "increment, for this scheme or these weights; pass levy_area=diffrax.SpaceTimeLevyArea to the path, or "
+            "scheme='euler' and, below alpha = 1, weights='average'."
+        )
+    found = jax.vmap(lambda begin, end: path.evaluate(begin, end, use_levy=True))(times[:-1], times[1:])
+    # The integral of W over a step h is h (W / 2 + H), and ours h (W + V / sqrt(3)) / 2.
+    return jnp.stack([found.W, math.sqrt(12) * found.H], 1)
+
+
+def _evaluated(path: Any, times: jax.Array) -> Any:
+    return jax.eval_shape(lambda: path.evaluate(times[0], times[1], use_levy=True))

@@ -1,7 +1,8 @@
-"""The equation of an implicit step, y = m + w f(y), and the linear one of its derivative.
+"""The equation of an implicit step, y = m + w f(y), and the linear equation of its derivative.
 
-Newton's iteration makes its Jacobian anew each time: a step takes few of them, and in a batch of `vmap` none could be
-kept for one and made for another. `torch/solving.py` says when an iteration has converged; the rules are the same.
+Newton's method computes the Jacobian at each iteration: a step needs few iterations, and under `vmap` the members of a
+batch could not keep a Jacobian for some and compute it for others. The rules by which an iteration has converged are
+those of `torch/solving.py`.
 """
 
 from __future__ import annotations
@@ -18,20 +19,27 @@ from jax.scipy.sparse.linalg import gmres
 
 from hpfracc_nn.fractional.jax.arrays import Array
 from hpfracc_nn.fractional.jax.sharding import beside, is_placed, is_varying, placed_like
-from hpfracc_nn.solvers.jax.past import zeros
-from hpfracc_nn.solvers.schemes import LARGEST_DENSE, ROUNDING, STALLED, TOLERANCES, FixedPoint, Newton, Roots
+from hpfracc_nn.solvers.jax.memory import zeros
+from hpfracc_nn.solvers.schemes import (
+    LARGEST_DENSE,
+    ROUNDING,
+    STALLED,
+    TOLERANCES,
+    Newton,
+    Roots,
+)
 
-Map = Callable[[Array], Array]
+Map = Callable[[Array], Array]  # from an array to one of the same shape
 _RESTART = 40
 _CYCLES = 50
-_SOLVED = 1e3  # times the tolerance: what a residual may be of which rounding lets no more be asked
+_SOLVED = 1e3  # times the tolerance: the relative residual that rounding may leave after GMRES has converged
 
 
 class Root(NamedTuple):
-    """A solution, NaN where there is none.
+    """The solution of the equation of a step.
 
     Attributes:
-        y: It.
+        y: The solution, or NaN if the iteration did not converge.
         is_found: Whether the iteration converged.
     """
 
@@ -40,31 +48,45 @@ class Root(NamedTuple):
 
 
 class _State(NamedTuple):
+    """The state of an iteration; all but y are scalars.
+
+    Attributes:
+        y: The solution so far.
+        size: The largest absolute value in the guess, m and all y so far.
+        change: The largest absolute value of the last correction of y.
+        taken: The number of iterations.
+        is_found: Whether the iteration has converged.
+        is_lost: Whether a correction was not finite.
+    """
+
     y: Array
-    size: Array  # of the solution so far
-    change: Array  # the last
+    size: Array
+    change: Array
     taken: Array
     is_found: Array
     is_lost: Array
 
 
 def root(roots: Roots, f: Map, m: Array, w: Array, guess: Array) -> Root:
-    """Return y with y = m + w f(y); see `torch.solving.Convergence` for when it is one.
+    """Return the solution y of y = m + w f(y); see `torch.solving.Convergence` for the rules of convergence.
 
     Args:
-        roots: How.
-        f: The right-hand side.
-        m: What is known, like y.
-        w: The weight, which broadcasts to y.
-        guess: Where to begin.
+        roots: The method, `Newton` or `FixedPoint`.
+        f: The right-hand side at the step's time, a function of y.
+        m: The memory of the step, an array like y.
+        w: The weight of f(y), which broadcasts to y.
+        guess: The first iterate.
     """
     dtype = m.dtype
     tolerance = TOLERANCES[dtype.name] if roots.tolerance is None else roots.tolerance
-    reached = _exactly if isinstance(roots, Newton) else _slowly
+    reached = _newton_converged if isinstance(roots, Newton) else _fixed_point_converged
 
     def iterate(state: _State) -> _State:
         residual = m + w * f(state.y) - state.y
-        delta = residual if isinstance(roots, FixedPoint) else _correction(roots, f, state.y, w, residual, tolerance)
+        delta = residual
+        if isinstance(roots, Newton):
+            _, slope = jax.linearize(f, state.y)
+            delta = _divided(roots, lambda v: v - w * slope(v), residual)
         change, y = _size(delta), state.y + delta
         size = jnp.maximum(state.size, _size(y))
         is_finite = jnp.isfinite(change)
@@ -82,38 +104,59 @@ def root(roots: Roots, f: Map, m: Array, w: Array, guess: Array) -> Root:
     return Root(jnp.where(end.is_found, end.y, jnp.nan), end.is_found)
 
 
-def divided(roots: Roots, f: Map, y: Array, w: Array, b: Array) -> Array:
-    """Return x with x - w J x = b, J the Jacobian of f at y; linear in b, to be differentiated and transposed."""
-    if _known(y.size) <= (roots.dense if isinstance(roots, Newton) else Newton().dense):
-        return _dense(f, y, w, b)
-    _, product = jax.linearize(f, y)
+def at_root(roots: Roots, f: Map, y: Array, m: Array, w: Array) -> Array:
+    """Return y, a solution of y = m + w f(y), with the derivative by the implicit function theorem."""
+
+    def residual(y: Array) -> Array:
+        return m + w * f(y) - y
+
+    def solved(product: Map, b: Array) -> Array:
+        return -_divided(roots, lambda v: -product(v), b)
+
+    return lax.custom_root(residual, y, lambda _, y: y, solved)  # type: ignore[no-any-return]
+
+
+def _divided(roots: Roots, apply: Map, b: Array) -> Array:
+    """Return the solution x of apply(x) = b for a linear function `apply`; the result is linear in b.
+
+    Args:
+        roots: The method for implicit steps; it says up to which size a dense matrix is used, and GMRES's tolerance.
+        apply: The linear function, from arrays like b to arrays like b.
+        b: The right-hand side, of any shape.
+    """
+    if _known(b.size) <= (roots.dense if isinstance(roots, Newton) else Newton().dense):
+        return _by_matrix(apply, b)
     tolerance = TOLERANCES[b.dtype.name] if roots.tolerance is None else roots.tolerance
 
     def solve(apply: Map, b: Array) -> Array:
         return _by_products(apply, b, tolerance)
 
-    return lax.custom_linear_solve(lambda v: v - w * product(v), b, solve, transpose_solve=solve)  # type: ignore[no-any-return]
+    return lax.custom_linear_solve(apply, b, solve, transpose_solve=solve)  # type: ignore[no-any-return]
 
 
-def _exactly(change: Array, last: Array, size: Array, tolerance: float) -> Array:
-    """Whether a correction by the inverse at its own point says that this is the solution."""
+def _newton_converged(change: Array, last: Array, size: Array, tolerance: float) -> Array:
+    """Return whether Newton's method has converged.
+
+    Args:
+        change: The largest absolute value of this correction.
+        last: That of the correction before.
+        size: The largest absolute value of the solution so far.
+        tolerance: Relative to `size`.
+    """
     rounding = ROUNDING * TOLERANCES[change.dtype.name] * size
     return (change <= tolerance * size) | ((change <= rounding) & (change > last / 2))
 
 
-def _slowly(change: Array, last: Array, size: Array, tolerance: float) -> Array:
-    """Whether what would follow of a geometric series is within the tolerance, or rounding."""
+def _fixed_point_converged(change: Array, last: Array, size: Array, tolerance: float) -> Array:
+    """Return whether a fixed-point iteration has converged; arguments as of `_newton_converged`.
+
+    While corrections decay like a geometric series, its remainder must be within the tolerance; once they do not, they
+    must be as small as rounding.
+    """
     theta = jnp.where(last > 0, change / last, 0)
     rest = change * jnp.maximum(1, theta / jnp.where(theta < 1, 1 - theta, 1))
     stalled = change <= STALLED * jnp.finfo(change.dtype).eps * size
     return jnp.isfinite(last) & jnp.where(theta < 1, rest <= tolerance * size, stalled)
-
-
-def _correction(roots: Newton, f: Map, y: Array, w: Array, residual: Array, tolerance: float) -> Array:
-    if _known(y.size) <= roots.dense:
-        return _dense(f, y, w, residual)
-    _, product = jax.linearize(f, y)
-    return _by_products(lambda v: v - w * product(v), residual, tolerance)
 
 
 def _known(size: Any) -> int:
@@ -125,12 +168,8 @@ def _known(size: Any) -> int:
     return size  # type: ignore[no-any-return]
 
 
-def _dense(f: Map, y: Array, w: Array, b: Array) -> Array:
-    return _by_matrix(lambda v: v - w * jax.jvp(f, (y,), (v,))[1], b)
-
-
 def _by_matrix(apply: Map, b: Array) -> Array:
-    """Return x with apply(x) = b, by the matrix of `apply`: what it makes of each entry, laid over devices as b is."""
+    """Return the solution x of apply(x) = b by the dense matrix of the linear function `apply`, sharded as b is."""
     if b.size == 1:
         return b / apply(jnp.ones_like(b))
     units = zeros(b, b.size) + np.eye(b.size, dtype=b.dtype).reshape(b.size, *b.shape)
@@ -143,7 +182,9 @@ def _by_matrix(apply: Map, b: Array) -> Array:
 
 
 def _by_products(apply: Map, b: Array, tolerance: float) -> Array:
-    """Return x with apply(x) = b by GMRES; where it does not converge, by a dense matrix, or NaN where that is large.
+    """Return the solution x of apply(x) = b by GMRES.
+
+    If GMRES does not converge, by a dense matrix for up to `LARGEST_DENSE` numbers, else NaN.
 
     Saad & Schultz, SIAM J. Sci. Stat. Comput. 7 (1986) 856.
     """

@@ -1,4 +1,7 @@
-"""Fractional Brownian motions and Riemann and Liouville's, exactly, and their covariances."""
+"""Fractional Brownian motions and Riemann and Liouville's, exactly, and their covariances.
+
+Shapes: n steps; *c, the axes of the Hurst index: none, or the channels.
+"""
 
 from __future__ import annotations
 
@@ -219,7 +222,10 @@ class FractionalBrownian(HurstNoise):
         return in_pairs(drawn, n_steps, shape, self.trailing, roots.shape[-1], source), ()
 
     def _roots(self, n_steps: int, dt: float, source: Source) -> Array:
-        """Return what complex normal numbers are multiplied by, [*c, m]."""
+        """Return the square roots of the circulant covariance's eigenvalues, [*c, m], m the circulant's size.
+
+        The FFT of independent complex normal numbers times them has the increments of two paths as its parts.
+        """
 
         def roots(xp: Namespace, hurst: Array) -> tuple[Array, ...]:
             return (circulant_roots(hurst, n_steps, xp) * xp.exp(hurst * math.log(dt))[..., None],)
@@ -231,7 +237,7 @@ class FractionalBrownian(HurstNoise):
 
 @lru_cache(maxsize=8)
 def _fixed_roots(hurst: float | tuple[float, ...], n: int) -> np.ndarray:
-    """The roots of fixed indices: a solve that is repeated asks for the same ones."""
+    """Return the roots of the circulant's eigenvalues for Hurst indices that are numbers, at unit step, cached."""
     return circulant_roots(hurst, n, NUMPY)
 
 
@@ -342,7 +348,10 @@ def _fixed_columns(hurst: float | tuple[float, ...], n: int) -> list[np.ndarray]
 
 @lru_cache(maxsize=1)
 def _rules() -> tuple[np.ndarray, np.ndarray]:
-    """Return points of (0, 1), and the rules [r, points] for the integrals with the orthonormal polynomials."""
+    """Return quadrature points in (0, 1), and weights for the integrals against Legendre polynomials.
+
+    The weights are [r, points], one row for each of the first r polynomials, which are orthonormal on (0, 1).
+    """
     nodes, weights = legendre.leggauss(_POINTS)
     values = legendre.legvander(nodes, _TERMS - 1).T * np.sqrt(2 * np.arange(_TERMS) + 1)[:, None]
     return (nodes + 1) / 2, values * weights / 2

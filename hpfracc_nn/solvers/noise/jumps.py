@@ -349,7 +349,7 @@ class AlphaStable(Noise):
         return not is_tensor(self.skewness) and not np.any(self.skewness)
 
     def _general(self, dt: float, uniform: Array, exponential: Array, source: Source) -> Array:
-        """Return the formula for any stability but 1, or without skewness for any.
+        """Return increments over steps dt by Chambers, Mallows and Stuck's formula; not at stability 1 with skewness.
 
         With V = pi (uniform - 1/2), W exponential and t = arctan(b tan(pi a / 2)):
 
@@ -357,6 +357,9 @@ class AlphaStable(Noise):
 
         Each of the three functions may vanish where V is close to -pi/2 or pi/2, and is computed from the distance to
         the end that is closer, where it is a sine of a small number.
+
+        `uniform` and `exponential` are independent numbers from (0, 1) and from the exponential distribution of mean 1,
+        both [n_steps, *shape].
         """
         xp = source.xp
         formulas = partial(_constants, self._is_symmetric, dt)
@@ -372,8 +375,10 @@ class AlphaStable(Noise):
 
 
 def _constants(is_symmetric: bool, dt: float, xp: Namespace, a: Array, b: Array) -> tuple[Array, ...]:
-    """Return what the formula has of stability and skewness alone: a, a - 1, t at either end as an angle and a sign,
-    (1 - a) / a, log(S dt**(1/a)), 1 / a.
+    """Return what the formula of `AlphaStable._general` has of stability a and skewness b alone.
+
+    These are a, a - 1, the reduced angle and sign (see `_reduced`) that belong to V = -pi/2, those of V = pi/2, (1 - a)
+    / a, log(S dt**(1/a)) and 1 / a.
     """
     tangent = 0 * a if is_symmetric else b * xp.sin(math.pi / 2 * a) / xp.cos(math.pi / 2 * a)
     turn = xp.angle(1 + 1j * tangent)
@@ -383,7 +388,11 @@ def _constants(is_symmetric: bool, dt: float, xp: Namespace, a: Array, b: Array)
 
 
 def _at_one(skewness: Parameter, dt: float, uniform: Array, exponential: Array, source: Source) -> Array:
-    """The formula at stability 1, with the shift that makes increments of different steps those of one process."""
+    """Return increments over steps dt at stability 1, by the formula of Chambers, Mallows and Stuck for that case.
+
+    A shift makes increments over steps of different lengths those of one process. `uniform` and `exponential` are
+    independent numbers from (0, 1) and from the exponential distribution of mean 1, both [n_steps, *shape].
+    """
     xp = source.xp
     b = source.cast(xp.asarray(skewness))
     is_low = uniform < 0.5
@@ -397,11 +406,14 @@ def _at_one(skewness: Parameter, dt: float, uniform: Array, exponential: Array, 
 
 
 def _reduced(angle: Array, xp: Namespace) -> tuple[Array, Array]:
-    """Return an angle less a multiple of pi, close to 0, and 1 or -1: sin(angle + x) is that times sin(reduced + x)."""
+    """Return an angle less the closest multiple of pi, and the sign, 1 or -1, that this gives its sine.
+
+    So sin(angle + x) = sign * sin(reduced + x) for all x.
+    """
     turns = xp.floor(angle / math.pi + 0.5)  # 0 or -1
     return angle - math.pi * turns, 1 + 2 * turns
 
 
 def _log(x: Array, xp: Namespace) -> Array:
-    """The logarithm of numbers that are positive but for rounding."""
+    """Return the logarithm of x, which is positive but for rounding; what is not is replaced by a tiny number."""
     return xp.log(xp.where(x > _TINY, x, _TINY))

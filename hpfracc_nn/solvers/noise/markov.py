@@ -25,6 +25,9 @@ above 1/2 increments several times too large.
 
 Carmona, Coutin & Montseny, Stat. Inference Stoch. Process. 3 (2000) 161; Harms & Stefanovits, Stoch. Process. Appl. 129
 (2019) 1198; Daems et al., ICLR 2024, proposition 5.
+
+Shapes: k states, r normal numbers a step; T = n_steps dt is the duration. A `form` is one of the two approximations,
+`Stationary` or `AtRest`.
 """
 
 from __future__ import annotations
@@ -115,9 +118,12 @@ def covariance(process: Linear, first: np.ndarray, n_steps: int) -> np.ndarray:
 def _chunk(
     process_of: Callable[..., Linear], steps: int, xp: Namespace, *parameters: Array
 ) -> tuple[Array, Array, Array, Array]:
-    """Return what makes a chunk's increments and its last state of its normal numbers and of its first state.
+    """Return the four matrices that take a chunk's normal numbers and first state to its increments and last state.
 
-    Shapes: [steps, steps * r], [steps, k], [k, 1], [k, steps * r].
+    The process is what `process_of(xp, *parameters)` returns, the chunk has `steps` steps. In the order of the result:
+
+        numbers to increments [steps, steps * r], first state to increments [steps, k],
+        first state to last state, as factors [k, 1], numbers to last state [k, steps * r].
     """
     process = process_of(xp, *parameters)
     k, r = process.entry.shape
@@ -206,7 +212,7 @@ class Coloured(Noise):
 
 
 def _integrated(dt: float, xp: Namespace, correlation_time: Array) -> Linear:
-    """Return value and integral over a step, given the value at its start.
+    """Return the process of coloured noise of correlation time tau, whose increment is its integral over a step.
 
     With eta of variance 1, x = dt / tau and u = 1 - exp(-x): eta at the end has mean exp(-x) eta and variance
     u (2 - u); sqrt(2 / tau) times the integral has mean u eta, covariance u**2 with the other and variance
@@ -348,10 +354,11 @@ def geometric(form: Form, n_states: int, low: float, high: float, n_steps: int, 
 
 @lru_cache(maxsize=256)
 def _ends(form: Form, n_states: int, low: float, high: float, n_steps: int) -> tuple[float, float]:
-    """Return the logarithms of the least and of the largest rate, times the duration.
+    """Return log(rate T) of the slowest and of the fastest state, found by a search for the least error.
 
-    The path's error is measured relative to that of `_balanced`, and the worse of both Hurst indices counts. Variances
-    of increments may be as wrong as there, or as the path; also half way between the indices.
+    The rates are for Hurst indices from `low` to `high`. The path's error is measured relative to that of `_balanced`,
+    and the worse of both indices counts. Variances of increments may be as wrong as there, or as the path; also half
+    way between the indices.
     """
     start = _balanced(form, n_states, low, high, n_steps)
     widest = -_WIDEST, _WIDEST + math.log(n_steps)
@@ -376,7 +383,11 @@ def _ends(form: Form, n_states: int, low: float, high: float, n_steps: int) -> t
 
 
 def _balanced(form: Form, n_states: int, low: float, high: float, n_steps: int) -> tuple[float, float]:
-    """Return the ends for which the three shares are equal."""
+    """Return log(rate T) of the slowest and of the fastest state for which the three shares of error are equal.
+
+    The shares are those of too slow rates, of too fast rates and of the ratio between neighbours, for Hurst indices
+    from `low` to `high`.
+    """
     mesh = math.log(n_steps)
     needed = math.pi**2 * (n_states - 1)
     # share * (mesh + share * spread) = needed, where the range of the logarithm is mesh + share * spread
@@ -386,9 +397,10 @@ def _balanced(form: Form, n_states: int, low: float, high: float, n_steps: int) 
 
 
 def _measure(form: Form, n_states: int, hurst: float, n_steps: int) -> Callable[[float, float], tuple[float, float]]:
-    """Return the errors of the path and of some increments' variances as a function of the ends.
+    """Return a function `(first, last) -> (error of the path, error of the increments' variances)`, both relative.
 
-    The path's holds the ridge: what single precision loses to weights that cancel.
+    `first` and `last` are log(rate T) of the slowest and of the fastest state. The path's error includes what single
+    precision loses to weights that cancel; the variances are those of some increments.
     """
     dt, whole = 1 / n_steps, form.variance(hurst) / (2 * hurst + 1)
     some = 1 if isinstance(form, Stationary) else 6
@@ -478,7 +490,10 @@ def _added(rates: np.ndarray, dt: float) -> np.ndarray:
 
 
 def _root(covariance: np.ndarray) -> np.ndarray:
-    """A root [k, r] without the directions that are rounding: weights may cancel all the others."""
+    """Return a root [k, r] of a covariance matrix [k, k], without the eigenvectors whose eigenvalues are rounding.
+
+    Weights may cancel all other directions, and what is left would be that rounding.
+    """
     size = np.sqrt(np.diag(covariance))
     values, vectors = np.linalg.eigh(covariance / np.where(size > 0, size[:, None] * size, 1.0))
     kept = values > len(values) * np.finfo(np.float64).eps * values[-1]
@@ -486,14 +501,17 @@ def _root(covariance: np.ndarray) -> np.ndarray:
 
 
 def _relaxed(x: np.ndarray) -> np.ndarray:
-    """1 - (1 - exp(-x)) / x."""
+    """Return `1 - (1 - exp(-x)) / x` for x > 0, accurate where x is small too."""
     small, large = np.minimum(x, 1.0), np.maximum(x, 1.0)
     series = sum((-1) ** k * small ** (k - 1) / math.factorial(k) for k in range(2, 20))
     return np.where(x < 1, series, 1 + np.expm1(-large) / large)
 
 
 def _crossed(a: float, x: np.ndarray) -> np.ndarray:
-    """The mean of 2 - exp(-y) - exp(y) Q(a, y) over y in (0, x), Q(a, .) the upper incomplete gamma function."""
+    """Return the mean of `2 - exp(-y) - exp(y) Q(a, y)` over y in (0, x).
+
+    Q is the upper incomplete gamma function, regularised.
+    """
     small, large = np.minimum(x, 1.0), np.maximum(x, 1.0)
     powers = sum(small ** (a + k - 1) / math.gamma(a + k + 1) for k in range(1, 20))
     series = powers - 2 * sum(small ** (k - 1) / math.factorial(k) for k in range(3, 20, 2))
@@ -586,8 +604,10 @@ class MarkovNoise(HurstNoise):
         return found, (after, process_of, parameters)
 
     def _process(self, n_steps: int, dt: float) -> tuple[Callable[..., Linear], tuple[Parameter, ...], np.ndarray]:
-        """Return the process that the states follow as a function of a namespace and of parameters, these, and a root
-        of the states' covariance at first, [k, r].
+        """Return the states' process as a function, its parameters, and a root [k, r] of the first states' covariance.
+
+        The function is called as process_of(xp, *parameters). The parameters are the Hurst index if it is a tensor,
+        else none.
         """
         rates = self.rates(n_steps, dt)
         if is_tensor(self.hurst):
@@ -666,7 +686,10 @@ def _fixed(weights: np.ndarray, xp: Namespace) -> Array:
 
 
 def _learned(table: np.ndarray, interval: tuple[float, float], xp: Namespace, hurst: Array) -> Array:
-    """Return the normalised weights times the deviations of the states, [k], from their Chebyshev coefficients."""
+    """Return the weights of the states, [k], at a Hurst index that may be learned, from the coefficients of `_table`.
+
+    `interval` are the bounds of the Hurst index that the table was made for.
+    """
     low, high = interval
     angle = xp.acos((hurst - (low + high) / 2) * (2 / (_ROOM * (high - low))))
     terms = xp.cos(angle[..., None] * xp.constant(np.arange(float(_DEGREE)), hurst))
@@ -679,7 +702,10 @@ def _normalised(form: Form, rates: np.ndarray, hurst: float, duration: float) ->
 
 @lru_cache(maxsize=8)
 def _table(form: Form, n_states: int, interval: tuple[float, float], n_steps: int, dt: float) -> np.ndarray:
-    """Return the weights' Chebyshev coefficients over an interval of Hurst indices, [degree, k]."""
+    """Return Chebyshev coefficients of the states' weights as functions of the Hurst index in `interval`, [degree, k].
+
+    The weights belong to states multiplied by sqrt(2 rate), and give `Var B(t) = t**(2 hurst)`.
+    """
     low, high = interval
     rates = geometric(form, n_states, low, high, n_steps, dt)
     nodes = np.cos(np.pi * (np.arange(_DEGREE) + 0.5) / _DEGREE)

@@ -5,6 +5,10 @@ the past that they had, the last block first, and one call of autograd takes the
 cotangents of the sums go into the same history run backwards in time, which brings those of earlier right-hand sides.
 The gradient is that of the numbers that were computed, not of a continuous adjoint equation, which for alpha < 1 is 4
 to 10 % off and does not improve with the step.
+
+Shapes: [*shape] a state, a orders alpha, sets of weights of the scheme (`schemes`). g and fg are the loss's cotangents
+of a state and of a right-hand side f_n. The starting weights of f_n are what it brings each step besides its weight by
+lag.
 """
 
 from __future__ import annotations
@@ -13,12 +17,14 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
 from hpfracc_nn.fractional.cache import cached_property
 from hpfracc_nn.selection import Plan
+from hpfracc_nn.solvers.sde import OWNER
 from hpfracc_nn.solvers.torch.blocks import (
     Advance,
     Anticipation,
@@ -29,10 +35,10 @@ from hpfracc_nn.solvers.torch.blocks import (
     Tensors,
     Weighting,
 )
-from hpfracc_nn.solvers.torch.integrate import Problem, order_gradient, step_of
+from hpfracc_nn.solvers.torch.integrate import ExplicitStep, Problem, order_gradient, step_of
 from hpfracc_nn.solvers.torch.memory import ReplayedSums
 from hpfracc_nn.solvers.torch.snapshot import Snapshot, evaluated_twice, held
-from hpfracc_nn.solvers.torch.state import Field, check_once, evaluated, without
+from hpfracc_nn.solvers.torch.state import Field, Signature, check_once, evaluated, without
 
 Edge = tuple[Any, int]  # a node, and which of its results
 
@@ -57,7 +63,10 @@ def sources(value: Tensor, wanted: Sequence[Tensor], held: Sequence[Tensor]) -> 
 
 
 def _reached(begins: Iterable[Edge], stops: Container[Edge]) -> dict[Edge, None]:
-    """Return the stops and leaves that are reached, in order, without those behind a stop."""
+    """Return the edges at which walks through an autograd graph end: the stops and the leaves, in the order reached.
+
+    An edge is a node and the index of one of its results. The walks begin at `begins` and do not go on behind a stop.
+    """
     found: dict[Edge, None] = {}
     seen: set[Any] = set()
     waiting = list(begins)[::-1]
@@ -77,6 +86,8 @@ def _following(edge: Edge) -> list[Edge]:
 
 
 def _edge(x: Tensor) -> Edge:
+    if x.grad_fn is not None:
+        return x.grad_fn, x.output_nr
     edge = get_gradient_edge(x)
     return edge.node, edge.output_nr
 
@@ -115,7 +126,10 @@ def trainable(
 
 @contextmanager
 def _retained(tensors: Iterable[Tensor]) -> Iterator[None]:
-    """Leave the gradients of tensors with retain_grad() as they are: what comes later brings them all of it at once."""
+    """Keep the `grad` of tensors that have retain_grad() as it is inside this context.
+
+    Gradients that are taken inside are parts; the whole gradient comes to these tensors afterwards, at once.
+    """
     before = [(each, each.grad) for each in tensors if each.retains_grad]
     try:
         yield
@@ -128,7 +142,7 @@ class Gradients:
     """The gradients of the tensors that a right-hand side depends on, added up over blocks of steps.
 
     Args:
-        label: Whose right-hand side, for messages.
+        label: The function that has the right-hand side, for error messages.
         parameters: The tensors.
         makes_leaves: Whether the right-hand side makes tensors that require a gradient by itself.
 
@@ -143,7 +157,7 @@ class Gradients:
 
     @cached_property
     def _known(self) -> tuple[set[Any], set[Edge]]:
-        """The nodes of parameters that are leaves, each of which has one edge, and the edges of the others."""
+        """The autograd nodes of the parameters that are leaves, with one edge each, and the edges of the others."""
         edges = [_edge(each) for each in self.parameters]
         ends = {node for node, _ in edges if hasattr(node, "variable")}
         return ends, {edge for edge in edges if edge[0] not in ends}
@@ -204,6 +218,39 @@ class Gradients:
         return found[: len(inputs)]
 
 
+_ROUNDING = 1e3  # times eps: what two passes may differ by whose kernels add up in another order
+_MOVED = 16.0  # times eps: as much may a state be off, which an explicit step bears, and f with it
+
+
+def check_repeated(
+    label: str, eps: float, found: Tensor, expected: Tensor, moved: Callable[[], Tensor] | None = None
+) -> None:
+    """Raise where the backward pass did not compute what the forward pass did: one look for all steps.
+
+    A right-hand side that remembers earlier calls, or draws random numbers, has other results when blocks of steps are
+    replayed from the last to the first. One that counts its calls, or keeps a log, has not.
+
+    Args:
+        label: Whose right-hand side, for messages.
+        eps: Of what it is computed in.
+        found: Weighted sums of what it computed, [n].
+        expected: Signatures of the forward pass, [2, n].
+        moved: Returns what rounding of the states brings besides, [n]; asked where they differ without.
+
+    Raises:
+        RuntimeError: They differ.
+    """
+    apart = (found - expected[0]).abs()
+    allowed = min(_ROUNDING * eps, eps**0.5) * expected[1]  # the latter where f is computed in half precision
+    if bool((apart <= allowed).all()) or (moved is not None and bool((apart <= allowed + moved()).all())):
+        return
+    raise RuntimeError(
+        f"{label}: returned something else in the backward pass, which evaluates it again block by block from the end, "
+        "than in the forward pass, as one does that remembers earlier calls or draws random numbers; put what it "
+        "remembers into the state, or pass adjoint=False."
+    )
+
+
 def direct_parts(tensors: Sequence[Tensor], totals: Sequence[Tensor | None]) -> list[Tensor | None]:
     """Return of gradients what reaches each tensor other than through another of them.
 
@@ -234,7 +281,7 @@ def direct_parts(tensors: Sequence[Tensor], totals: Sequence[Tensor | None]) -> 
 
 
 def _behind(tensor: Tensor) -> set[object]:
-    """Return the nodes of a tensor's graph, but not its own."""
+    """Return all nodes of the graph that a tensor was made by, except the one that made the tensor itself."""
     own = tensor.grad_fn
     found: set[object] = set()
     waiting = [] if own is None else [node for node, _ in own.next_functions]
@@ -273,24 +320,25 @@ class _Solve(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, problem: Problem, plan: Plan, read: tuple[Tensor, ...], *tensors: Tensor) -> Tensor:
         z0, dz0, alpha, *parameters = tensors
-        sums = None
+        sums, count = None, problem.n_steps + 1
         if problem.scheme.sets > 1:
-            sums = problem.like.new_empty(problem.n_steps + 1, problem.scheme.sets, *problem.layout.shape)
-        states = problem.solve(plan, z0.detach(), None if dz0 is None else dz0.detach(), sums)
+            sums = problem.like.new_empty(count, problem.scheme.sets, *problem.layout.shape)
+        signatures = problem.like.new_empty(2, count, dtype=torch.float64)
+        states = problem.solve(plan, z0.detach(), None if dz0 is None else dz0.detach(), sums, signatures)
         ctx.problem, ctx.plan, ctx.snapshot = problem, plan, Snapshot([problem.field.f], read)
-        ctx.save_for_backward(states, sums, dz0, alpha, *parameters)
+        ctx.save_for_backward(states, sums, signatures, dz0, alpha, *parameters)
         return states.clone()  # the caller may write to its own, and f may have kept a view of these
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         check_once("fdeint", grads)
         (g,) = grads
-        states, sums, dz0, alpha, *parameters = ctx.saved_tensors
+        states, sums, signatures, dz0, alpha, *parameters = ctx.saved_tensors
         problem: Problem = ctx.problem
         problem.site.again(ctx.plan)
         learns = alpha is not None and ctx.needs_input_grad[5]
         wanted = [each for each, needs in zip(parameters, ctx.needs_input_grad[6:], strict=True) if needs]
-        replay = Replay(problem, ctx.plan, states, sums, g.contiguous(), wanted, learns)
+        replay = Replay(problem, ctx.plan, states, sums, signatures, g.contiguous(), wanted, learns)
         with without(g.device.type), ctx.snapshot.renewed(wanted):
             z0_gradient, dz0_gradient = replay.run()
             of_alpha = replay.order_gradient(alpha) if learns else None
@@ -314,12 +362,13 @@ class Replay:
 
     Args:
         problem: What was solved.
-        plan: Of the forward pass.
+        plan: The kernel that the forward pass ran.
         states: Its solution, [n_steps + 1, *shape].
         sums: The sums over the past of each step, [n_steps + 1, sets, *shape], or None where the states say enough.
+        signatures: The `Signature` of each of its right-hand sides and of the last state, [2, n_steps + 1].
         g: The loss's cotangents of the states.
-        parameters: Whose gradients are wanted.
-        learns: Whether alpha's is.
+        parameters: The tensors whose gradients are wanted.
+        learns: Whether the gradient in alpha is wanted.
     """
 
     def __init__(
@@ -328,6 +377,7 @@ class Replay:
         plan: Plan,
         states: Tensor,
         sums: Tensor | None,
+        signatures: Tensor,
         g: Tensor,
         parameters: list[Tensor],
         learns: bool,
@@ -336,8 +386,11 @@ class Replay:
         self.gradients, self.learns = Gradients(problem.field.label, parameters, problem.field.makes_leaves), learns
         self.memory = problem.reversed_past(plan)
         self.values = torch.zeros_like(states) if learns else None  # the right-hand sides
+        self.signature, self.expected = Signature(), signatures
+        self.found = torch.empty_like(signatures[0])
         self.step = step_of(problem.scheme, problem.field)
         self.own = self._own_weights()
+        self._sums: tuple[list[Tensor], ReplayedSums] | None = None
         self.of_own = [torch.zeros_like(self.own[0])] * (problem.n_steps + 1) if learns else []
 
     def run(self) -> tuple[Tensor, Tensor]:
@@ -352,11 +405,16 @@ class Replay:
                 memory.begin(last)
             z0_gradient = self.g[0] + self._start(self._with_starts(0, memory.memory(last)))
             problem.tell(self.plan, memory)
+            check_repeated(problem.field.label, problem.field.eps, self.found, self.expected, self._moved)
             totals = problem.layout.as_state(memory.values.sum(2))  # of step n_steps - k at k
             return z0_gradient + totals.sum(0), torch.tensordot(problem.elapsed.flip(0), totals, 1)
 
     def _block(self, k: int, end: int) -> None:
-        """Bring the memory the cotangents of the sums of steps n_steps - k down to n_steps - end + 1."""
+        """Replay one block of steps, and put the cotangents of its sums over the past into the reversed memory.
+
+        In that memory time runs backwards: its steps k to `end - 1` are the solve's steps `n_steps - k` down to
+        `n_steps - end + 1`.
+        """
         last, count, memory = self.problem.n_steps, end - k, self.memory
         first = last - end + 1
         far, weights = memory.far_sums()[0], memory.replayed_weights(count)
@@ -368,40 +426,76 @@ class Replay:
         own = [w.detach().requires_grad_() for w in self.own[first : last - k + 1]] if self.learns else self.own[first:]
         outs: list[Tensor] = []
         grads: list[Tensor] = []
+        made: list[Tensor] = []
+        sums = self._sums_of(rows, weights)
+        is_sum = not sums.is_tracked and isinstance(self.step, ExplicitStep)  # the state: no result of its own
         with torch.enable_grad():
-            sums = ReplayedSums(rows, weights, 1 if self.sums is None else 2)
+            sums.begin(rows, self.g[first : first + count] if is_sum else None)
             m = sums.first
             for i, n in enumerate(range(first, first + count)):
                 state, value = self.step.replay(n, m, own[i], self.states[n], n == last)
                 mine = [m, *self.step.leaves, *own[i : i + self.learns]]
                 self.gradients.check((state, value), mine, [rows])  # its own sums: f may carry nothing over
                 self.step.leaves.clear()
-                outs.append(state)
-                grads.append(self.g[n])
+                if not is_sum:
+                    outs.append(state)
+                    grads.append(self.g[n])
                 if n == last or value is None:
+                    made.append(state.detach())
                     break
+                made.append(value.detach())
                 outs.append(value)
                 grads.append(far[count - 1 - i])
-                if self.values is not None:
-                    self.values[n] = value.detach()
                 if i + 1 < count:
                     m = sums.following(i, value)
+            if is_sum and count > 1:  # from it on the sums are gone through, whether f reads them or not
+                outs.append(m)
+                grads.append(torch.zeros_like(m))
+        results = torch.stack(made)
+        self.found[first : first + count] = self.signature.sums(results)
+        if self.values is not None:
+            self.values[first : min(first + count, last)] = results[: last - first]
         found = self.gradients.of(outs, grads, [rows, *(own if self.learns else [])])
-        assert found[0] is not None, "each state depends on its sums"
-        memory.views[k:end] = found[0].flip(0)
+        sums.end()
+        by_step = torch.zeros_like(rows) if found[0] is None else found[0]
+        if is_sum:
+            by_step[0] += self.g[first]
+        memory.views[k:end] = by_step.flip(0)
         if self.learns:
             for n, part in enumerate(found[1:], start=first):
                 if part is not None:
                     self.of_own[n] = part
 
+    def _sums_of(self, rows: Tensor, weights: list[Tensor]) -> ReplayedSums:
+        """Return what adds up the sums over the past of a block's steps; blocks with the same weights share one.
+
+        `rows` are the known sums of the steps, or their states, one per step; `weights` those of
+        `Memory.replayed_weights`.
+        """
+        if self._sums is None or self._sums[0] is not weights:
+            self._sums = weights, ReplayedSums(rows, weights, 1 if self.sums is None else 2)
+        return self._sums[1]
+
     def _start(self, g: Tensor) -> Tensor:
-        """Return the product of g with the Jacobian of f at the start."""
+        """Return the gradient in the state at the start through f_0: g, the cotangent of f_0, times f's Jacobian."""
         z, value = evaluated(self.problem.field, 0, self.states[0])
+        self.found[:1] = self.signature.sums(value.detach()[None])
         if self.values is not None:
             self.values[0] = value.detach()
         self.gradients.check([value], [z])
         (found,) = self.gradients.of([value], [g], [z])
         return torch.zeros_like(g) if found is None else found
+
+    def _moved(self) -> Tensor:
+        """Return a bound on the change of f's weighted sum by a few roundings of each state, [n_steps + 1].
+
+        The sum is that of `Signature`. Where steps are stable, the Jacobian of f is at most a few units of
+        `1 / dt**alpha`.
+        """
+        problem = self.problem
+        each = np.diff(problem.times)[:, None] ** problem.orders
+        steps = torch.from_numpy(np.append(each.min(1), 1.0)).to(self.found.device)  # of the last the state is compared
+        return _MOVED * problem.field.eps * self.signature(self.states)[1] / steps
 
     def order_gradient(self, alpha: Tensor) -> Tensor:
         """Return alpha's gradient, from the cotangents of the sums and the right-hand sides."""
@@ -418,7 +512,7 @@ class Replay:
         return list(torch.tensor(weights, dtype=torch.float64).to(self.states).unbind())
 
     def _with_starts(self, n: int, fg: Tensor) -> Tensor:
-        """Add what the first right-hand sides brought to every later step besides."""
+        """Return fg, the cotangent of f_n, plus what comes to f_n through its starting weights in later steps."""
         starts = self._starts(n)
         if starts is None:
             return fg
@@ -427,14 +521,17 @@ class Replay:
         return fg + self.problem.layout.as_state(found)
 
     def _starts(self, n: int) -> Tensor | None:
-        """Return what f_n brings each step besides its weight by lag, [a, sets, n_steps + 1], or None."""
+        """Return the starting weights of f_n in all steps, [a, sets, n_steps + 1], or None if it has none."""
         kept = self.problem.kept
         if kept is None or kept.starts is None or n >= kept.starts.shape[-1]:
             return None
         return torch.as_tensor(kept.starts)[..., n]
 
     def _starting(self, weights: list[Tensor], count: int) -> list[Tensor]:
-        """Return the weights of the first block's own steps, where f_1 brings later steps something besides."""
+        """Return the weights of the steps of the block that begins with step 1, with the starting weights of f_1 added.
+
+        `weights` are those of `Memory.replayed_weights(count)`, `count` the number of steps.
+        """
         starts = self._starts(1)
         if starts is None or count < 2:
             return weights
@@ -483,7 +580,7 @@ def recorded_blocks(
 
 def _forward(
     solve: Solve, weighting: Weighting | None, plan: Plan | None, z0: Tensor, keeps: bool
-) -> tuple[Tensor, list[Tensors], list[Tensors]]:
+) -> tuple[Tensor, list[Tensors], list[Tensors], list[Tensor]]:
     if weighting is None:
         return solve.run(z0, (), Forgetful(), keeps)
     assert plan is not None, "there is a history"
@@ -498,8 +595,8 @@ class _BlockSolve(torch.autograd.Function):
     def forward(
         ctx: Any, solve: Solve, weighting: Weighting | None, plan: Plan | None, holders: Any, *tensors: Tensor
     ) -> Tensor:
-        found, carries, pasts = _forward(solve, weighting, plan, tensors[0].detach(), keeps=True)
-        ctx.given = solve, weighting, plan, Snapshot(*holders)
+        found, carries, pasts, signatures = _forward(solve, weighting, plan, tensors[0].detach(), keeps=True)
+        ctx.given = solve, weighting, plan, Snapshot(*holders), signatures
         ctx.weights = {past[0].shape[0]: past[1] for past in pasts if past}  # those of blocks of one length are equal
         ctx.counts = len(tensors), [len(carry) for carry in carries]
         each = [part for carry in carries for part in carry]
@@ -509,7 +606,7 @@ class _BlockSolve(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         check_once("fsdeint", grads)
-        solve, weighting, plan, snapshot = ctx.given
+        solve, weighting, plan, snapshot, signatures = ctx.given
         if weighting is not None:
             weighting.problem.site.again(plan)
         count, lengths = ctx.counts
@@ -521,6 +618,8 @@ class _BlockSolve(torch.autograd.Function):
         replay = StochasticReplay(solve, weighting, plan, ctx.weights, wanted, needs[1], whole if needs[2] else None)
         with without(grads[0].device.type), snapshot.renewed(wanted):
             z0_gradient = replay.run(grads[0].contiguous(), carries, list(saved))
+            found = torch.cat(replay.found[::-1])
+            check_repeated(f"{OWNER}(sde)", solve.eps, found, torch.cat(signatures, 1))
             totals = iter(direct_parts(wanted, replay.gradients.totals))
         return (
             None,
@@ -535,19 +634,19 @@ class _BlockSolve(torch.autograd.Function):
 
 
 class StochasticReplay:
-    """The sweep from the last block to the first.
+    """The backward pass of a stochastic solve: its blocks are replayed from the last to the first.
 
     Args:
         solve: What was solved.
         weighting: The weights of the past, or None.
-        plan: Of the history, or None.
-        weights: By lag, for each length of a block.
-        parameters: Whose gradients are wanted.
-        learns: Whether alpha's is.
+        plan: The kernel of the history, or None.
+        weights: The weights by lag, for each length of a block.
+        parameters: The tensors whose gradients are wanted.
+        learns: Whether the gradient in alpha is wanted.
         noise: All of the noise, where its gradient is wanted, else None.
 
     Attributes:
-        of_noise: The noise's, or None.
+        of_noise: The gradient in the noise, or None.
     """
 
     def __init__(
@@ -561,7 +660,7 @@ class StochasticReplay:
         noise: Tensor | None,
     ):
         self.solve, self.weighting, self.weights, self.learns = solve, weighting, weights, learns
-        self.gradients = Gradients("fsdeint(sde)", parameters, solve.makes_leaves)
+        self.gradients = Gradients(f"{OWNER}(sde)", parameters, solve.makes_leaves)
         self.of_noise = None if noise is None else torch.zeros_like(noise)
         self.memory: Forgetful | Anticipation = Forgetful()
         if weighting is not None and plan is not None:
@@ -569,6 +668,8 @@ class StochasticReplay:
         self.shared = () if weighting is None else weighting.fixed()
         self.of_shared = [torch.zeros_like(each) for each in self.shared]
         self.noise = solve.noise if noise is None else NoiseRows(solve.noise.path, noise)
+        self.found: list[Tensor] = []  # weighted sums of what each block computed, the last block first
+        self.signature = Signature()
         self.values: list[list[Tensor]] = []  # what each block brought the past, the last block first
 
     def run(self, g: Tensor, carries: list[Tensors], rows: list[Tensor]) -> Tensor:
@@ -593,7 +694,12 @@ class StochasticReplay:
     def _block(
         self, i: int, g: Tensor, carry: Tensors, rows: Tensor | None, of_carry: Sequence[Tensor]
     ) -> tuple[list[Tensor], Tensor | None]:
-        """Return the cotangents of what a block began with: its carry, and what it had of the past."""
+        """Replay block i; return the cotangents of its carry, and of `rows`, or None if these are None.
+
+        `g` are the cotangents of the solve's outputs, `carry` and `rows` what the block began with: the state passed
+        from block to block, and its steps' sums over the past. `of_carry` are the cotangents of the carry that it
+        passed on.
+        """
         first, last = self.solve.blocks[i]
         later = self.memory.opened(first, last)
         carry, shared = _leaves(carry), _leaves(self.shared)
@@ -603,6 +709,8 @@ class StochasticReplay:
             (noise,) = _leaves((noise,))
         with torch.enable_grad():
             made = self.solve.steps.run(first, last, carry, shared, past, noise)
+        if compared := self.solve.compared(first, last, made):
+            self.found.append(self.signature.sums(torch.stack(compared)))
         if self.learns:
             self.values.append([value.detach() for value in made.values])
         inputs = [*carry, *past[:1], *shared, *([] if self.of_noise is None else [noise])]
@@ -621,7 +729,11 @@ class StochasticReplay:
     def _outputs(
         self, made: Advance, first: int, last: int, g: Tensor, of_carry: Sequence[Tensor], later: Tensors
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Return what a block has made that has cotangents, and the cotangents."""
+        """Return those results of the replayed steps `first` to last - 1 that have cotangents, and the cotangents.
+
+        `made` are the results. `g` are the cotangents of the solve's outputs, `of_carry` those of the carry to the next
+        block, `later` those of what the block put into the memory; it is empty where there is no memory.
+        """
         low, high = self.solve.wanted(first, last)
         outputs = [*(made.states[n - first] for n in self.solve.outputs[low:high]), *made.carry]
         grads = [*g[low:high].unbind(), *of_carry]

@@ -11,6 +11,8 @@ With a memory, the steps of a stochastic Volterra equation are
 
 What a block has of the steps before it comes from the history's kernel; its own steps are added up as they are taken.
 The adjoint's memory is the same history run backwards on the cotangents of X_n.
+
+Shapes: [*shape] a state, steps: those of a block. The carry is what one block passes to the next beside the memory.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ from hpfracc_nn.solvers.sde_schemes import OneStep
 from hpfracc_nn.solvers.torch.integrate import Problem, Progress, Watch, by_lag, largest
 from hpfracc_nn.solvers.torch.memory import BufferedSums, KnownSums, Memory, OwnSums, Toeplitz, TrackedSums, toeplitz
 from hpfracc_nn.solvers.torch.noise import NoisePath
-from hpfracc_nn.solvers.torch.state import Casts, Field, Layout, State, is_finite
+from hpfracc_nn.solvers.torch.state import Casts, Field, Layout, Signature, State, is_finite
 
 _ROUNDING = 1e3  # times eps: what two ways to compute one product may differ by
 
@@ -66,7 +68,6 @@ class Coefficients:
         dt: The step.
         step: The same as a tensor: a number is made into one at each product.
         shape: Of the noise of one step.
-        eps: Of the dtype that f and g are computed in.
     """
 
     def __init__(
@@ -80,7 +81,6 @@ class Coefficients:
     ):
         self._given = sde, layout, times, like, casts, diffusion
         self.layout, self.noise_type = layout, sde.noise_type
-        self.eps = torch.finfo(like.dtype).eps if casts is None else casts.eps(like.dtype, like.device.type)
         self.dt = float(times[-1] - times[0]) / (times.size - 1)
         if self.dt > torch.finfo(like.dtype).max:
             raise ValueError(
@@ -175,10 +175,10 @@ def check_structure(coefficients: Coefficients, z0: Tensor, needs_diagonal: bool
                 z = point.requires_grad_()
                 g = field.at(t, z)
             if g.requires_grad:
-                check(g, z, t, coefficients.eps)
+                check(g, z, t, field.eps)
         values.append(g.detach())
     is_told = noise_type == "additive" and not is_traced(values[0], ())  # a map over what it reads has no one value
-    if is_told and _differ(values[0], values[1], coefficients.eps):
+    if is_told and _differ(values[0], values[1], field.eps):
         raise ValueError(additive_message(f"at t={float(field.times[0]):g}"))
 
 
@@ -190,7 +190,7 @@ def _check_additive(g: Tensor, z: Tensor, t: Tensor, eps: float) -> None:
 
 
 def _differ(one: Tensor, other: Tensor, eps: float) -> bool:
-    """Return whether finite values are further apart than rounding takes them."""
+    """Return whether two tensors differ by more than rounding, of precision `eps`, where both are finite."""
     apart = (one - other).abs() > _ROUNDING * eps * torch.maximum(one.abs(), other.abs())
     return bool((apart & one.isfinite() & other.isfinite()).any())
 
@@ -316,10 +316,10 @@ class NoiseRows:
         return parts[0] if len(parts) == 1 else torch.cat(parts) if parts else self._block[:0]
 
     def _drawn(self, i: int) -> Tensor:
-        """Return a block of the path.
+        """Return the increments of block i of the noise path, [steps, *shape].
 
         Raises:
-            ValueError: It has a graph where none is expected.
+            ValueError: They require a gradient where none is expected.
         """
         if self.has_gradients:
             return self.path.block(i)
@@ -337,18 +337,19 @@ class NoiseRows:
 
 @dataclass(eq=False)
 class Solve:
-    """One solve.
+    """One stochastic solve: its steps, its noise and the steps whose states are wanted.
 
     Attributes:
         steps: How its states are made.
         noise: What drives it.
         n_steps: From 0 to this one.
         outputs: The steps whose states are wanted, increasing.
-        times: Of all steps, for messages.
+        times: The times of all steps, for error messages.
         progress: Called as progress(steps done, steps in all) after each block, or None.
+        eps: The precision of the dtype that drift and diffusion are computed in.
         makes_leaves: Whether drift or diffusion are known to make tensors that require a gradient by themselves.
         limits: How fast a decay the steps can follow, or None where that is not known.
-        drift: Of the equation, where there are limits.
+        drift: The drift of the equation, where there are limits.
     """
 
     steps: Steps
@@ -356,6 +357,7 @@ class Solve:
     n_steps: int
     outputs: np.ndarray
     times: np.ndarray
+    eps: float
     progress: Progress | None = None
     makes_leaves: bool = False
     limits: Limits | None = None
@@ -372,11 +374,11 @@ class Solve:
 
     def run(
         self, z0: Tensor, shared: Tensors, memory: BlockMemory, keeps: bool
-    ) -> tuple[Tensor, list[Tensors], list[Tensors]]:
-        """Return the states at the outputs, what each block began with, and what its steps had of the past: their
-        sums, and the weights of the block's own steps.
+    ) -> tuple[Tensor, list[Tensors], list[Tensors], list[Tensor]]:
+        """Return the states at the outputs, what each block began with, what its steps had of the past (their sums, and
+        the weights of the block's own steps), and the signatures of `compared`.
 
-        Without a graph, and both without members unless it `keeps` them, for a replay.
+        Without a graph, and without members but the first unless it `keeps` them, for a replay.
 
         Raises:
             FloatingPointError: A state is not finite, or the solution explodes.
@@ -386,6 +388,8 @@ class Solve:
         carry: Tensors = (z0,)
         carries: list[Tensors] = []
         pasts: list[Tensors] = []
+        signatures: list[Tensor] = []
+        signature = Signature() if keeps else None
         recent: list[Tensor] = []
         for first, last in self.blocks:
             past = memory.opened(first, last)
@@ -393,6 +397,8 @@ class Solve:
             if keeps:
                 carries.append(carry)
                 pasts.append((torch.stack(made.sums), past[1]) if past else ())
+            if signature is not None and (compared := self.compared(first, last, made)):
+                signatures.append(signature(torch.stack(compared)))
             self.check(first, made.states, recent, watch)
             recent = [*recent, *made.states][-WINDOW - 1 :]
             memory.add(first, made.values)
@@ -405,7 +411,22 @@ class Solve:
             carry = made.carry
             if self.progress is not None:
                 self.progress(last - 1, self.n_steps)
-        return found, carries, pasts
+        return found, carries, pasts, signatures
+
+    def compared(self, first: int, last: int, made: Advance) -> list[Tensor]:
+        """Return what of a block has to be the same when it is replayed: what comes out of it.
+
+        With a memory that is what its steps bring the past; else the states at its outputs, and what of the carry is
+        like a state.
+        """
+        if made.values:
+            return made.values
+        low, high = self.wanted(first, last)
+        found, shape = [made.states[n - first] for n in self.outputs[low:high]], made.states[0].shape
+        for part in made.carry:
+            if part.shape == shape:
+                found.append(part)
+        return found
 
     def plain(self, z0: Tensor, shared: Tensors, past: Tensors) -> Tensor:
         """Return the states at the outputs with the graph of every step: one block for all.
@@ -419,7 +440,7 @@ class Solve:
         return torch.stack([states[n] for n in self.outputs])
 
     def _watch(self, z0: Tensor) -> Watch | None:
-        """Return what looks after explosions."""
+        """Return the test for explosions of a solve from z0, or None where the limits of stability are not known."""
         return None if self.limits is None or self.drift is None else Watch(self.limits, self.drift.layout, z0)
 
     def check(self, first: int, states: list[Tensor], before: list[Tensor], watch: Watch | None) -> None:
@@ -442,13 +463,16 @@ class Solve:
                 raise FloatingPointError(not_finite(f"at step {n}, t={self.times[n]:g}"))
 
     def _look(self, n: int, size: float, states: list[Tensor], watch: Watch | None) -> None:
-        """Raise where the solution explodes up to step n, the last of the states, which has this size."""
+        """Raise where the solution explodes up to step n.
+
+        `states` are those up to step n, `size` is the largest absolute value of the last.
+        """
         if watch is not None and watch.is_due(size):
             recent = states[-WINDOW - 1 :]
             watch.look(n, size, recent, lambda k: self._drift(n - WINDOW + k, recent[k]))
 
     def _drift(self, n: int, state: Tensor) -> Tensor:
-        """Return the drift at a step, without a graph."""
+        """Return the drift at step n, without a graph."""
         assert self.drift is not None, "there are limits"
         with torch.no_grad():
             return self.drift(n, state)
@@ -481,7 +505,9 @@ class OneStepBlocks:
 
 
 class VolterraBlocks:
-    """See `Steps`; the carry is the residual's term, which is not in the memory.
+    """The steps of a stochastic Volterra equation in blocks, see `Steps`.
+
+    The carry is the residual's term, which is not in the memory.
 
     Args:
         coefficients: Drift and diffusion.
@@ -528,7 +554,10 @@ class VolterraBlocks:
         return Advance(states, residual.alone(len(increments) - 1, g), values, made)
 
     def _sums_of(self, rows: Tensor, weights: Tensor) -> OwnSums:
-        """Return the sums of a block; buffers serve all blocks of one length."""
+        """Return what adds up the sums over the past of a block's steps; blocks of one length share its buffers.
+
+        `rows` are the sums over the steps before the block, [steps, *shape], `weights` those of its own steps by lag.
+        """
         if self.is_tracked:
             return TrackedSums(rows, weights)
         kind = KnownSums if torch.is_grad_enabled() else BufferedSums
@@ -540,7 +569,10 @@ class VolterraBlocks:
         return found
 
     def _driving(self, noise: Tensor, shared: Tensors) -> tuple[Tensors, NoResidual | Residual]:
-        """Return the increments of each step over h, and the residual."""
+        """Return a block's increments dW_j / h, one tensor for each step, and its residual sigma g zeta.
+
+        `noise` is [steps, *shape], or [steps, 2, *shape] where zeta has its numbers beside dW_j; `shared[0]` is sigma.
+        """
         if not self.weights.has_residual:
             return (noise / self.c.dt).unbind(), NoResidual()
         increments, others = noise.unbind(1)
@@ -551,11 +583,14 @@ class VolterraBlocks:
             factor = deviation
         return (increments / self.c.dt).unbind(), Residual(self.c, others.unbind(), factor)
 
-    def _value(self, drift: Tensor, g: Tensor, increment: Tensor, room: Tensor | None) -> Tensor:
-        """Return what a step brings the past, made in `room` where there is some."""
+    def _value(self, drift: Tensor, g: Tensor, increment: Tensor, out: Tensor | None) -> Tensor:
+        """Return what a step puts into the memory: Z_j, or both its parts where drift and noise have their own weights.
+
+        `increment` is dW_j / h. The result is written to `out` where that is a tensor.
+        """
         if self.weights.sets == 1:
-            return self.c.moved(drift, g, increment, room)
-        return torch.stack([drift, self.c.applied(g, increment)], out=room)
+            return self.c.moved(drift, g, increment, out)
+        return torch.stack([drift, self.c.applied(g, increment)], out=out)
 
 
 class NoResidual:

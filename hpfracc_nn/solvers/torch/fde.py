@@ -76,7 +76,11 @@ def _grid_of(
     has_slope: bool,
     may_change: bool,
 ) -> Grid:
-    """Return the grid of output times, float64 as bytes, or raise for orders and times out of range."""
+    """Return the mesh of a solve and its output times, or raise for orders and times out of range.
+
+    `ts` are the bytes of float64 times, `eps` is their rounding. `has_slope` says whether dy0 is passed, `may_change`
+    whether the orders are a tensor's, which may be learned.
+    """
     checks.orders("fdeint", np.array(orders), has_slope, may_change)
     given = checks.increasing("fdeint", np.frombuffer(ts))
     elapsed, index = laid_out(mesh, given, eps, n_steps, min(orders))
@@ -163,7 +167,7 @@ class Call:
         return recorded(problem, problem.pick(True), z0, dz0, alpha, parameters, read)
 
     def _slope(self, dy0: State) -> Tensor:
-        """Return the derivative at the start, 0 for the orders that have no such condition."""
+        """Return dy0 as one tensor, 0 for orders up to 1, which have no such condition at the start."""
         slope = self.layout.ravel(dy0)
         return slope * self.layout.broadcast(torch.as_tensor(self.orders > 1)).to(slope)
 

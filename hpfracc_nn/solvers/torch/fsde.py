@@ -191,11 +191,13 @@ class StochasticCall:
             steps = OneStepBlocks(one_step_of(method.scheme, c, method.interpretation), n_steps, numbers)
         limits = method.limits(self.orders if self.has_memory else None, self.elapsed, self.first)
         times = self.first + self.elapsed
-        return Solve(steps, NoiseRows(path), n_steps, self.outputs, times, progress, limits=limits, drift=c.drift)
+        return Solve(
+            steps, NoiseRows(path), n_steps, self.outputs, times, c.drift.eps, progress, limits=limits, drift=c.drift
+        )
 
 
 def _is_differentiated(alpha: Tensor) -> bool:
-    """Whether a derivative by alpha is taken, in whatever mode."""
+    """Return whether a derivative in alpha is taken: by backpropagation, forward mode or torch.func."""
     is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor(alpha)
     return is_wrapped or alpha.requires_grad or has_tangent(alpha)
 

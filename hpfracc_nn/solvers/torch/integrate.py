@@ -2,6 +2,12 @@
 
 A step makes y_n of the memories m, [sets, *shape], or [*shape] where there is one, and of w, the weight of f_n in the
 last of them. `forward` does so without a graph; `replay` once more with one, where y_n is known.
+
+Shapes: [*shape] a state, a orders alpha, r numbers of a state for each, sets of weights of the scheme (`schemes`). The
+starting weights of f_k are what it brings each step besides its weight by lag.
+
+In the gradient of alpha, `cotangents` are those of the memories, [a, n_steps + 1, sets, r], `values` the right-hand
+sides, [a, n_steps + 1, r], and `own` the gradients of the weights of f_n in step n, [a, n_steps + 1].
 """
 
 from __future__ import annotations
@@ -26,13 +32,13 @@ from hpfracc_nn.solvers.history import Exponentials, History, Kept
 from hpfracc_nn.solvers.schemes import BDF2, PredictorCorrector, Rectangle, Scheme, Trapezoid
 from hpfracc_nn.solvers.torch.memory import Forward, Matrix, Memory, Operand, Reversed, toeplitz
 from hpfracc_nn.solvers.torch.roots import Equation, equation_of, solved_by
-from hpfracc_nn.solvers.torch.state import Field, Layout, bare, evaluated, fault
+from hpfracc_nn.solvers.torch.state import Field, Layout, Signature, bare, evaluated, fault
 
 _FURTHER = 10.0  # times larger: when a solution that was looked at is looked at again
 
 
 class Watch:
-    """What a solve has grown from, and when it is looked at.
+    """The test for explosions of a solve, made whenever a state is much larger than at the last test.
 
     Args:
         limits: How fast a decay the solve can follow.
@@ -88,19 +94,29 @@ class Watch:
         raise self.limits.error(n, float(last.reshape(-1)[entry]), self._start, rate, self._order(entry, last.shape))
 
     def _undoes(self, n: int, y: Tensor, f: Tensor) -> bool:
-        """Whether f undoes an entry of the state before step n in this step: where it does not, nothing explodes."""
+        """Return whether f, the right-hand side at the state y, takes an entry of y past 0 in step n.
+
+        It is added times dt**alpha, for the longest dt**alpha of the orders. Where no entry is, nothing explodes.
+        """
         times = self.limits.times
         longest = max(float(times[n] - times[n - 1]) ** alpha for alpha in self.limits.orders.tolist())
         return y.shape == f.shape and float((torch.add(y, f, alpha=longest) * y).min()) < 0
 
     def _spread(self, reach: np.ndarray, like: Tensor) -> Tensor:
-        """Return a number for each step and order in a shape that broadcasts to that of states."""
+        """Return `reach`, one number for each step and order [steps, a], in a shape that broadcasts to states.
+
+        `like` are such states, [steps, *shape]. With an axis of vmap among theirs, the result has the least over the
+        orders.
+        """
         if like.shape[1:] != self.layout.shape:  # a batch of vmap lies in some place
             return torch.from_numpy(reach.min(1)).to(like).view(-1, *[1] * (like.ndim - 1))
         return torch.from_numpy(reach).to(like).view(-1, *self.layout.varying)
 
     def _order(self, entry: int, shape: torch.Size) -> int:
-        """Return which of the orders an entry has; the first where a batch of vmap is in the way."""
+        """Return the index of the order that an entry of a state has; 0 where the state has an axis of vmap.
+
+        `entry` is the index in the flattened state, `shape` the state's.
+        """
         if shape != self.layout.shape:
             return 0
         each = torch.arange(self.layout.orders).view(self.layout.varying)
@@ -234,7 +250,7 @@ class Problem:
         field: The right-hand side.
         scheme: How steps are taken.
         history: How the past is kept.
-        site: Where plans come from.
+        site: The call site that picks the plans, which are kernels of the history.
         orders: alpha's values, [a].
         times: The mesh, as time since the start, [n_steps + 1].
         is_uniform: Whether its steps are equal.
@@ -325,7 +341,9 @@ class Problem:
             return z0
         return z0 + self.elapsed[first:last].view(-1, *[1] * z0.ndim) * dz0
 
-    def solve(self, plan: Plan, z0: Tensor, dz0: Tensor | None, sums: Tensor | None = None) -> Tensor:
+    def solve(
+        self, plan: Plan, z0: Tensor, dz0: Tensor | None, sums: Tensor | None = None, signatures: Tensor | None = None
+    ) -> Tensor:
         """Return the states at all steps, [n_steps + 1, *shape]; without a graph.
 
         Args:
@@ -333,6 +351,7 @@ class Problem:
             z0: The state at the start, [*shape].
             dz0: Its derivative, or None.
             sums: Where the memories of all steps are kept, [n_steps + 1, sets, *shape], or None.
+            signatures: Where those of all right-hand sides are kept, and of the last state, [2, n_steps + 1]; or None.
 
         Raises:
             FloatingPointError: A state or a right-hand side is not finite, or the solution explodes.
@@ -342,6 +361,7 @@ class Problem:
             states = self.like.new_empty(self.n_steps + 1, *self.layout.shape)
             weights, last_step, before = self.own_weights, self.n_steps, z0
             watch, kept = self.watch(z0), None if sums is None else sums.unbind()
+            signature = None if signatures is None else Signature()
             for first in range(0, last_step + 1, past.block):
                 end = past.begin(first, self.base(z0, dz0, first, min(first + past.block, last_step + 1)))
                 for n, state, room in zip(range(first, end), states[first:end].unbind(), past.slots, strict=True):
@@ -356,6 +376,10 @@ class Problem:
                         room.copy_(field(n, state))
                     before = state
                 self._check(first, end, states, past, watch)
+                if signatures is not None and signature is not None:
+                    signatures[:, first:end] = signature(past.views[first:end])
+                    if end > last_step:
+                        signatures[:, last_step:] = signature(states[last_step:])
                 if self.progress is not None:
                     self.progress(end - 1, last_step)
         self.tell(plan, past)
@@ -375,8 +399,9 @@ class Problem:
         return Watch(limits, self.layout, z0)
 
     def _check(self, first: int, last: int, states: Tensor, past: Memory, watch: Watch | None) -> None:
-        """Raise where a state or a right-hand side of the block is not finite, or the solution explodes: one look for
-        all its steps.
+        """Raise where a state or right-hand side of steps `first` to last - 1 is not finite, or the solution explodes.
+
+        All steps are tested by one number, which is one transfer from the device.
         """
         end = min(last, self.n_steps)
         sums = states[first:last].sum() + past.values[:, first:end].sum()
@@ -392,7 +417,11 @@ class Problem:
                 raise fault(self.field, n, states[n])
 
     def _look(self, end: int, size: float, states: Tensor, past: Memory, watch: Watch | None) -> None:
-        """Raise where the solution explodes up to the step before `end`, whose state has this size."""
+        """Raise where the solution explodes up to step end - 1.
+
+        `states` are those of all steps, `past` holds the right-hand sides, `size` is the largest absolute value of the
+        state of step end - 1.
+        """
         if watch is None or not watch.is_due(size):
             return
         begin, known = max(0, end - 1 - WINDOW), states[:end]
@@ -405,7 +434,10 @@ class Problem:
         )
 
     def _cached(self, build: Callable[[], T], *key: Hashable) -> T:
-        """Return weights that are kept for later solves, where the orders stay."""
+        """Return `build()`, from a cache that solves with the same scheme, orders, number of steps and `key` share.
+
+        Where the orders may change, nothing is cached.
+        """
         if not self.is_fixed:
             return build()
         name = _NAMES[self.like.dtype]
@@ -419,7 +451,10 @@ class Problem:
         return Matrix(self.scheme, self.orders, self.times)
 
     def _states(self) -> int:
-        """Return the states that can stand for the weights: exponentials and exact lags; 0 where none can."""
+        """Return how many numbers replace the weights by lag: decaying exponentials, or lags that are all kept exactly.
+
+        It is 0 where nothing replaces them.
+        """
         if self.kept is None:
             return 0
         if self.kept.nodes is not None:
@@ -490,7 +525,7 @@ def by_lag(cotangents: Tensor, values: Tensor) -> Tensor:
 
 
 def _of_starts(cotangents: Tensor, values: Tensor, own: Tensor, count: int) -> Tensor:
-    """Return the gradients of the starts, [a, sets, n_steps + 1, count]."""
+    """Return the gradients of the starting weights of f_0 to f_(count - 1), [a, sets, n_steps + 1, count]."""
     n = cotangents.shape[1]
     found = torch.einsum("ancr,akr->acnk", cotangents.double(), values[:, :count].double())
     found = found * (torch.arange(n, device=found.device)[:, None] > torch.arange(count, device=found.device))
@@ -500,7 +535,10 @@ def _of_starts(cotangents: Tensor, values: Tensor, own: Tensor, count: int) -> T
 
 
 def _of_matrix(problem: Problem, orders: Tensor, cotangents: Tensor, values: Tensor, own: Tensor) -> Tensor:
-    """The same by blocks of rows of the matrix, whose formulas are traced one block at a time."""
+    """Return the gradient in alpha [a] on a mesh whose steps differ, from blocks of rows of the matrix of weights.
+
+    The weights' formulas are traced one block at a time. `orders` are alpha, with a graph.
+    """
     found = torch.zeros_like(orders)
     steps = torch.arange(problem.n_steps + 1, device=values.device)
     for first in range(1, problem.n_steps + 1, _ROWS):

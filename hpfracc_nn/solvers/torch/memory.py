@@ -7,6 +7,10 @@ Weights are matrices: rows of steps, columns of values that were put in, any rec
 in per step and one sum for each set of weights comes out; in the adjoint one value goes in for each set and one sum
 comes out, with time reversed. Values lie side by side by step, [a, steps * ins, r], so that both are one matrix
 product.
+
+Shapes: a orders, r numbers of a state for each of them, `ins` values that go in and `outs` sums that come out per step,
+rows: steps of a block. The near weights of a block are those of its own steps and of the few values before it that the
+kernel leaves to them.
 """
 
 from __future__ import annotations
@@ -20,8 +24,8 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.cache import cached_property, nbytes
+from hpfracc_nn.fractional.exponentials import Nodes
 from hpfracc_nn.fractional.namespace import NUMPY
-from hpfracc_nn.fractional.schemes.exponentials import Nodes
 from hpfracc_nn.selection import Plan, Site, Work, Workload, carried_out
 from hpfracc_nn.selection.workload import Direction
 from hpfracc_nn.solvers.history import ANY_MESH, Automatic, Exponentials, FFTBlocks, Full, Kept, Window
@@ -286,9 +290,9 @@ class Memory:
 
     Args:
         operand: The weights.
-        site: That picked the plan.
-        plan: Whose kernel is begun with.
-        direction: Of the pass.
+        site: The call site that picked the plan.
+        plan: The plan whose kernel is begun with.
+        direction: "forward" or "backward", for the pass.
         layout: How a value is laid out; it goes in and comes out as [*shape].
         like: A tensor of the values' dtype and device.
         starts: What the first values bring besides, [a, outs, steps + 1, k], where one goes in per step; or None.
@@ -347,7 +351,10 @@ class Memory:
         return last
 
     def _open(self, first: int, base: Tensor | None) -> int:
-        """Make the block's memories of what is before it, and its near weights; return where it ends."""
+        """Begin a block: make its sums over the past and its near weights; return the step after its last.
+
+        `first` is the block's first step, `base` what its sums begin with, [*shape] or [rows, *shape]; None is 0.
+        """
         last = min(first + self.block, self.operand.steps + 1)
         started = time.perf_counter()
         out = carried_out(self._work, self.site, self.plan, self, first, last)
@@ -409,7 +416,10 @@ class Memory:
         return found
 
     def _by_lag(self, before: int) -> Tensor:
-        """Return the weights of the block's own steps by lag; those of most blocks are the same."""
+        """Return the weights of the block's own steps by lag, [rows, outs * ins, *varying], the same in most blocks.
+
+        `before` is the number of columns of the near weights that belong to values before the block.
+        """
         a, outs, rows, _ = self._weights.shape
         own = self._weights[:, :, -1, before:].reshape(a, outs, rows, self.operand.ins).flip(2)
         return own.permute(2, 1, 3, 0).reshape(rows, outs * self.operand.ins, *self.layout.varying)
@@ -467,7 +477,10 @@ class Memory:
         return self.values.new_zeros(self.values.shape[0], self.operand.outs, rows, self.values.shape[-1])
 
     def _rows(self, near: Tensor) -> Sequence[Tensor]:
-        """Return the near weights of each step of the block; those of most blocks are the same."""
+        """Return for each step of the block its row of the near weights, cut to the values before the step.
+
+        `near` are the near weights, [a, outs, rows, columns]. The result is cached: it is the same in most blocks.
+        """
         if self._kept is not None and self._kept[0] is near:
             return self._kept[1]
         before, ins = self._first - self._begin, self.operand.ins
@@ -477,7 +490,11 @@ class Memory:
         return found
 
     def _with_starts(self, first: int, last: int, near: Tensor, out: Tensor) -> Tensor:
-        """Add what the first values bring besides: to the near weights in the first block, to the memories later."""
+        """Return the near weights after adding what the first values bring besides their weights by lag.
+
+        It is added for steps `first` to last - 1: in the first block to a copy of the near weights `near`, later to the
+        block's sums `out`, [a, outs, rows, r].
+        """
         assert self._starts is not None, "there are some"
         count = min(self._starts.shape[-1], last)
         some = self._starts[:, :, first:last, :count]
@@ -675,30 +692,58 @@ class ReplayedSums:
     """The sums of a block of deterministic steps once more, with a graph; see `OwnSums`.
 
     Their values are known. Small ones are followed by autograd; of large ones, the cotangent of a value is one product
-    with those of the sums after it.
+    with those of the sums after it. Made once for all blocks of one length, of which one is in use at a time.
 
     Args:
-        rows: The sums, [steps, *shape] or [steps, sets, *shape]; a leaf.
+        rows: The sums of a block, [steps, *shape] or [steps, sets, *shape].
         weights: For each step's value those in the sums after it, [later steps, *varying] or
             [later steps, sets, *varying].
         axes: 1, or 2 where there are sets.
+
+    Attributes:
+        is_tracked: Whether autograd follows them.
     """
 
     def __init__(self, rows: Tensor, weights: list[Tensor], axes: int):
-        self._axes = axes
-        self._weights, self._is_tracked = weights, rows[0].numel() <= _TRACKED
+        self._weights, self._axes, self.is_tracked = weights, axes, rows[0].numel() <= _TRACKED
         self._last: Tensor | None = None
-        if self._is_tracked:
+        self._loss: Sequence[Tensor] | None = None
+        if self.is_tracked:
+            return
+        cotangents, self._shape = torch.empty_like(rows), rows.shape[axes:]
+        self._slots, self._is_one = cotangents.unbind(), len(rows) > 1 and weights[0][(0,) * axes].numel() == 1
+        # By i: the weights of Z_i in the sums after it, and their cotangents.
+        self._later = [
+            (each.reshape(-1), cotangents[i + 1 :].flatten(0, axes - 1).flatten(1).T)
+            if self._is_one
+            else (each, cotangents[i + 1 :])
+            for i, each in enumerate(weights[: len(rows) - 1])
+        ]
+
+    def begin(self, rows: Tensor, loss: Tensor | None = None) -> None:
+        """Begin a block.
+
+        Args:
+            rows: Its sums; a leaf, which gets their cotangents.
+            loss: Cotangents that the sums have besides, like rows, where autograd does not follow them; that of the
+                first sum is left to the caller.
+        """
+        if self.is_tracked:
             head, self._rest = rows.split([1, rows.shape[0] - 1])
             self.first = head.squeeze(0)
             return
         self._rows, self._known = rows.unbind(), rows.detach().unbind()
+        self._loss = None if loss is None else loss.unbind()
         self.first = self._rows[0]
-        self._cotangents = torch.empty_like(rows)
+
+    def end(self) -> None:
+        """Let the graph of the block go, which holds this."""
+        self._last = None
+        self._rows = self._known = ()
 
     def following(self, i: int, value: Tensor) -> Tensor:
         """Return the sums of step i + 1, after the value of step i, [*shape]."""
-        if self._is_tracked:
+        if self.is_tracked:
             # Plus nothing: the sums have the value already, and get its derivative.
             rest = torch.addcmul(self._rest, self._weights[i], value - value.detach())
             head, self._rest = rest.split([1, rest.shape[0] - 1])
@@ -710,14 +755,18 @@ class ReplayedSums:
         """Return the sums of step i."""
         return self._known[i]
 
-    def pulled(self, i: int, g: Tensor) -> Tensor:
-        """Return the cotangent of step i's value, where the sums of step i + 1 have g and later ones were here."""
-        self._cotangents[i + 1] = g
-        later, weights, axes = self._cotangents[i + 1 :], self._weights[i], self._axes
-        if weights[(0,) * axes].numel() == 1:
-            flat = weights.reshape(-1)
-            return torch.mv(later.reshape(flat.numel(), -1).T, flat).view(later.shape[axes:])
-        return (weights * later).sum(tuple(range(axes)))
+    def pulled(self, i: int, g: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the cotangents of step i's value and of the sums of step i + 1, which have g of what follows in the
+        graph; later ones were here.
+        """
+        if self._loss is not None:
+            g = torch.add(g, self._loss[i + 1], out=self._slots[i + 1])
+        else:
+            self._slots[i + 1].copy_(g)
+        weights, later = self._later[i]
+        if self._is_one:
+            return torch.mv(later, weights).view(self._shape), g
+        return (weights * later).sum(tuple(range(self._axes))), g
 
 
 class _Replayed(torch.autograd.Function):
@@ -730,4 +779,5 @@ class _Replayed(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         sums, i = ctx.given
         (g,) = grads
-        return None, None, sums.pulled(i, g), None, g
+        of_value, of_row = sums.pulled(i, g)
+        return None, None, of_value, None, of_row

@@ -132,7 +132,7 @@ class CaputoEquation(nn.Module):
 
 
 def _check_bounds(owner: str, bounds: tuple[float, float]) -> tuple[float, float]:
-    """Return bounds of an order, or raise."""
+    """Return the bounds of a learned order, or raise a ValueError that names the class `owner`."""
     low, high = bounds
     if not 0 <= low < high <= 2:
         raise ValueError(
@@ -242,7 +242,7 @@ class NeuralFDE(CaputoEquation):
         return found
 
     def _check_slope(self, dy0: Any) -> None:
-        """Raise unless there is a derivative at the start where an order may be above 1, and only there."""
+        """Raise unless dy0, the derivative at the start, is passed where an order may be above 1, and only there."""
         if self.order is None:
             checks.orders("NeuralFDE", self.alpha.numpy(), dy0 is not None)
             return
@@ -405,7 +405,7 @@ class NeuralFSDE(nn.Module):
         return self(y0.expand(count, *y0.shape), ts, generator=generator, progress=progress)
 
     def _present(self) -> StochasticMethod:
-        """Return the method with the noise of the present Hurst index."""
+        """Return the method, its noise with the present value of a learned Hurst index."""
         if self.index is None:
             return self.method
         noise: Any = self.method.noise
@@ -455,8 +455,13 @@ def stochastic_order(
     return None, Alpha(values.tolist(), within, values.shape, owner=owner, device=device, dtype=dtype)
 
 
-def _hurst_of(owner: str, noise: Noise, given: tuple[float, float] | None) -> tuple[np.ndarray, tuple[float, float]]:
-    """Return the first value of a Hurst index, and its bounds."""
+def _hurst_of(
+    owner: str, noise: Noise, hurst_bounds: tuple[float, float] | None
+) -> tuple[np.ndarray, tuple[float, float]]:
+    """Return the first value of a learned Hurst index, which is that of `noise`, and its bounds.
+
+    `hurst_bounds` are the caller's; None takes the noise's own. `owner` is the class that error messages name.
+    """
     value = getattr(noise, "hurst", None)
     if value is None:
         raise ValueError(
@@ -470,7 +475,9 @@ def _hurst_of(owner: str, noise: Noise, given: tuple[float, float] | None) -> tu
         )
     widest: tuple[float, float] = getattr(noise, "widest", (0.0, 1.0))
     own: tuple[float, float] | None = getattr(noise, "bounds", None)
-    bounds = errors.pair(owner, "hurst_bounds", (own or widest) if given is None else given, "(0.05, 0.5)")
+    bounds = errors.pair(
+        owner, "hurst_bounds", (own or widest) if hurst_bounds is None else hurst_bounds, "(0.05, 0.5)"
+    )
     if not 0 <= bounds[0] < bounds[1] <= 1:
         raise ValueError(f"{owner}(hurst_bounds={bounds}): needs 0 <= low < high <= 1; pass for example (0.05, 0.5).")
     first = np.asarray(value, dtype=np.float64)

@@ -2,6 +2,8 @@
 
 A solve needs its noise twice, forward and in the adjoint. `NoisePath` draws it in blocks of steps and keeps of each
 block the generator's and the noise's state, from which `block` makes it again, bit for bit.
+
+Here [*shape] is the noise of one step: batch axes and channels.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ _MANY = 1 << 13  # normal numbers in double precision
 
 @dataclass(frozen=True)
 class TorchSource:
-    """See `solvers.noise.Source`.
+    """Random numbers of a torch generator; see `solvers.noise.Source`.
 
     Attributes:
         generator: Of `device`.
@@ -65,7 +67,10 @@ class TorchSource:
         return self._empty(shape).normal_(generator=self.generator)
 
     def _box_muller(self, shape: tuple[int, ...]) -> Tensor:
-        """Return normal numbers by vector instructions; torch computes those in double precision one by one."""
+        """Return normal numbers [*shape] in double precision on the CPU, by Box and Muller's formula.
+
+        It uses vector instructions; torch's own normal numbers are computed one by one.
+        """
         count = math.prod(shape)
         half = -(-count // 2)
         numbers = self._empty((2 * half,))
@@ -215,7 +220,7 @@ class NoisePath:
         return torch.cat([self.block(i) for i in range(self.n_blocks)])
 
     def _draw(self, i: int) -> Tensor:
-        """Draw the next block, number `i`, and keep it or what it takes to draw it again."""
+        """Draw block `i`, the next one, and keep it, or the states of generator and noise that it was drawn from."""
         if self._state is None:
             self._state = self.noise.start(self.n_steps, self.shape, self.dt, self.source)
             self._keeps = self._keeps or self._block_bytes <= self._state_bytes
@@ -232,7 +237,7 @@ class NoisePath:
 
     @property
     def _state_bytes(self) -> int:
-        """Of what it takes to draw a block again."""
+        """Bytes of the generator's and the noise's state, which draw a block again."""
         own = sum(each.numel() * each.element_size() for each in self._state or () if isinstance(each, Tensor))
         return self.source.generator.get_state().numel() + own
 
@@ -313,7 +318,10 @@ def paths(
 
 
 def _sums(steps: Tensor) -> Tensor:
-    """Return zero and the running sums of rows [n, columns], added up in double precision as torch's own are."""
+    """Return the running sums of the increments [n, columns], from 0 on, [n + 1, columns].
+
+    They are added up in double precision, as torch's own are.
+    """
     found = steps.new_empty(steps.shape[0] + 1, steps.shape[1])
     rows = found.unbind()
     total = rows[0].zero_().double()

@@ -8,6 +8,8 @@ Under transforms of torch.func and in forward mode the iteration is Newton's in 
 transform can follow. The last iteration begins at the solution, where a step of Newton's method has the derivatives of
 the solution itself, whatever those of its start are: the first exactly, and where the iteration before it began near
 the solution, the second too.
+
+m is the step's sum over the past, w the weight of f_n in step n, J the Jacobian of f in the state.
 """
 
 from __future__ import annotations
@@ -64,7 +66,11 @@ def gmres(apply: Callable[[Tensor], Tensor], b: Tensor, tolerance: float, produc
 
 
 def _cycle(apply: Callable[[Tensor], Tensor], residual: Tensor, tolerance: float) -> Tensor:
-    """Return the correction of least residual in the Krylov space, by Arnoldi's method, orthogonalised twice."""
+    """Return the x in a Krylov space that makes `residual - apply(x)` smallest in norm, by Arnoldi's method.
+
+    The space grows until that norm is at most `tolerance`, by up to `_RESTART` products. Its basis is orthogonalised
+    twice.
+    """
     size = residual.norm()
     count = min(_RESTART, residual.numel())
     basis = residual.new_zeros(count + 1, residual.numel())
@@ -164,7 +170,15 @@ class Convergence:
 
 
 class _Iteration:
-    """What the kinds share: the iteration, and what is raised where it does not converge."""
+    """The iteration that the kinds of equation share, and the errors of one that does not converge.
+
+    A subclass gives c, which makes a correction of a residual: `_correction` and `_transposed_correction`. Here c is 1.
+
+    Args:
+        field: f.
+        tolerance: Of a state, relative to its size.
+        iterations: After how many an error is raised.
+    """
 
     _way_out = WITH_NEWTON
     _slowest = _SLOW  # as `Convergence` has it: what is slower is renewed
@@ -210,19 +224,25 @@ class _Iteration:
         raise self._failed(n, "the adjoint equation", convergence.change)
 
     def _correction(self, n: int, w: float | Tensor, y: Tensor, residual: Tensor) -> Tensor:
-        """Return c of a residual at y."""
+        """Return c(residual) in step n, where the residual is that of m + w f(y) - y at the iterate y."""
         return residual
 
     def _transposed_correction(self, z: Tensor, value: Tensor, w: float | Tensor, residual: Tensor) -> Tensor:
-        """Return c of a residual of the transpose."""
+        """Return c(residual) for the transposed equation, mu = g + J' w mu.
+
+        J is the Jacobian of `value`, which is f(z) with its graph, in the solution z.
+        """
         return residual
 
     def _is_exact(self) -> bool:
-        """Whether c of the next correction is the inverse where it begins."""
+        """Return whether the next correction uses the inverse at the very iterate that it starts from."""
         return False
 
     def _renew(self) -> None:
-        """Let c come nearer to the inverse, if it can."""
+        """Make c anew, closer to the inverse of 1 - w J, because the iteration converges too slowly.
+
+        Here c stays 1.
+        """
 
     def _lost(self, n: int, y: Tensor, change: float) -> Exception:
         self._renew()
@@ -272,7 +292,11 @@ class Factorised(_Iteration):
         self._jacobian = None
 
     def _ready(self, w: float | Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Return factors that serve for w: those of a w so near where making them anew costs more than an iteration."""
+        """Return the LU factors and pivots of 1 - w J, J the Jacobian that is kept.
+
+        In large states the factors for another w that is near serve too: to make them anew costs more than an
+        iteration. `like` is a tensor of the state's dtype and device.
+        """
         assert self._jacobian is not None, "it has been made"
         if self._factors is None or not self._is_near(w):
             # A matrix that is singular divides by 0: the change is not finite then, which says more than LAPACK does.

@@ -5,8 +5,11 @@ and afterwards all is as it was before. Numbers that were written into a tensor 
 
 A right-hand side is evaluated twice at the start, to see that it may be: it must return the same and change nothing.
 Seen are random numbers of torch's own generators, a result that differs, and tensors that f changes in place from one
-evaluation to the next, wherever it holds them. What f does at later steps only is not seen, nor what it changes outside
-of tensors.
+evaluation to the next, wherever it holds them. What f does at later steps is seen by its results, see
+`adjoint.check_repeated`.
+
+A restorer puts one thing back as it was when the restorer was made, and returns a function that undoes this. `read` are
+the ids of the tensors that f reads.
 """
 
 from __future__ import annotations
@@ -90,7 +93,7 @@ def tensors_within(value: Any) -> list[Tensor]:
 
 
 def _plain_attributes(module: nn.Module) -> Iterator[Any]:
-    """Yield the tensors, modules and containers that a module and those in it have as attributes."""
+    """Yield the tensors, modules and containers that are plain attributes of a module or of its submodules."""
     for each in module.modules():
         for value in own_attributes(each):
             if isinstance(value, _LOOKED_AT):
@@ -110,7 +113,7 @@ def _attributes(one: Any) -> Iterator[Any]:
 
 
 def _names_of(f: FunctionType) -> list[str]:
-    """Return the names of its file that a function reads."""
+    """Return the names of module-level variables that a function reads."""
     return [name for name in f.__code__.co_names if name in f.__globals__]
 
 
@@ -120,7 +123,10 @@ def _cells_of(f: FunctionType) -> list[CellType]:
 
 
 def _named(f: FunctionType) -> list[Any]:
-    """Return what a function has in its closure and defaults, and what it names of its file, but no file's others."""
+    """Return what a function can reach by name: the values of its closure, its defaults, and module-level variables.
+
+    Functions of other files are left out.
+    """
     found = [cell.cell_contents for cell in _cells_of(f)] if f.__closure__ else []
     found += [*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values()]
     for name in _names_of(f):
@@ -192,7 +198,7 @@ class Snapshot:
 
 
 def _places(f: Any, read: set[int]) -> list[Callable[[], Undo]]:
-    """Return for every place where f holds something what puts that back there, and returns what undoes it."""
+    """Return a restorer for all that f holds: attributes, container entries, closures, module-level variables."""
     places: list[Callable[[], Undo]] = []
     for one in held(f):
         if isinstance(one, nn.Module):
@@ -240,7 +246,7 @@ def _of_container(container: list[Any] | dict[Any, Any], read: set[int]) -> list
 
 
 def _scripted(module: torch.jit.ScriptModule) -> Callable[[], Undo]:
-    """As `_table`, for the parameters and buffers of a scripted module, which cannot be others in number."""
+    """Return the restorer of the parameters, the buffers and the training flag of a scripted module."""
 
     def held() -> list[tuple[Any, str, Tensor]]:
         tables: tuple[Any, ...] = (module._parameters, module._buffers)
@@ -265,7 +271,7 @@ def _scripted(module: torch.jit.ScriptModule) -> Callable[[], Undo]:
 
 
 def _tables(tables: Sequence[dict[str, Any]]) -> Callable[[], Undo]:
-    """As `_table`, for those that every module has: most are empty, now and then."""
+    """Return the restorer of a module's dicts of parameters, buffers, submodules and hooks, most of which are empty."""
     filled = [(table, dict(table)) for table in tables if table]
     empty = [table for table in tables if not table]
 
@@ -300,7 +306,7 @@ def _table(table: dict[Any, Any], read: set[int]) -> Callable[[], Undo]:
 
 
 def _fill(table: dict[Any, Any], values: dict[Any, Any]) -> None:
-    """Let a table hold these values, in their order."""
+    """Make a dict hold these values in their order; it is not written to if it does already."""
     if list(table) != list(values):
         table.clear()
         table.update(values)
@@ -324,7 +330,7 @@ def _list(entries: list[Any]) -> Callable[[], Undo]:
 
 
 def _cell(cell: CellType) -> Callable[[], Undo]:
-    """As `_table`, for a name of a closure; a name that has not changed is left to what f makes of it."""
+    """Return the restorer of a variable of a closure. One that has not changed is left to what f makes of it."""
     before = cell.cell_contents
 
     def put_back() -> Undo:
@@ -349,7 +355,7 @@ def _cell(cell: CellType) -> Callable[[], Undo]:
 
 
 def _names(f: FunctionType, read: set[int]) -> Callable[[], Undo]:
-    """As `_cell`, for the names of its file that a function reads and no others."""
+    """Return the restorer of the module-level variables that a function reads, and of no others."""
     table = f.__globals__
     before = {name: table[name] for name in _names_of(f) if not _is_loose(table[name], read)}
 
@@ -370,7 +376,11 @@ def _names(f: FunctionType, read: set[int]) -> Callable[[], Undo]:
 
 
 def _is_loose(value: Any, read: set[int], depth: int = _DEPTH) -> bool:
-    """Whether a value has a graph that f does not read: keeping the last one would keep all graphs before it."""
+    """Return whether a value holds a tensor with a graph that f does not read.
+
+    To keep such a value would keep the graphs of all steps before. Containers and attributes are searched down to
+    `depth`.
+    """
     if depth == 0 or type(value) in PLAIN:
         return False
     if isinstance(value, Tensor):
@@ -422,7 +432,10 @@ _SILENT = (functional.batch_norm, functional.instance_norm, torch.batch_norm, to
 
 
 class _Watch(TorchFunctionMode):
-    """Remembers the version of every tensor that was there before."""
+    """A torch function mode that records which tensors the operations inside take and make.
+
+    Tensors that are there before are kept with their version, which writing to them increases.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -449,15 +462,15 @@ class _Watch(TorchFunctionMode):
         return found
 
     def changed(self) -> list[Tensor]:
-        """Return the tensors that may hold something else now."""
+        """Return the tensors that were there before and that operations have, or may have, written to."""
         return [each for each, version in self._before.values() if each._version != version] + self._silent
 
     def made(self) -> list[Tensor]:
-        """Return the tensors that were not there before."""
+        """Return the tensors that the operations have made."""
         return list(self._made.values())
 
     def unchanged(self) -> list[Tensor]:
-        """Return the tensors that were there before and hold the same now."""
+        """Return the tensors that operations have taken, were there before, and have not been written to."""
         return [each for each, version in self._before.values() if each._version == version]
 
 
@@ -472,7 +485,7 @@ def _tensors(values: Sequence[Any]) -> list[Tensor]:
 
 
 def _generators(like: Tensor) -> list[Tensor]:
-    """Return the states of the generators that f may draw from unasked."""
+    """Return the states of torch's default generators on the CPU and, if `like` is a CUDA tensor, on its device."""
     states = [torch.get_rng_state()]
     return [*states, torch.cuda.get_rng_state(like.device)] if like.is_cuda else states
 

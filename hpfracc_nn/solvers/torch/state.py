@@ -249,7 +249,7 @@ def checked_state(owner: str, name: str, y: Any) -> State:
 
 
 def _wrong_number(x: Tensor) -> str:
-    """Return the first number that is not finite, with its place where that can be told."""
+    """Return the first number of x that is not finite, with its position if known, as text for an error message."""
     plain = bare(x).reshape(-1)
     i = int(torch.isfinite(plain).logical_not().nonzero()[0])
     where = f" at place {i} of {plain.numel()}" if is_shared(x) else " in a batch"
@@ -291,7 +291,11 @@ def times_of(owner: str, ts: Any) -> Any:
 
 
 def _values(owner: str, name: str, x: Tensor) -> np.ndarray:
-    """Return a tensor's numbers, also inside a transform, where operations would return what has none."""
+    """Return the numbers of a tensor, also inside a transform of torch.func.
+
+    There the results of operations have no numbers that can be read. `owner` and `name` are the function and its
+    argument, for the error message.
+    """
     if not is_shared(x):
         raise ValueError(
             f"{owner}({name}): needs the same {name} throughout torch.func.vmap; pass an alpha for each entry of y0, "
@@ -343,11 +347,12 @@ class Field:
         times: The mesh, [n + 1].
         like: A tensor of the states' dtype and device.
         casts: The autocast that f runs under, or None.
-        owner: What solves, for messages.
-        argument: What f is called there.
+        owner: The function or class that solves, for error messages.
+        argument: The name of its argument that f is.
         shape: Of what f returns; None is a state's.
 
     Attributes:
+        eps: The precision of the dtype that f is computed in.
         makes_leaves: Whether f is known to make tensors that require a gradient by themselves.
     """
 
@@ -373,6 +378,7 @@ class Field:
         self._part = -1  # which of the times are tensors of their own
         self._each: Sequence[Tensor] = ()
         self._casts = casts
+        self.eps = torch.finfo(like.dtype).eps if casts is None else casts.eps(like.dtype, like.device.type)
         self._run = f if casts is None else self._autocast
 
     def __call__(self, n: int, z: Tensor) -> Tensor:
@@ -392,7 +398,7 @@ class Field:
         return found
 
     def _first(self, n: int, z: Tensor) -> Tensor:
-        """Return what a call returns, and see that it leaves z as it is, and that it has a value at the start."""
+        """Return f(t_n, z) for the first call; raise if f writes to z, or has no finite value at the start."""
         kept, version = z.detach().clone(), None if z.is_inference() else z._version
         try:
             found = self(n, z)
@@ -419,7 +425,7 @@ class Field:
         return self.layout.ravel(self._run(t, self.layout.unravel(z)))
 
     def _autocast(self, t: Tensor, y: Any) -> Any:
-        """Return f as it would run for the caller, with its results in the states' dtype."""
+        """Return f(t, y) under the autocast of the caller, with its results in the states' dtype."""
         assert self._casts is not None, "it is called where there is one"
         with self._casts.renewed():
             found = self.f(t, y)
@@ -462,6 +468,29 @@ def evaluated(field: Field, n: int, y: Tensor) -> tuple[Tensor, Tensor]:
     with torch.enable_grad():
         z = y.detach().requires_grad_()
         return z, field(n, z)
+
+
+class Signature:
+    """Two numbers that say whether tensors of one size are computed alike twice: a weighted sum and the norm.
+
+    The weights are all positive and differ, so that neither a shift of all entries nor an exchange of two goes unseen;
+    sums are in float64, so that they round less than what is summed.
+    """
+
+    def __init__(self) -> None:
+        self._weights = torch.empty(0)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Return those of rows [n, ...], [2, n]."""
+        norms = torch.linalg.vector_norm(rows.reshape(rows.shape[0], -1), dim=1, dtype=torch.float64)
+        return torch.stack([self.sums(rows), norms])
+
+    def sums(self, rows: Tensor) -> Tensor:
+        """Return the weighted sums alone, [n]."""
+        flat = rows.reshape(rows.shape[0], -1).double()
+        if self._weights.numel() != flat.shape[1]:
+            self._weights = 1 + 0.5 * torch.cos(torch.arange(1, flat.shape[1] + 1).to(flat))
+        return torch.mv(flat, self._weights)
 
 
 def size(x: Tensor) -> float:

@@ -6,6 +6,8 @@ product with the whole past.
 
 The weights' formulas are NumPy's for what does not depend on alpha, which no compiler traces. The custom operation
 `hpfracc_nn::solver_weights` stands for them; its backward is the same operation with one derivative more.
+
+Shapes: a orders alpha, sets of weights of the scheme (`schemes`), [*shape] a state.
 """
 
 from __future__ import annotations
@@ -67,7 +69,10 @@ def _stacked(orders: Tensor, scheme: str, n_steps: int, dt: float) -> Tensor:
 
 
 def _derivative(values: Tensor, orders: Tensor) -> Tensor:
-    """Return the derivative of values [a, ...] by their own of the orders [a]: that of u -> J' u, times ones."""
+    """Return the derivatives of values [a, ...] in orders [a], where values[i] depends on orders[i] alone.
+
+    They are the product of the Jacobian with ones, computed as the derivative of u -> J' u.
+    """
     u = torch.zeros_like(values, requires_grad=True)
     (pulled,) = torch.autograd.grad(values, orders, u, create_graph=True)
     (found,) = torch.autograd.grad(pulled.sum(), u, create_graph=True)
@@ -158,7 +163,10 @@ def solve(problem: Problem, z0: Tensor, dz0: Tensor | None, orders: Tensor, is_s
 
 
 def _look(problem: Problem, states: list[Tensor], values: list[Tensor]) -> None:
-    """Raise where the solution explodes, at the last step or before the first one that is not finite."""
+    """Raise where the solution explodes, at the last step or before the first one that is not finite.
+
+    `values` are the right-hand sides at the states.
+    """
     watch = problem.watch(states[0])
     if watch is None:
         return
@@ -177,7 +185,12 @@ def _look(problem: Problem, states: list[Tensor], values: list[Tensor]) -> None:
 
 
 def _step_of(problem: Problem, is_seen: bool) -> Step:
-    """Return what makes y_n of n, the memories [sets, *shape], the weight of f_n and the state before."""
+    """Return the scheme's step as a function (n, memories, w, before) -> y_n.
+
+    `memories` are the sums over the past of step n, [sets, *shape], w the weight of f_n in the last of them, `before`
+    the state of the step before. `is_seen` says whether a transform of torch.func, forward mode or a tracer sees the
+    operations.
+    """
     field, scheme = problem.field, problem.scheme
     roots = getattr(scheme, "roots", None)
     if roots is not None and is_seen:
@@ -197,7 +210,10 @@ def _corrected(field: Field, corrections: int, n: int, memory: Tensor, w: Tensor
 
 
 def _root(field: Field, equation: Equation, n: int, memories: Tensor, w: Tensor, before: Tensor) -> Tensor:
-    """The solution of y = memory + w f(y), with the implicit function theorem's gradient in all that is in it."""
+    """Return the solution y of `y = memories[0] + w f(t_n, y)`, with its gradient by the implicit function theorem.
+
+    The iteration begins at `before`, the state of the step before.
+    """
     memory = memories[0]
     with torch.no_grad():
         y = equation.root(n, memory.detach(), number(w), before.detach())
@@ -284,7 +300,10 @@ def check_like(owner: str, argument: str, found: Any, shape: Sequence[int], dtyp
 
 
 def _rows(scheme: Scheme, alpha: Tensor, dt: float, n_steps: int) -> Callable[[int], Tensor]:
-    """Return what gives the weights that f_0 to f_n have in step n, [sets, n + 1, *alpha.shape], float64."""
+    """Return a function from a step n to the weights of f_0 to f_n in it, [sets, n + 1, *alpha.shape], float64.
+
+    The mesh is uniform.
+    """
     weights = solver_weights(alpha.reshape(-1), scheme.name, n_steps, dt)
     columns, starts = weights.split(scheme.sets, dim=1)
 

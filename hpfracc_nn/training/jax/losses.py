@@ -152,7 +152,10 @@ def energy_score(ys: Array, observed: Array) -> Array:
 
 
 def _wide(owner: str, ys: Array, observed: Array) -> tuple[Array, Array, Any]:
-    """Return what is computed with, and the dtype of the loss, or raise for complex paths."""
+    """Return both paths in the dtype to compute in, at least single precision, and the dtype of the loss.
+
+    Complex paths raise an error, which names the public function `owner`.
+    """
     for name, paths in (("ys", ys), ("observed", observed)):
         check_real(owner, name, paths.dtype, not jnp.iscomplexobj(paths))
     dtype = jnp.result_type(ys, observed, 0.0)
@@ -162,7 +165,7 @@ def _wide(owner: str, ys: Array, observed: Array) -> tuple[Array, Array, Any]:
 
 
 def _whole(paths: Array) -> Array:
-    """Return paths that an explicit mesh has split whole on each device: `map` goes along no axis that is split."""
+    """Return paths that every device holds whole: `lax.map` goes along no axis that an explicit mesh has split."""
     mesh = jax.typeof(paths).sharding.mesh
     if mesh.empty or mesh.are_all_axes_auto or mesh.are_all_axes_manual:
         return paths
@@ -171,10 +174,10 @@ def _whole(paths: Array) -> Array:
 
 @jax.jit
 def _distance(some: Array, others: Array) -> Array:
-    """Return the mean of the distances of all rows, one row of `some` after another, whose differences are not kept.
+    """Return the mean distance between a row of `some`, [m, d], and a row of `others`, [k, d], over all pairs.
 
-    Not by matrix products, which lose the digits of small distances. Compiled once for each shape: `map` would compile
-    the closure anew at each call outside of jit.
+    Rows are taken one after another, and differences are not kept. Matrix products would lose the digits of small
+    distances. Compiled once for each shape: `map` would compile the closure anew at each call outside of jit.
     """
 
     @jax.checkpoint
@@ -189,7 +192,7 @@ def _deviation(centred: Array) -> Array:
 
 
 def _root(squares: Array) -> Array:
-    """The root, with a gradient of 0 where there is nothing: that of the root is infinite there."""
+    """Return the square root, whose gradient at 0 is 0 instead of infinity."""
     varies = squares > 0
     return jnp.where(varies, jnp.sqrt(jnp.where(varies, squares, 1.0)), 0.0)
 

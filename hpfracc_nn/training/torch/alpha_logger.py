@@ -166,7 +166,7 @@ class AlphaLogger(Callback):
 
     @torch.no_grad()
     def _note(self, trainer: pl.Trainer, step: int, loggers: Sequence[Logger] = ()) -> None:
-        """Keep and log the orders as they are after `step` steps, once."""
+        """Keep the learned orders after `step` training steps and log them to `loggers`, in the main process only."""
         values: dict[str, float] = {}
         with _whole(trainer.model):
             for module, order in self._orders.items():
@@ -196,7 +196,10 @@ class AlphaLogger(Callback):
 
 
 def _whole(model: nn.Module | None) -> AbstractContextManager[Any]:
-    """Let every process see whole parameters where FSDP's first version has left each a part of them."""
+    """Return a context in which every process sees the model's parameters whole.
+
+    It matters for FSDP's first version, which leaves a part of them to each process; else the context does nothing.
+    """
     fsdp = sys.modules.get("torch.distributed.fsdp")
     wrapper = None if fsdp is None else fsdp.FullyShardedDataParallel
     if wrapper is None or model is None or not any(isinstance(part, wrapper) for part in model.modules()):

@@ -169,7 +169,11 @@ def is_fixed(manager: BackendManager) -> bool:
 
 
 def _disagreed(tables: Sequence[dict[str, str]]) -> list[str]:
-    """Return the workloads with several kernels."""
+    """Return the workloads for which the processes chose different kernels.
+
+    Args:
+        tables: One for each process: the kernel by workload.
+    """
     known: dict[str, set[str]] = {}
     for plans in tables:
         for workload, kernel in plans.items():
@@ -411,7 +415,10 @@ class BackendReport(Callback):
         self._steering.resume(state_dict.get("wisdom", []))
 
     def _watch(self, pl_module: pl.LightningModule) -> None:
-        """Find the fractional modules; not in `setup`, when those of `configure_model` are not there yet."""
+        """Find the fractional modules of the model, and count their calls from now on.
+
+        It is not done in `setup`, because modules that `configure_model` makes do not exist yet.
+        """
         if self._watching:
             return
         sites = fractional_sites(pl_module)
@@ -426,7 +433,7 @@ class BackendReport(Callback):
         self._watching = True
 
     def _begin(self) -> None:
-        """Let what is logged begin here."""
+        """Reset what is logged: the counted batches, the time spent on learning, and the counts by step."""
         self._batches = 0
         self._is_frozen = False
         self._spent = report.Spent.of(self._steering.managers)
@@ -446,7 +453,10 @@ class BackendReport(Callback):
         self._freeze(step)
 
     def _freeze(self, step: int) -> None:
-        """Stop learning at step `freeze_after`, once, so that a later `configure(mode=...)` holds."""
+        """Stop the choice of kernels from learning once training has reached step `freeze_after`.
+
+        It is done once, so that a later `configure(mode=...)` holds.
+        """
         if self.freeze_after is not None and step >= self.freeze_after and not self._is_frozen:
             self._is_frozen = True
             self._steering.stop_learning("frozen")
@@ -514,7 +524,11 @@ def _is_number(value: object) -> bool:
 
 
 def _free_memory(found: list[report.SiteRow]) -> dict[str, float]:
-    """Return the free megabytes of the device with the least, where the host is not the device."""
+    """Return the free memory in MB, as a metric to log, of the GPU that has least; {} if none was used.
+
+    Args:
+        found: Rows of the report, which name the devices.
+    """
     devices = {each.plan.workload.device for each in found} - {"cpu"}
     free = [probe("torch").free_memory(device) for device in devices if not is_host(device)]
     known = [count for count in free if count is not None]

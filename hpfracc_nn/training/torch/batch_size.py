@@ -1,4 +1,8 @@
-"""How large a batch a module can take: tried on a GPU, extrapolated from small batches on a CPU."""
+"""How large a batch a module can take: tried on a GPU, extrapolated from small batches on a CPU.
+
+The levels of a batch are the bytes in use after each request to the allocator, to hand out memory or to take it back. A
+point is a number of rows and the levels that were measured for it.
+"""
 
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,7 +56,14 @@ def foreseen(levels: Callable[[int], Levels], room: int, most: int) -> int:
 
 
 def _measure_on(points: list[Point], levels: Callable[[int], Levels], room: int, most: int) -> None:
-    """Add larger and larger batches to `points`, until a large one was foreseen or the next might not fit."""
+    """Measure larger and larger batches, until a large one was predicted well or the next might not fit.
+
+    Args:
+        points: Those measured so far; new ones are appended.
+        levels: Measures a batch of so many rows.
+        room: Bytes that a batch may take.
+        most: The largest batch that comes into question.
+    """
     while points[-1][0] < most:
         rows, last = points[-1]
         following = _next(points, room, most)
@@ -68,7 +79,8 @@ def _measure_on(points: list[Point], levels: Callable[[int], Levels], room: int,
 def _next(points: list[Point], room: int, most: int) -> int:
     """Return how many rows to measure next: four times as many, or as many as surely fit into `room` bytes.
 
-    That is, if the growth is at most four times as steep as the last; a parabola's is over four times as many rows.
+    "Surely" assumes that memory grows at most four times as steeply from here on as between the last two points, which
+    holds for a parabola over four times as many rows.
     """
     rows = points[-1][0]
     now = _continued(points[-2:], rows)
@@ -85,17 +97,18 @@ def _next(points: list[Point], room: int, most: int) -> int:
 
 
 def _are_alike(points: list[Point]) -> bool:
-    """Whether the same requests were made in the same order, so that only their sizes differ."""
+    """Return whether memory was requested and released in the same order at all points, so that only sizes differ."""
     requests = [np.sign(np.diff(levels)) for _, levels in points]
     return all(np.array_equal(request, requests[-1]) for request in requests)
 
 
 def _continued(points: list[Point], rows: int) -> Levels:
-    """Return the levels for `rows`, each on the parabola through its last three values.
+    """Return the levels extrapolated to `rows`: each on the parabola through its last three measured values.
 
-    None falls or bends downwards. Each is continued for itself, because the highest of a small batch, where gradients
-    of weights count most, need not be that of a large one. Where the requests differ only the highest levels are
-    continued, as if they were one. Newton's form; through two points it is a line, through one the line from nothing.
+    No level falls or bends downwards. Each is extrapolated by itself, because the highest of a small batch, where
+    gradients of weights count most, need not be that of a large one. Where the points' requests differ, only their
+    highest levels are extrapolated, as a single one. Newton's interpolation; through two points a line, through one the
+    line from 0.
     """
     points = points[-3:]
     if not _are_alike(points):
@@ -221,7 +234,7 @@ def suggest_batch_size(
 
 
 class _Trying:
-    """Names the batch in a note on whatever is raised inside."""
+    """A context that adds the size of the batch, `rows`, as a note to any exception raised inside."""
 
     def __init__(self, rows: int):
         self.rows = rows
@@ -285,7 +298,10 @@ def _room(said: int | float | None, place: torch.device) -> int:
 
 @contextmanager
 def _untouched(module: nn.Module, place: torch.device) -> Iterator[None]:
-    """Let the module work on copies of its buffers; put them, its modes and torch's random state back afterwards."""
+    """Let the module work, in a context, on copies of its buffers; afterwards its state is as before.
+
+    So are the modes (training or evaluation) of its parts, and torch's random state on the CPU and the device `place`.
+    """
     owners = list(module.modules())
     kept = [(owner, owner.training, dict(owner._buffers)) for owner in owners]
     buffers = {buffer for owner in owners for buffer in owner._buffers.values() if buffer is not None}
@@ -303,7 +319,15 @@ def _untouched(module: nn.Module, place: torch.device) -> Iterator[None]:
 
 
 def _run(module: nn.Module, sample: Sample, rows: int, place: torch.device, backward: bool) -> None:
-    """Run a batch; nothing of it is alive afterwards."""
+    """Run the module on a batch of `rows` rows, made by repeating the sample; nothing of it is alive afterwards.
+
+    Args:
+        module: The module.
+        sample: Its arguments, as in `suggest_batch_size`.
+        rows: Size of the batch.
+        place: The device.
+        backward: Whether a backward pass follows.
+    """
 
     def repeated(leaf: Tensor) -> Tensor:
         index = torch.arange(rows, device=leaf.device).remainder_(len(leaf))
@@ -322,7 +346,10 @@ def _run(module: nn.Module, sample: Sample, rows: int, place: torch.device, back
 
 
 def _differentiate(result: Any, sources: list[Tensor]) -> None:
-    """Run the backward pass; it returns the gradients, so that no `.grad` is touched and no optimizer wakes."""
+    """Run the backward pass from a result to the `sources` that want a gradient, and drop the gradients.
+
+    No `.grad` is written, so that no hook steps an optimizer.
+    """
     ends = [tensor for tensor in _tensors(result) if tensor.requires_grad]
     wanted = [source for source in sources if source.requires_grad]
     if not ends or not wanted:
@@ -344,7 +371,7 @@ def _tensors(result: Any) -> Iterator[Tensor]:
 
 
 def _tried(run: Callable[[int], None], place: torch.device) -> Callable[[int], int | None]:
-    """Return a function that returns the peak of a batch on a GPU, None where it ran out of memory."""
+    """Return a function of a number of rows: the peak bytes of such a batch on a GPU, None if memory ran out."""
 
     def tried(rows: int) -> int | None:
         before = torch.cuda.memory_allocated(place)

@@ -326,13 +326,16 @@ def forecast(
         standard_error=standard_error(model, samples[:start]),
         phi=_number(model.ar),
         mu=level + scale * _number(model.mean),
-        weights=GrunwaldLetnikov(order).stencil(len(series), 1.0, NUMPY, differences=0).left,
+        weights=GrunwaldLetnikov(order).stencil(len(series), 1.0, NUMPY, differences=0).weights,
         rows=report.rows(),
     )
 
 
 class _Repeated(torch.utils.data.Dataset[torch.Tensor]):
-    """The whole series, once for each training step: the progress bar then counts the steps."""
+    """A data set whose every item is the whole series.
+
+    It has one item for each training step, so that the progress bar counts the steps.
+    """
 
     def __init__(self, series: torch.Tensor, times: int):
         self.series = series
@@ -369,7 +372,7 @@ def _checked(series: np.ndarray, alpha: float | None, learn: bool) -> np.ndarray
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Leave out what Lightning says of devices, of loaders with few items, and of a deprecated name."""
+    """Silence, in a context, what Lightning says of devices, of loaders with few items, and of a deprecated name."""
     logger = logging.getLogger("lightning.pytorch.utilities.rank_zero")
     level = logger.level
     logger.setLevel(logging.WARNING)

@@ -1,4 +1,8 @@
-"""The order and the parameters of a fractional model from observations, with their uncertainty."""
+"""The order and the parameters of a fractional model from observations, with their uncertainty.
+
+The k numbers [k] are the parameters of f in the order of their names; alpha is not among them. States have shape
+[*shape], and derivatives of a state [1 + k, *shape]: by alpha, then by the numbers.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +106,7 @@ class FitModel:
         return self.f(t, y, self._named(numbers))
 
     def _check_same(self, field: Field, start: Tensor) -> None:
-        """Raise where f returns something else when it is evaluated again."""
+        """Raise ValueError if f, evaluated again at the same time and state, returns something else."""
         if _differ(field(0, start), field(0, start)):
             raise ValueError(
                 f"fit_fde(f): needs the same value for the same t, y and params; at t={float(field.times[0]):g} it "
@@ -111,7 +115,7 @@ class FitModel:
             )
 
     def _check_differentiable(self, t: Tensor, y: Tensor, numbers: Tensor) -> None:
-        """Raise where f depends on a number and has no derivative by it."""
+        """Raise ValueError if f depends on a number and has no derivative by it."""
         with torch.enable_grad():
             leaves = [number.detach().requires_grad_() for number in numbers.unbind()]
             value = self.f(t, y, dict(zip(self.names, leaves, strict=True)))
@@ -132,7 +136,7 @@ class FitModel:
         return dict(zip(self.names, numbers.unbind(), strict=True))
 
     def _start(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the state at the start and its derivatives, [1 + parameters, *shape]."""
+        """Return the state at the start, [*shape], and its derivatives, [1 + k, *shape]."""
         if isinstance(self.y0, Tensor):
             start = self.y0.detach().double()
             return start, start.new_zeros(1 + numbers.numel(), *start.shape)
@@ -150,7 +154,12 @@ class FitModel:
         return start.detach(), torch.stack([torch.zeros_like(start), *each]).detach()
 
     def _observed(self, ys: Tensor, moved: Tensor) -> tuple[np.ndarray, np.ndarray]:
-        """Return what is seen of states [times, *shape] and of their derivatives [times, 1 + parameters, *shape]."""
+        """Return the predictions of all observations, flat, and their derivatives [observations, 1 + k].
+
+        Args:
+            ys: States at the times of the observations, [times, *shape].
+            moved: Their derivatives, [times, 1 + k, *shape].
+        """
         with torch.enable_grad():
             leaf = ys.detach().requires_grad_()
             seen = leaf if self.observe is None else self.observe(leaf)
@@ -165,7 +174,7 @@ class FitModel:
 
 
 def _differ(one: Tensor, other: Tensor) -> bool:
-    """Whether values differ by more than rounding may; not where one is not finite."""
+    """Return whether two tensors differ by more than rounding may; False where values are not finite."""
     return bool((one - other).abs().max() > torch.finfo(one.dtype).eps ** 0.5 * one.abs().max())
 
 
@@ -302,7 +311,10 @@ def fit_fde(
 
 
 def _held(mesh: Mesh, alpha: float) -> Mesh:
-    """Return the mesh that suits an order, which does not change with it: predictions are then smooth in alpha."""
+    """Return a mesh that does not change with the order: for a graded mesh, that which suits `alpha`.
+
+    Predictions on a fixed mesh are smooth in the order.
+    """
     return Graded(mesh.of(float(alpha))) if isinstance(mesh, Graded) else mesh
 
 
@@ -313,7 +325,14 @@ def _notes(alpha: float, bounds: tuple[float, float]) -> tuple[str, ...]:
 
 
 def _observations(ts: Any, observed: Any, t0: float, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return times and data as float64."""
+    """Return times and data as float64 arrays, or raise ValueError for data that no fit can use.
+
+    Args:
+        ts: Times.
+        observed: Data, time first.
+        t0: Where the derivative begins.
+        count: Number of parameters of the fit.
+    """
     times, data = np.asarray(ts, dtype=np.float64), np.asarray(observed, dtype=np.float64)
     if times.ndim != 1 or data.shape[:1] != times.shape:
         raise ValueError(

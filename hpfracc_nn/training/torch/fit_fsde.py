@@ -1,4 +1,9 @@
-"""The parameters of a stochastic model from observed paths, by simulated moments, with their uncertainty."""
+"""The parameters of a stochastic model from observed paths, by simulated moments, with their uncertainty.
+
+The optimisation moves a point: coordinates without bounds, one for each parameter. The coordinate of a parameter within
+two bounds is the logit of its relative position, with one bound the logarithm of its distance, else the parameter
+itself.
+"""
 
 from __future__ import annotations
 
@@ -169,8 +174,19 @@ def default_moments(paths: Tensor) -> Tensor:
 
 
 class _Simulated:
-    """Paths as a function of a point: parameters within two bounds as logits of their places, those with one bound as
-    logarithms of their distance from it, the others as they are.
+    """Simulated paths as a function of the parameters, drawn from the same random numbers at every call.
+
+    Args:
+        sde: Makes the equation from the parameters.
+        times: At which the paths are returned.
+        y0: Initial state, the same for all paths.
+        names: The parameters, in the order of a point's coordinates.
+        bounds: By name; no bounds for names that are not there.
+        noise: The driving noise, or what makes it from the parameters.
+        alpha: The order, or what makes it from the parameters.
+        count: How many paths.
+        substeps: Solver steps for each interval of the times, on average.
+        seed: Of the random numbers.
     """
 
     options: Mapping[str, Any]
@@ -222,7 +238,7 @@ class _Simulated:
 
 
 def _within(x: Tensor, low: float, high: float) -> Tensor:
-    """Return the number between two bounds, either of which may be infinite, that has the place x."""
+    """Return the parameter between two bounds, either of which may be infinite, that has the coordinate x."""
     if math.isfinite(low) and math.isfinite(high):
         return low + (high - low) * torch.sigmoid(x)
     if math.isfinite(low):
@@ -231,7 +247,7 @@ def _within(x: Tensor, low: float, high: float) -> Tensor:
 
 
 def _place(value: float, low: float, high: float) -> float:
-    """Return the place of a number between two bounds: the inverse of `_within`."""
+    """Return the coordinate of a parameter between two bounds: the inverse of `_within`."""
     if math.isfinite(low) and math.isfinite(high):
         return math.log((value - low) / (high - value))
     if math.isfinite(low):
@@ -240,13 +256,24 @@ def _place(value: float, low: float, high: float) -> float:
 
 
 def _relative(wanted: Tensor) -> Tensor:
-    """Return weights by which 1 is a hundredth of a moment's size: a first guess has a covariance that misleads."""
+    """Return the weights of the first fit, diagonal, [moments, moments]: 1 is a hundredth of a moment's size.
+
+    A covariance of moments simulated with the first guess would mislead.
+
+    Args:
+        wanted: The moments of the observed paths, [paths, moments].
+    """
     size = wanted.square().mean(0).sqrt().clamp_min(torch.finfo(wanted.dtype).tiny ** 0.25)
     return torch.diag((_UNIT * size) ** -2)
 
 
 def _weight(each: Tensor, observed: int, simulated: int) -> Tensor:
-    """Return the inverse of the covariance of the difference of means, observed less simulated.
+    """Return the inverse of the covariance [moments, moments] of the observed less the simulated mean moments.
+
+    Args:
+        each: The moments of each simulated path, [paths, moments].
+        observed: Number of observed paths.
+        simulated: Number of simulated paths.
 
     Raises:
         ValueError: A moment is the same for all simulated paths.
@@ -267,7 +294,13 @@ def _weight(each: Tensor, observed: int, simulated: int) -> Tensor:
 
 
 def _covariance(simulated: _Simulated, moments: Moments, values: np.ndarray, weight: Tensor) -> np.ndarray:
-    """Return the inverse of J' W J, J the derivatives of the simulated means by the parameters.
+    """Return the covariance of the estimates: the inverse of J' W J, with J the Jacobian of the mean simulated moments.
+
+    Args:
+        simulated: Makes the paths.
+        moments: Returns the moments of paths, [paths, moments].
+        values: The estimates.
+        weight: W, from `_weight`.
 
     Raises:
         ValueError: A derivative is not finite, or the moments do not determine all parameters.
@@ -321,5 +354,5 @@ def _checked(
 
 
 def _numbers(x: Any) -> np.ndarray:
-    """Return data as float64; a tensor may have a graph or be on a device."""
+    """Return data as a float64 array; a tensor may require a gradient or be on another device."""
     return x.detach().cpu().double().numpy() if isinstance(x, Tensor) else np.array(x, dtype=np.float64)

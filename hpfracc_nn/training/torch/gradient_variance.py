@@ -79,7 +79,7 @@ class GradientVariance:
 
 
 def _numbered(given: Any) -> dict[str, Tensor]:
-    """Return parameters by their number, or raise."""
+    """Return parameters by position, "0", "1", ..., or raise TypeError if `given` is no iterable of tensors."""
     try:
         found = list(given)
     except TypeError:

@@ -150,7 +150,10 @@ def energy_score(ys: Tensor, observed: Tensor) -> Tensor:
 
 
 def _wide(owner: str, ys: Tensor, observed: Tensor) -> tuple[Tensor, Tensor, torch.dtype]:
-    """Return what is computed with, and the dtype of the loss, or raise for complex paths."""
+    """Return both paths in the dtype to compute in, at least single precision, and the dtype of the loss.
+
+    Complex paths raise an error, which names the public function `owner`.
+    """
     for name, paths in (("ys", ys), ("observed", observed)):
         check_real(owner, name, paths.dtype, not paths.is_complex())
     dtype = torch.result_type(ys, observed)
@@ -160,7 +163,10 @@ def _wide(owner: str, ys: Tensor, observed: Tensor) -> tuple[Tensor, Tensor, tor
 
 
 def _deviation(centred: Tensor) -> Tensor:
-    """The standard deviation, with a gradient of 0 where nothing varies: that of the root is infinite there."""
+    """Return the standard deviation over axis 1 of values whose mean was subtracted.
+
+    Its gradient is 0, not infinite, where nothing varies.
+    """
     variance = centred.square().sum(1) / (centred.shape[1] - 1)
     varies = variance > 0
     return torch.where(varies, torch.where(varies, variance, 1.0).sqrt(), 0.0)

@@ -4,6 +4,11 @@ With s the derivative of the states by one number, and q that of f for a state t
 scheme for y with J s + q in the place of f: the same weights, the same history, and a linear equation where y has one.
 alpha's has the derivatives of the weights besides, dW/dalpha f. So these are the derivatives of what was computed, as
 the adjoint's are, right to rounding whatever the size of a number, and all of them cost about one more solve.
+
+A state [*shape] has d values. The k numbers are the parameters in f, and J is df/dy, [d, d]. Derivatives by alpha and
+by the numbers are the columns of [d, 1 + k]. A scheme has as many `sets` of weights as it evaluates sums of past values
+at a step: two for a predictor and corrector. Such a sum is a memory. f_n is f at step n, w its weight in that step's
+equation.
 """
 
 from __future__ import annotations
@@ -114,7 +119,14 @@ class Line(NamedTuple):
 
 
 class _Sweep:
-    """A linear solve, whose states are derivatives [d, 1 + k]."""
+    """The linearised solve, whose states are the derivatives [d, 1 + k] of the solution.
+
+    Args:
+        problem: What was solved.
+        states: The solution, [n_steps + 1, *shape].
+        f: The right-hand side, as a function of time, state and numbers.
+        numbers: The parameters in f, [k].
+    """
 
     def __init__(self, problem: Problem, states: Tensor, f: Parametric, numbers: Tensor):
         self.problem, self.states, self.numbers = problem, states, numbers
@@ -142,14 +154,26 @@ class _Sweep:
         return found
 
     def _lines(self, steps: range, states: Tensor) -> Iterator[Line]:
-        """Yield f and its derivatives at each of some steps."""
+        """Yield f and its derivatives at some steps.
+
+        Args:
+            steps: Which.
+            states: Where f is evaluated at each of all steps, [n_steps + 1, *shape].
+        """
         most = max(1, _BYTES // (8 * self.size**2))
         for first in range(steps.start, steps.stop, most):
             some = slice(first, min(first + most, steps.stop))
             yield from map(Line, *(each.unbind() for each in self._linearised(some, states[some])))
 
     def _linearised(self, some: slice, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return f [steps, d], its Jacobians [steps, d, d], and the derivatives by the numbers, [steps, d, 1 + k]."""
+        """Return f, [steps, d], its Jacobians, [steps, d, d], and its derivatives by alpha (0) and numbers.
+
+        The last have shape [steps, d, 1 + k].
+
+        Args:
+            some: The steps.
+            states: The states at these steps alone, [steps, *shape].
+        """
         count = states.shape[0]
         z = states.detach().clone().requires_grad_()
         numbers = self.numbers.repeat(count, 1).requires_grad_()
@@ -165,12 +189,19 @@ class _Sweep:
             return self._together((self.problem.field.times[some], z, numbers), differentiated)
 
     def _values(self, states: Tensor) -> Tensor:
-        """Return f at states of all steps, [n_steps + 1, *shape]."""
+        """Return f at one state for each of all steps; both have shape [n_steps + 1, *shape]."""
         numbers = self.numbers.expand(states.shape[0], -1)
         return self._together((self.problem.field.times, states, numbers), lambda out: out)
 
     def _guesses(self, are_needed: bool, values: Tensor) -> list[Tensor]:
-        """Return the states [n_steps + 1, *shape] beside y_n where a step evaluates f, in their order."""
+        """Return the predictions of y_n at which a predictor-corrector scheme evaluates f, in the order of evaluation.
+
+        Each has shape [n_steps + 1, *shape].
+
+        Args:
+            are_needed: Whether the scheme is of that kind; else there are none.
+            values: f at the states of the solution, [n_steps + 1, *shape].
+        """
         if not are_needed:
             return []
         problem = self.problem
@@ -182,7 +213,7 @@ class _Sweep:
         return found
 
     def _past(self) -> Memory:
-        """Return a past of values [d, 1 + k]."""
+        """Return an empty memory for right-hand sides of shape [d, 1 + k]."""
         wide, field = copy.copy(self.problem), self.problem.field
         wide.layout = Layout((torch.Size((self.size, self.count)),), False, (1, 1))
         wide.field = Field(field.f, wide.layout, self.problem.times, self.problem.like)
@@ -190,7 +221,15 @@ class _Sweep:
 
 
 def _gradients(out: Tensor, z: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradients of one entry of f, [steps, d] and [steps, k]; 0 where it does not depend on one."""
+    """Return the gradients of one entry of f by state, [steps, d], and by number, [steps, k].
+
+    They are 0 where it does not depend on one.
+
+    Args:
+        out: The entry, summed over the steps.
+        z: The states, [steps, *shape].
+        numbers: The numbers, repeated for each step, [steps, k].
+    """
     if not out.requires_grad:
         return torch.zeros_like(z).reshape(z.shape[0], -1), torch.zeros_like(numbers)
     found = torch.autograd.grad(out, [z, numbers], retain_graph=True, allow_unused=True)
@@ -222,14 +261,24 @@ def order_tangent(problem: Problem, values: Tensor) -> tuple[Tensor, list[float]
 
 
 def _rows_of_mesh(problem: Problem, orders: Tensor, first: int, last: int) -> Tensor:
-    """Return the derivatives by alpha of the weights of steps first to last - 1, [sets, rows, last]."""
+    """Return the derivatives by alpha of the weights of some steps, for any mesh.
+
+    Args:
+        problem: What was solved.
+        orders: The order alpha, as a tensor that requires a gradient.
+        first: The first of the steps.
+        last: One past the last of the steps.
+
+    Returns:
+        Shape [sets, last - first, last]: the weight of each earlier value at each step.
+    """
     with torch.enable_grad():
         block = problem.scheme.block(orders, problem.times, range(first, last), range(last), TORCH)
     return _slope(orders, block)[0]
 
 
 def _rows_by_lag(problem: Problem, orders: Tensor) -> Callable[[int, int], Tensor]:
-    """Return a function that returns the same for a uniform mesh."""
+    """Return a function of `first` and `last` that returns what `_rows_of_mesh` does, for a uniform mesh."""
     assert problem.kept is not None, "the mesh is uniform"
     with torch.enable_grad():
         weights = problem.scheme.weights(orders, problem.n_steps, problem.dt, TORCH)
@@ -250,7 +299,7 @@ def _rows_by_lag(problem: Problem, orders: Tensor) -> Callable[[int, int], Tenso
 
 
 def _slope(orders: Tensor, weights: Tensor) -> Tensor:
-    """Return the derivative of weights by the one order."""
+    """Return the derivative of weights, of the same shape, by the one order that they were computed from."""
     return forward_product(orders, weights)(torch.ones_like(orders)).detach()
 
 
@@ -258,12 +307,12 @@ def _tangent(scheme: Scheme, m: Tensor, w: Weight, own: float, at: Line, guesses
     """Return the derivatives of y_n by alpha and by the numbers in f, [d, 1 + k].
 
     Args:
-        scheme: Whose step it is.
+        scheme: The scheme of the solve.
         m: The derivatives of the memories, [sets, d, 1 + k], or [d, 1 + k] where there is one.
         w: The weight of f_n.
-        own: Its derivative by alpha.
-        at: f at y_n.
-        guesses: f where else the step evaluates it, in that order.
+        own: The derivative of w by alpha.
+        at: f and its derivatives at y_n.
+        guesses: f and its derivatives at the predictions of y_n, in the order of evaluation.
     """
     if scheme.is_implicit:  # (1 - w J) s = m + w q + own f
         known = m + w * at.slopes
@@ -279,11 +328,11 @@ def _tangent(scheme: Scheme, m: Tensor, w: Weight, own: float, at: Line, guesses
 
 
 def _memories(problem: Problem, plan: Plan, z0: Tensor, values: Tensor) -> Tensor:
-    """Return the memories of all steps, [n_steps + 1, sets, *shape], of right-hand sides that are known.
+    """Return the memories of all steps for known right-hand sides, [n_steps + 1, sets, *shape].
 
     Args:
         problem: What was solved.
-        plan: Whose kernel adds them up.
+        plan: Its kernel computes the sums.
         z0: The state at the start, [*shape].
         values: The right-hand sides, [n_steps + 1, *shape].
     """

@@ -1,10 +1,14 @@
 """Causal Toeplitz product by chunks: matrix products inside the chunks, a small sequential scan between them.
 
-State space duality; Dao & Gu, arXiv 2405.21060. The steps serve every kernel that brings its own scan between chunks. A
-scan is bound once to its arrays: scan(states, rows, chunks, model, reverse) returns a function that replaces the
-states, seen as [rows, chunks, k], in place by the state before each chunk, S[m] = A * S[m-1] + states[m-1], S[0] = 0,
-in float64; with `reverse`, from the last chunk to the first. With time in the middle k counts every state `width`
-times, states first. Torch's own scan, registered here, is blocked, so that few calls do it.
+State space duality; Dao & Gu, arXiv 2405.21060. Chunks have L samples, and a model (intra, B, C, A) has k states, in
+the letters of `fractional/linear.py`: B takes a chunk to the states, C the states to a chunk, A is their decay. Data
+are tiles [batch, channels, chunks * L, width].
+
+The steps serve every kernel that brings its own scan between chunks. A scan is bound once to its arrays: scan(states,
+rows, chunks, model, reverse) returns a function that replaces the states, seen as [rows, chunks, k], in place by the
+state before each chunk, S[m] = A * S[m-1] + states[m-1], S[0] = 0, in float64; with `reverse`, from the last chunk to
+the first. With time in the middle k counts every state `width` times, states first. Torch's own scan, registered here,
+is blocked, so that few calls do it.
 """
 
 from __future__ import annotations
@@ -92,7 +96,10 @@ class Product:
 
 
 class _Shared:
-    """Layout for time last and one set of weights: chunks of L samples are the rows of one matrix [rows, L]."""
+    """Layout of a tile with time last and one set of weights: a matrix [batch * channels * chunks, L].
+
+    Its rows are multiplied from the right, by L x L and L x k matrices.
+    """
 
     is_view = True  # what `take` returns follows the array it was taken from
     multiply = staticmethod(lambda data, matrix, out=None: torch.mm(data, matrix, out=out))
@@ -119,7 +126,10 @@ class _Shared:
 
 
 class _PerChannel(_Shared):
-    """Layout for time last and weights per channel: chunks of L samples, grouped by channel, [channels, rows, L]."""
+    """Layout of a tile with time last and weights for each channel: [channels, batch * chunks, L].
+
+    One product for each channel multiplies the rows from the right.
+    """
 
     is_view = False
     multiply = staticmethod(lambda data, matrix, out=None: torch.bmm(data, matrix, out=out))
@@ -149,7 +159,10 @@ class _PerChannel(_Shared):
 
 
 class _Middle(_Shared):
-    """Layout for time in the middle: chunks [L, width], multiplied from the left, [rows, L, width]."""
+    """Layout of a tile with time in the middle, of one channel: [batch * chunks, L, width].
+
+    Chunks [L, width] are multiplied from the left.
+    """
 
     is_view = True
     multiply = staticmethod(
@@ -226,7 +239,11 @@ def scan(states: Tensor, rows: int, count: int, model: StateSpace, reverse: bool
 
 
 def _blocked(added: Tensor, decay: Tensor) -> Tensor:
-    """Return the exclusive scan of [rows, chunks, k, width] along axis 1: products in blocks, then over the blocks."""
+    """Return S [rows, chunks, k, width] with S[m] = decay * S[m-1] + added[m-1] and S[0] = 0, m counting chunks.
+
+    `added` has this shape, and `decay` is [k]. Matrix products scan blocks of some chunks, and a scan over the blocks
+    follows.
+    """
     rows, count, k, width = added.shape
     length = min(count, _BLOCK)
     blocks = -(-count // length)

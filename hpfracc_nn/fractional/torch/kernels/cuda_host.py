@@ -3,6 +3,9 @@
 While one part is computed the next one is on its way there and the one before on its way back. It runs only where the
 user allows that data leave the host (`configure(offload=True)`); the device is torch's current one, or those that the
 user names. Each part goes to a stream that is free, so that a device which is busy, or slower, gets fewer of them.
+
+Data are [batch, channels, n, width], width samples of as many signals side by side at each time; a part has some of the
+batch, and its `shape` are these four sizes.
 """
 
 from __future__ import annotations
@@ -118,7 +121,7 @@ def through(lanes: Sequence[Lane], shape: Shape, rows: int, x: Tensor, y: Tensor
 
 
 def _free(lanes: Sequence[Lane]) -> Lane:
-    """Return the first lane that is free, waiting until there is one."""
+    """Return the first of the lanes that is free, waiting until one is."""
     while True:
         for lane in lanes:
             if lane.is_free():
@@ -150,7 +153,15 @@ def _apply(
 
 
 def _step_on(device: torch.device, model: StateSpace, b: Boundary, width: int, backward: bool) -> Compute:
-    """Return the function that computes one part of a batch on the device, where its operands already lie."""
+    """Return step(shape, x, y), which writes the operator on one part x into y, tensors on the device.
+
+    Args:
+        device: On which it computes; copies of the weights are made here, on it.
+        model: The weights, on the host.
+        b: The differences before and the boundary columns after the product.
+        width: The last size of the data; above 1 the recurrence computes, else the chunked scan.
+        backward: Whether it is the transpose of the operator.
+    """
     there = model.cached(There(device))
     # Made on this stream and waited for: else the first lane would make them, and the second read them too early.
     there.cached(Arrangement(backward, _scan(width).multiple))

@@ -67,7 +67,7 @@ class Source(NamedTuple):
 
 
 class _Stream(NamedTuple):
-    """A stream of torch as CuPy's launches take it, in every version: an object that has its address."""
+    """A stream of torch as CuPy takes it in a launch, in every version: an object with its address, `ptr`."""
 
     ptr: int
 
@@ -107,7 +107,11 @@ def launch(
 
 @cache
 def _loaded(source: Source, function: str, device: int, is_large: bool) -> Any:
-    """Return the CuPy function of a compiled source; if `is_large`, with the largest shared memory a block may have."""
+    """Return a compiled kernel as CuPy calls it, by the name of its function in the source.
+
+    `device` is the index of the device that it is loaded on. With `is_large` it may use all the shared memory that the
+    device allows a block, more than is usual.
+    """
     import cupy
 
     kernel = cupy.RawModule(code=source.text, options=source.definitions, backend="nvrtc").get_function(function)

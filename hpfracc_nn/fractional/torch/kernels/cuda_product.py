@@ -10,6 +10,13 @@ product (m = -1) are torch's, and the boundary columns then too.
 - The recurrence takes time in the middle: a thread has a signal, its states in registers (cuda_recurrence.cu). The
   number of states is compiled in, rounded up to a multiple of eight.
 - The dense product takes short signals, time last, any weights: blocks of 8 x 8 weights, no matrix (cuda_dense.cu).
+
+Data are [batch, channels, n, width], and a `shape` is these four sizes; C channels have weights of their own. A model
+is a StateSpace of `fractional/linear.py`, and b the Boundary: differences before and columns after the product. A block
+is one of CUDA's thread blocks. A Call has the arguments of one launch and of those that follow it.
+
+A Workload describes a call by its sizes, dtype and the gradients that it wants; a Cost is what a kernel's time is
+estimated from: operations, bytes moved, launches and working memory.
 """
 
 from __future__ import annotations
@@ -214,7 +221,11 @@ def _whole(
 
 
 def _begun(scan: Scan, model: StateSpace, b: Boundary | None, shape: Shape, x: Tensor, backward: bool) -> Call:
-    """Return the Call of a scan kernel with its arguments and the states before each segment computed."""
+    """Return the Call of a scan kernel on x, ready to launch the pass that writes the result.
+
+    Where signals are cut into segments, the states before each segment have been computed. Without b it is the bare
+    product; with `backward` it is the transpose.
+    """
     batch, channels, n, width = shape
     operands: Operands = model.cached(Arrangement(backward, scan.multiple))
     is_short = n <= CHUNK and scan.multiple == 1  # one chunk has no state
@@ -276,7 +287,7 @@ def shape_of(workload: Workload) -> Shape:
 
 
 def _both(scan: Scan) -> tuple[Callable[..., None], Callable[..., None]]:
-    """Return the kernel's run and adjoint functions of a scan."""
+    """Return run and adjoint, as a `Kernel` has them, of the kernel that a Scan describes."""
     return partial(apply, scan, backward=False), partial(apply, scan, backward=True)
 
 
@@ -301,7 +312,10 @@ def chunked_cut(shape: Shape, count: int, itemsize: int, device: torch.device) -
 
 
 def _chunked_shared(chunks: int, side: int, count: int, itemsize: int) -> int:
-    """Return the bytes of shared memory of a block of the chunked scan."""
+    """Return the bytes of shared memory of a block of the chunked scan.
+
+    The block works on `chunks` chunks at once, `side` of each of its signals; `count` is the number of states.
+    """
     group, pieces, tile = chunks // side, chunks // min(side, _PIECE), side * CHUNK + 2
     parts = (
         (2 + pieces + group) * count * 8,
@@ -414,12 +428,15 @@ def dense_source(dtype: torch.dtype) -> Source:
 
 
 def _dense_group(n: int) -> int:
-    """Return how many signals of n samples a block of the dense kernel computes."""
+    """Return how many signals of n samples one block of the dense kernel computes."""
     return _DENSE_THREADS // -(-n // _WIDTH) * _ROWS
 
 
 def _dense_shared(n: int, itemsize: int) -> int:
-    """Return the bytes of shared memory of a block of the dense kernel: sums, heads, weights and data."""
+    """Return the bytes of shared memory of a block of the dense kernel, for signals of n samples.
+
+    There lie partial sums, each signal's boundary values (`Head` in cuda_common.cuh), weights and data.
+    """
     parts, group = -(-n // _WIDTH), _dense_group(n)
     length = parts * _WIDTH
     weights = (length + _WIDTH) * (_WIDTH + 1) // _WIDTH + 1
@@ -428,7 +445,10 @@ def _dense_shared(n: int, itemsize: int) -> int:
 
 
 def _dense_cost(workload: Workload) -> Cost:
-    """Return the dense kernel's cost: half the matrix, counted whole, since threads wait for the longest row."""
+    """Return the cost of the dense kernel, as `Kernel.cost` does.
+
+    Its products fill half of the matrix and are counted as all of it, since threads wait for the longest row.
+    """
     passes = 1 + workload.needs_gradient + workload.learns_weights
     blocks = (
         -(-workload.rows // workload.channels // _dense_group(min(max(workload.n, 1), LONGEST))) * workload.channels

@@ -11,6 +11,9 @@ himself. JAX is multithreaded, so a process that was forked after JAX was loaded
 Data on a CUDA device stay there. Nobody waits: DLPack makes XLA's stream wait for torch's, and torch's for XLA's before
 the result is read, so that memory which torch hands out again afterwards is no longer used. JAX reserves three quarters
 of a device when it opens it, unless it was told not to: the kernels refuse to be the ones who start that.
+
+A Workload describes a call by its sizes, dtype and the gradients that it wants; a Cost is what a kernel's time is
+estimated from: operations, bytes moved, launches and working memory.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from hpfracc_nn.forks import in_children
 from hpfracc_nn.fractional.linear import Column, FFTToeplitz, StateSpace, powers, saves
 from hpfracc_nn.fractional.torch.kernels import chunked_scan, toeplitz
 from hpfracc_nn.fractional.torch.tiles import Multiply, by_tiles, scratch, tile_bytes
@@ -154,7 +158,10 @@ def _compiled(step: Step) -> Step:
 
 
 def _padded(use: str, x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return x itself where XLA can read it in place, else a padded copy in working memory."""
+    """Return x, or a copy padded with zeros to `shape`, where XLA cannot read x itself in place.
+
+    The copy is in working memory, under the name `use`, and stays valid until the next call with the same name.
+    """
     x = x.detach()  # DLPack lends nothing that wants a gradient
     if x.shape == shape and x.data_ptr() % _ALIGNED == 0:
         return x
@@ -166,15 +173,12 @@ def _padded(use: str, x: Tensor, shape: tuple[int, ...]) -> Tensor:
     return room
 
 
+@in_children
 def _after_fork() -> None:
     global _forked
     if sys.modules.get("jaxlib") is not None:
         _forked = True
         ask_again_after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _write(step: Step, x: Tensor, out: Tensor, shape: tuple[int, ...], operands: tuple[Array, ...]) -> None:
@@ -219,7 +223,10 @@ _OPERATIONS = 30  # of one state in the scan and its conversions, measured on on
 
 
 def _scan_cost(workload: Workload) -> Cost:
-    """Return the cost of the chunked scan for a bucket's shape, with XLA's slower scan and its launches."""
+    """Return the cost of the chunked scan, as `Kernel.cost` does, for sizes rounded up by `bucket`.
+
+    XLA's scan is slower than the others, and its launches cost more.
+    """
     length = chunked_scan.chunk_length(workload)
     batch = bucket(max(1, workload.rows // workload.channels))
     count = bucket(max(1, -(-workload.n // length)))
@@ -271,7 +278,10 @@ def _fft_operands(column: Column) -> tuple[Array, ...]:
 
 
 def _spectrum(column: Array) -> tuple[Array]:
-    """Return the transform of the weights, [channels, n + 1], computed in float64 and rounded at the end."""
+    """Return the transform in time of the padded weights [channels, n, 1], as complex numbers [channels, n + 1, 1].
+
+    It is computed in float64, of the weights and as many zeros, and rounded at the end.
+    """
     from jax import numpy as jnp
 
     dtype = jnp.complex64 if column.dtype == jnp.float32 else jnp.complex128
@@ -287,7 +297,10 @@ def _filtered_back(g: Array, spectrum: Array) -> tuple[Array]:
 
 
 def _fft_cost(workload: Workload) -> Cost:
-    """Return the cost of two transforms of a whole bucket for each pass, with XLA's launches."""
+    """Return the cost of the FFT, as `Kernel.cost` does, for sizes rounded up by `bucket`.
+
+    Each pass takes two transforms, and launches by XLA.
+    """
     size = 2 * bucket(max(1, workload.n))
     batch = bucket(max(1, workload.rows // workload.channels))
     signals = batch * workload.channels * workload.width

@@ -1,4 +1,8 @@
-"""ARFIMA(p, alpha, q), a long memory and a few lags, as a layer."""
+"""ARFIMA(p, alpha, q), a long memory and a few lags, as a layer.
+
+z is the backshift, `(z u)[t] = u[t - 1]`, and `ma(z) = 1 + ma[0] z + ... + ma[q - 1] z**q`. Series are [..., n], time
+last, unless an argument `axis` says where it is.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +49,7 @@ class _Made(Ordered):
     """Attributes that `__post_init__` computes from the fields.
 
     Attributes:
-        difference: The operator without lags and mean.
+        difference: The layer that computes `(1 - z)**alpha`.
     """
 
     difference: FractionalLayer
@@ -428,12 +432,12 @@ def continued(
 
 
 def _last(u: Array, count: int) -> Array:
-    """Return the last values, zeros before the first."""
+    """Return the last `count` values of u, [..., n]; zeros come first where n is less."""
     return jnp.pad(u, [*[(0, 0)] * (u.ndim - 1), (count, 0)])[..., u.shape[-1] :]
 
 
 def _moving(u: Array, weights: Array, stride: int = 1) -> Array:
-    """Return `u[t] + weights[0] u[t - stride] + ...` along the last axis, zeros before the first."""
+    """Return `u[t] + weights[0] u[t - stride] + weights[1] u[t - 2 stride] + ...`, with zeros before u."""
     found, n = u, u.shape[-1]
     for lag, weight in enumerate(weights, 1):
         if lag * stride < n:
@@ -442,7 +446,11 @@ def _moving(u: Array, weights: Array, stride: int = 1) -> Array:
 
 
 def _divided(u: Array, weights: Array) -> Array:
-    """Return `u / ma(z)`, by Graeffe: `1 / a(z) = a(-z) / b(z**2)`, b as long, until z**stride is past the end."""
+    """Return u divided by `1 + weights[0] z + weights[1] z**2 + ...`, with zeros before u.
+
+    By Graeffe's iteration `1 / a(z) = a(-z) / b(z**2)`, where b has as many coefficients as a. It ends when the power
+    of z reaches n, after about log2(n) products.
+    """
     stride, q = 1, weights.shape[0]
     signs = jnp.asarray((-1.0) ** np.arange(1, q + 1), weights.dtype)
     while q and stride < u.shape[-1]:
@@ -455,14 +463,28 @@ def _divided(u: Array, weights: Array) -> Array:
 
 
 def _difference(owner: str, alpha: Any, bounds: tuple[float, float] | None) -> GrunwaldLetnikov:
-    """Return the operator of one order, or raise."""
+    """Return the operator `(1 - z)**alpha` of one order, or raise where alpha is an array.
+
+    Args:
+        owner: The class, for messages.
+        alpha: The order, which may be traced.
+        bounds: Between which it lies, None where it is a number.
+    """
     if np.ndim(alpha):
         raise ValueError(f"{owner}(alpha of shape {np.shape(alpha)}): needs one order; map over several with jax.vmap.")
     return GrunwaldLetnikov(alpha, bounds=bounds)
 
 
 def _differenced(x: Array, definition: GrunwaldLetnikov, mean: Any, axis: int, manager: BackendManager | None) -> Array:
-    """Return (1 - z)**alpha (x - mean), in the dtype that x is computed in."""
+    """Return `(1 - z)**alpha (x - mean)`, in float32 where x has half precision.
+
+    Args:
+        x: The series, time on `axis`.
+        definition: The operator, with its alpha.
+        mean: One level, or an array that broadcasts to x without its time axis.
+        axis: The time axis.
+        manager: Who chooses the kernel; None is the process-wide one.
+    """
     wide = x.astype(computed_in(_OWNER, x))
     _check_level(np.shape(mean), x.shape, axis)
     return dispatch.apply(_OWNER, wide - _level(mean, wide), definition, 1.0, axis, manager)
@@ -473,12 +495,20 @@ def _level(mean: Any, like: Array) -> Array:
 
 
 def _of_rank(array: Array, ndim: int) -> Array:
-    """Return an array padded with leading axes of length 1 to a number of axes."""
+    """Return an array with leading axes of length 1 added until it has `ndim`."""
     return jnp.expand_dims(array, tuple(range(ndim - array.ndim)))
 
 
 def _check_level(found: tuple[int, ...], wanted: tuple[int, ...], axis: int) -> None:
-    """Raise unless a level broadcasts to series without a change in time: one for each series is easily taken so."""
+    """Raise unless a level is constant in time: its shape has to broadcast to the series' with time of length 1.
+
+    A level of shape [series] would else broadcast along time where the numbers happen to agree.
+
+    Args:
+        found: The level's shape.
+        wanted: That of the series.
+        axis: The series' time axis.
+    """
     once = (*wanted[:axis], 1, *wanted[axis + 1 :])
     missing = len(once) - len(found)
     if missing < 0 or any(a not in (1, b) for a, b in zip(found, once[missing:], strict=True)):
@@ -498,7 +528,10 @@ def _lags(given: Any, dtype: Any, name: str) -> Array:
 
 
 def _positive(deviation: Any, dtype: Any) -> Array:
-    """Return deviations as an array, or raise where they are known and not positive."""
+    """Return standard deviations as an array of `dtype`, or raise unless they are positive.
+
+    Traced values are checked under `checkify` only.
+    """
     if not isinstance(deviation, jax.core.Tracer) and not (np.asarray(deviation) > 0).all():
         raise ValueError(f"arfima_nll(deviation={deviation}): needs deviation > 0; pass None for the best.")
     found = jnp.asarray(deviation, dtype)
@@ -508,7 +541,15 @@ def _positive(deviation: Any, dtype: Any) -> Array:
 
 @partial(jax.jit, static_argnames="steps")
 def _ahead(last: Array, before: Array, ar: Array, ma: Array, steps: int) -> Array:
-    """Return the ARMA forecast from the last p differences and q errors, [..., steps]; compiled once per shape."""
+    """Return the forecast of an ARMA process, [..., steps]; compiled once for each shape.
+
+    Args:
+        last: The last p values of the process, [..., p].
+        before: Its last q errors, [..., q].
+        ar: Coefficients of the lagged values, [p].
+        ma: Coefficients of the lagged errors, [q].
+        steps: How many values are forecast.
+    """
 
     def onwards(state: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Array]:
         last, before = state
@@ -520,7 +561,15 @@ def _ahead(last: Array, before: Array, ar: Array, ma: Array, steps: int) -> Arra
 
 
 def _summed(u: Array, definition: GrunwaldLetnikov, manager: BackendManager | None) -> Array:
-    """Undo a difference: whole sums down to an order of at most 1, and the rest."""
+    """Return `(1 - z)**-alpha u`, the series with the differences u, [..., n].
+
+    An order above 1 is split: cumulative sums undo its whole part, the operator the rest.
+
+    Args:
+        u: The differences.
+        definition: The operator that made them, with its alpha.
+        manager: Who chooses the kernel; None is the process-wide one.
+    """
     alpha: Any = definition.alpha
     low, high = definition.interval
     whole = max(0, math.ceil(high) - 1)

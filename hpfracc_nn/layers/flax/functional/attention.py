@@ -1,4 +1,8 @@
-"""Power-law attention for Flax: weights that fall like a power of the distance, with a fixed or a learned order."""
+"""Power-law attention for Flax: weights that fall like a power of the distance, with a fixed or a learned order.
+
+`params` are a layer's parameters, nested dicts of arrays; a `key` is JAX's, for a random order, None for its mean; and
+`owner` is the class or function that messages name. See `core` for the conventions.
+"""
 
 from __future__ import annotations
 
@@ -270,13 +274,13 @@ class FractionalAttention(Ordered):
 
     @property
     def _widths(self) -> tuple[int, int, int]:
-        """Features of queries, keys and values."""
+        """Return how many features queries, keys and values have."""
         assert isinstance(self.kdim, int), "it was settled"
         assert isinstance(self.vdim, int), "it was settled"
         return self.in_features, self.kdim, self.vdim
 
     def _read_order(self) -> Alpha | None:
-        """Check the orders, and return the learned one."""
+        """Return the `Alpha` of the learned order, None where it is fixed; raise where the field `alpha` is wrong."""
         if isinstance(self.alpha, Alpha):
             taken = self.alpha.taken_by(_OWNER, self.bounds, (self.num_heads,) if self.alpha.shape else ())
             attention_bounds(_OWNER, taken)
@@ -289,7 +293,7 @@ class FractionalAttention(Ordered):
         return Alpha(fixed, within, () if isinstance(fixed, float) else (self.num_heads,), owner=_OWNER)
 
     def _orders(self, params: Params, key: Array | None) -> Array | None:
-        """Return alpha as [1] or [heads], None where it is 2."""
+        """Return alpha as [1] or [heads], None where it is 2; with a `key` a random order is drawn."""
         if self.order is not None:
             return self._present(params, key).reshape(-1)
         fixed = self.alpha if isinstance(self.alpha, tuple) else (self.alpha,)
@@ -301,13 +305,20 @@ class FractionalAttention(Ordered):
         return jnp.result_type(params["out"]["kernel"].dtype, *(x.dtype for x in given.arrays))
 
     def _projected(self, params: Params, name: str, x: Array, dtype: Any) -> Array:
-        """Return [batch, heads, time, head_dim]."""
+        """Return queries, keys or values of each head, [batch, heads, time, head_dim], as the projection of x.
+
+        Args:
+            params: Those of the layer.
+            name: Which projection: the entry of `params`.
+            x: [batch, time, features].
+            dtype: Of the computation.
+        """
         part = params[name]
         y = jnp.einsum("bnf,fhd->bhnd", x.astype(dtype), part["kernel"].astype(dtype))
         return y + part["bias"].astype(dtype)[None, :, None] if self.use_bias else y
 
     def _out(self, params: Params, y: Array, dtype: Any) -> Array:
-        """Return the last projection of [batch, heads, time, head_dim], [batch, time, in_features]."""
+        """Return the heads' averages y, [batch, heads, time, head_dim], projected to [batch, time, in_features]."""
         part = params["out"]
         y = jnp.einsum("bhnd,hdf->bnf", y.astype(dtype), part["kernel"].astype(dtype))
         return y + part["bias"].astype(dtype)[None, None] if self.use_bias else y
@@ -322,7 +333,19 @@ class FractionalAttention(Ordered):
         key: Array | None,
         dropout_key: Array | None,
     ) -> tuple[Array, Array | None]:
-        """Return averages and weights over the keys and the bias and zero keys appended to them."""
+        """Return the averages of the values, [batch, heads, queries, head_dim], and the weights or None.
+
+        The options `add_bias_kv` and `add_zero_attn` append keys, which every query sees.
+
+        Args:
+            params: Those of the layer.
+            projected: Queries, keys and values, [batch, heads, time, head_dim] each.
+            bias: Added to the logarithms of the weights, broadcasts to [batch, heads, queries, keys]; or None.
+            is_causal: Whether a query sees no later keys.
+            need_weights: Whether the weights are returned.
+            key: Randomness of a random order, or None.
+            dropout_key: Randomness of dropout, or None.
+        """
         q, k, v = projected
         more = int(self.add_bias_kv) + int(self.add_zero_attn)
         if more and is_causal:
@@ -340,7 +363,13 @@ class FractionalAttention(Ordered):
         return attended(attention, Inputs(q, k, v, bias, orders, dropout_key if share < 1 else None), self.manager)
 
     def _extended(self, params: Params, name: str, x: Array) -> Array:
-        """Return keys or values with the learned vector and the zero vector appended."""
+        """Return keys or values with the learned vector, a zero vector, or both appended along time.
+
+        Args:
+            params: Those of the layer.
+            name: The learned vector's entry: "bias_k" or "bias_v".
+            x: [batch, heads, time, head_dim].
+        """
         batch, heads, _, size = x.shape
         parts = [x]
         if self.add_bias_kv:

@@ -3,6 +3,10 @@
 The kernel "dense" computes the weights of all queries at once, with memory for queries times keys in both passes.
 "blocks" takes a block of queries at a time: a scan whose weights are computed again in the backward pass, inside a scan
 over items of the batch, or over groups of items where these are short.
+
+A distance is that between a query and a lifted key, one with another coordinate added, which gives all keys that a
+query sees the same norm. `hidden` is a mask, True at keys that a query does not see, and broadcasts to [batch, heads,
+queries, keys]. An item is one entry of the batch axis.
 """
 
 from __future__ import annotations
@@ -82,7 +86,14 @@ def _run(plan: Plan, attention: Attention, inputs: Inputs) -> Averages:
 
 @partial(jax.jit, static_argnames=("attention", "kernel", "rows"))
 def _computed(attention: Attention, kernel: Kernel, rows: int | None, inputs: Inputs) -> Averages:
-    """Return the kernel's result, computed for `rows` heads at a time where memory is limited."""
+    """Return the averages by a kernel.
+
+    Args:
+        attention: The options of the call.
+        kernel: What computes.
+        rows: How many heads, those of all items counted, are computed at a time; None: all.
+        inputs: The arrays.
+    """
     return unplaced(partial(_by, attention, kernel, rows), inputs)  # type: ignore[no-any-return]
 
 
@@ -164,7 +175,14 @@ class Attention:
         return jnp.einsum("bhqk,bhkd->bhqd", weights, inputs.v), weights if self.needs_weights else None
 
     def _logarithms(self, inputs: Inputs, q: Array, products: Array, hidden: Array | None) -> Array:
-        """Return the logarithms of the weights up to a constant per query; q and products are over the bandwidth."""
+        """Return the logarithms of the weights up to a constant per query, [batch, heads, queries, keys].
+
+        Args:
+            inputs: The arrays of the call.
+            q: Queries divided by the bandwidth.
+            products: Their inner products with the keys, [batch, heads, queries, keys].
+            hidden: Which keys a query does not see, or None.
+        """
         if inputs.alpha is None:
             found = 2 * products
         else:
@@ -173,7 +191,10 @@ class Attention:
         return found if inputs.bias is None else found + inputs.bias
 
     def _distances(self, inputs: Inputs, q: Array, products: Array, hidden: Array | None) -> Array:
-        """Return the distances from queries to lifted keys, in square roots of the bandwidth."""
+        """Return the distances of queries and lifted keys divided by the square root of the bandwidth.
+
+        Arguments and shape are those of `_logarithms`.
+        """
         squares = jnp.square(inputs.k).sum(-1)[..., None, :] * (1 / self.bandwidth)  # [batch, heads, 1, keys]
         radius = (squares if hidden is None else jnp.where(hidden, 0, squares)).max(-1, keepdims=True)
         own = (q * inputs.q).sum(-1, keepdims=True)
@@ -182,7 +203,10 @@ class Attention:
         return jnp.sqrt(jnp.maximum(squared, jnp.finfo(squared.dtype).eps))
 
     def _hidden(self, inputs: Inputs, queries: Array) -> Array | None:
-        """Return which keys a query does not see, of a shape that broadcasts; None where it sees all."""
+        """Return which keys a query does not see, as the mask `hidden`; None where it sees all.
+
+        `queries` are the positions of the queries in the sequence, [queries].
+        """
         later = None
         if self.is_causal:
             later = jnp.arange(inputs.k.shape[2])[None] > queries[:, None]
@@ -193,7 +217,16 @@ class Attention:
         return (bias == -jnp.inf) | (bias < bias.max(-1, keepdims=True) - NEGLIGIBLE)
 
     def _kept(self, key: Array, queries: Array, items: Array, shape: tuple[int, ...]) -> Array:
-        """Return the dropout mask, drawn per query and item, so that it does not depend on the blocks."""
+        """Return which weights dropout keeps, bool of the shape `shape`.
+
+        Drawn for each item and query by their numbers, so that it does not depend on the blocks.
+
+        Args:
+            key: Randomness.
+            queries: The queries' positions in the sequence.
+            items: Positions in the batch.
+            shape: That of the weights, (batch, heads, queries, keys).
+        """
 
         def of(item: Array, query: Array) -> Array:
             own = jax.random.fold_in(jax.random.fold_in(key, item), query)
@@ -239,7 +272,7 @@ def _run_dense(attention: Attention, inputs: Inputs, items: Array) -> Averages:
 
 
 def _pairs(workload: Workload) -> float:
-    """Return queries times keys of all heads."""
+    """Return queries times keys, summed over heads and batch; a workload has the number of keys as `exponentials`."""
     return float(workload.rows * workload.n * workload.exponentials)
 
 
@@ -269,12 +302,22 @@ def _run_blocks(attention: Attention, inputs: Inputs, items: Array) -> Averages:
 
 
 def _rows_of(heads: int, queries: int, keys: int) -> int:
-    """Return how many queries of an item a block has."""
+    """Return how many of an item's queries are one block, so that its weights have at most BLOCK numbers.
+
+    Arguments are those of one item: its heads, queries and keys.
+    """
     return max(1, min(queries, BLOCK // (heads * keys)))
 
 
 def _in_blocks(attention: Attention, one: Inputs, item: Array, rows: int) -> Averages:
-    """Return the averages of one item of the batch, by a scan over blocks of queries."""
+    """Return the averages of one item of the batch, by a scan over blocks of queries.
+
+    Args:
+        attention: The options of the call.
+        one: Its arrays for this item, batch axes of length 1.
+        item: The item's position in the batch, which dropout's randomness depends on.
+        rows: Queries of a block.
+    """
     queries = one.q.shape[2]
     count = -(-queries // rows)
     is_cut = one.bias is not None and one.bias.shape[2] > 1
@@ -291,13 +334,19 @@ def _in_blocks(attention: Attention, one: Inputs, item: Array, rows: int) -> Ave
 
 
 def _cut(x: Array, count: int, rows: int) -> Array:
-    """Return [1, heads, queries, ...] as [count, 1, heads, rows, ...], with zeros behind the last query."""
+    """Cut an array along its queries into `count` blocks of `rows`, for a scan.
+
+    [1, heads, queries, width] becomes [count, 1, heads, rows, width], with zeros behind the last query.
+    """
     x = jnp.pad(x, ((0, 0), (0, 0), (0, count * rows - x.shape[2]), (0, 0)))
     return jnp.moveaxis(x.reshape(1, x.shape[1], count, rows, x.shape[3]), 2, 0)
 
 
 def _joined(x: Array) -> Array:
-    """Return [count, 1, heads, rows, ...] as [1, heads, queries, ...]."""
+    """Join the results of blocks along the queries.
+
+    [count, 1, heads, rows, width] becomes [1, heads, count * rows, width].
+    """
     count, _, heads, rows, width = x.shape
     return jnp.moveaxis(x, 0, 2).reshape(1, heads, count * rows, width)
 

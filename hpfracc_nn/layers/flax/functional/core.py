@@ -32,7 +32,7 @@ Conventions:
    `Alpha` says how an order is to be made, and each layer that is given it makes its own.
 8. *Parts.* A new layer is a core and two classes of a few lines, `class Name(Layer, core=functional.Name)` in
    `nnx/<name>.py` and in `linen/<name>.py`, whose methods call the core with `self.params()`; `self._run(x)` is its
-   value. A core with an order inherits from `Ordered`, which wants `definition` and `order` from `started`; its
+   value. A core with an order inherits from `Ordered`, whose `settle_order` sets `definition` and `order`; its
    parameters are {**own, **self._order_params(key, param_dtype)}, and `self._present(params, key)` is the learned
    alpha.
 9. *Streams.* `initial_state(params, shape, horizon=...)` and `step(params, x, state)` of a core; shells leave out
@@ -191,7 +191,13 @@ def serializable(kind: type, *names: str) -> None:
 
 
 def _check_alike(owner: str, state: Any, parts: dict[str, Any]) -> None:
-    """Raise unless the restored arrays have the shapes of the state that they replace."""
+    """Raise unless arrays read from a checkpoint have the shapes of those that they replace in a state.
+
+    Args:
+        owner: The state's class, for messages.
+        state: The state that they are read into.
+        parts: The arrays by the names of the state's fields.
+    """
     for name, part in parts.items():
         wanted, found = ([np.shape(each) for each in jax.tree.leaves(tree)] for tree in (getattr(state, name), part))
         if wanted != found:
@@ -269,11 +275,11 @@ class Alpha:
         return self.bounds
 
     def _check(self, values: np.ndarray) -> None:
-        """Raise unless first values lie strictly inside the bounds."""
+        """Raise unless the first values of the orders lie strictly between the bounds."""
         check_inside(self.owner, self.start, values, self.bounds)
 
     def _ends(self) -> tuple[Any, Any]:
-        """Return (low, high), numbers or one array entry per order."""
+        """Return the bounds (low, high): numbers, or arrays with an entry for each order."""
         return self.bounds
 
     def _scaled(self, u: Array) -> Array:
@@ -285,7 +291,7 @@ Operator = Any  # a definition's name, its class or a definition; a core holds t
 
 
 class Ordered:
-    """The order of a core that has one; `__post_init__` sets both attributes, from `started`.
+    """The order of a core that has one; `__post_init__` sets both attributes by `settle_order`.
 
     Attributes:
         definition: The operator; where the order is learned, at its upper bound.
@@ -300,43 +306,40 @@ class Ordered:
         return self.definition.alpha if self.order is None else self.order.mean(params["order"])
 
     def _order_params(self, key: Array | None, param_dtype: Any) -> Params:
-        """Return the parameters of the order, {} where it is fixed."""
+        """Return the first parameters of the order as `{"order": ...}`, {} where it is fixed.
+
+        Args:
+            key: Randomness, which a random order starts with; or None.
+            param_dtype: Of the parameters.
+        """
         return {} if self.order is None else {"order": self.order.init(key, param_dtype)}
 
+    def settle_order(self, owner: str, given: Definition, shape: Callable[[Shape], Shape]) -> None:
+        """Store the definition and the order that the fields `alpha`, `bounds` and `learn_alpha` say.
+
+        Args:
+            owner: For messages.
+            given: The operator, whose order is replaced.
+            shape: Returns the shape of the order for that of an alpha, or raises.
+
+        Raises:
+            TypeError: alpha is an array of JAX.
+            ValueError: alpha or bounds are out of range.
+        """
+        fields: Any = self
+        settle(self, alpha=hashable(fields.alpha), bounds=hashable(fields.bounds))
+
+        def make(first: Any, within: Bounds, wanted: Shape) -> Alpha:
+            return Alpha(first, within, wanted, owner=owner)
+
+        how = {"bounds": fields.bounds, "learn_alpha": fields.learn_alpha, "shape": shape}
+        definition, order = begun(owner, given, fields.alpha, Alpha, make, **how)
+        settle(self, definition=definition, order=order, learn_alpha=order is not None)
+
     def _present(self, params: Params, key: Array | None) -> Array:
-        """Return the present alpha of a learned order: a draw where it is random and a key is given."""
+        """Return the learned alpha of these parameters; where it is random and a key is given, a draw of it."""
         assert self.order is not None, "only a learned order is asked for its present value"
         return self.order(params["order"], key=key)
-
-
-def started(
-    owner: str,
-    given: Definition,
-    alpha: Any,
-    *,
-    bounds: Any,
-    learn_alpha: bool,
-    shape: Callable[[Shape], Shape],
-) -> tuple[Definition, Alpha | None]:
-    """Return a layer's definition and its order, which is None where it is fixed; see `hpfracc_nn.layers.order.begun`.
-
-    Args:
-        owner: As there.
-        given: As there.
-        alpha: As there.
-        bounds: As there.
-        learn_alpha: As there.
-        shape: As there.
-
-    Raises:
-        TypeError: alpha is an array of JAX.
-        ValueError: alpha or bounds are out of range.
-    """
-
-    def make(first: Any, within: Bounds, wanted: Shape) -> Alpha:
-        return Alpha(first, within, wanted, owner=owner)
-
-    return begun(owner, given, alpha, Alpha, make, bounds=bounds, learn_alpha=learn_alpha, shape=shape)
 
 
 @dataclass(frozen=True)
@@ -447,7 +450,13 @@ class ProbabilisticAlpha(Alpha):
 
 
 class _Noise(NamedTuple):
-    """JAX's randomness, see `distributions.Noise`: each call takes the next of four keys."""
+    """Random draws by a JAX key, for `distributions.Noise`: each call takes the next of four keys.
+
+    Attributes:
+        keys: Those left, split from one.
+        shape: Leading axes of the result: how many draws of each number.
+        least: Smallest parameter of a gamma distribution, so that 1 / least**2 is finite.
+    """
 
     keys: list[Array]
     shape: tuple[int, ...]  # how many draws of each number
@@ -514,10 +523,10 @@ def _leaves(params: Params) -> list[tuple[Any, Any]]:
 
 
 def _is_variables(key: Any) -> bool:
-    """Return whether a key of a path is the attribute `value` of a variable of an `nnx.State`."""
+    """Whether the entry of a pytree path is the attribute `value` that an `nnx.State` has at each variable."""
     return isinstance(key, jax.tree_util.GetAttrKey) and key.name == "value"
 
 
 def _name(key: Any) -> str:
-    """Return one key of a path as a string: its attribute, key or index."""
+    """Return the entry of a pytree path as a string: its attribute, key or index."""
     return str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key))))

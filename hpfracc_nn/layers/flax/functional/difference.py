@@ -1,4 +1,8 @@
-"""A bank of learned fractional differences, the ARFIMA filter; and features of roughness, the bank's log energies."""
+"""A bank of learned fractional differences, the ARFIMA filter; and features of roughness, the bank's log energies.
+
+A bank has `orders` differences of each channel, [channels * orders] in all, those of one channel side by side. It is
+computed in parts, groups of orders that lie between the same two whole numbers.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
 from hpfracc_nn.fractional.distributions import Bounds, check_inside
 from hpfracc_nn.fractional.jax import streaming
 from hpfracc_nn.fractional.jax.arrays import Array, computed_in, of_numpy, widest
-from hpfracc_nn.fractional.jax.streaming import HORIZON, Source, StreamState
+from hpfracc_nn.fractional.jax.streaming import HORIZON, StreamSource, StreamState
 from hpfracc_nn.fractional.streaming import slice_shape
 from hpfracc_nn.layers.flax.functional.core import Alpha, Ordered, Params, check_fields, hashable, settle
 from hpfracc_nn.layers.flax.functional.fractional import beside_others
@@ -195,14 +199,14 @@ class FractionalDifference(Ordered):
         return self.fixed if self.order is None else self.order.mean(params["order"])
 
     def _take(self, order: Alpha, bounds: Bounds) -> None:
-        """Set up a bank of one part from an `Alpha`."""
+        """Set up a bank whose orders are those of an `Alpha`: one part, with the bounds `bounds`."""
         everything: list[Part] = [(np.arange(self.channels * self.orders), bounds)]
         definitions = (GrunwaldLetnikov(bounds[1], bounds=bounds),)
         settle(self, bounds=bounds, parts=everything, order=order, learn_alpha=True, fixed=())
         settle(self, definitions=definitions, definition=definitions[0])
 
     def _begin(self, bounds: Any) -> None:
-        """Set up the parts of a bank from first values and bounds."""
+        """Set up the parts of a bank from the orders' first values, the field `start`, and their bounds."""
         owner = "FractionalDifference"
         whole = GrunwaldLetnikov(middle(owner, bounds), bounds=bounds)
         low, high = whole.interval
@@ -225,23 +229,30 @@ class FractionalDifference(Ordered):
         return None if self.order is None else self._present(params, key)
 
     def _operator(self, number: int, alphas: Array | None, ndim: int, axis: int) -> GrunwaldLetnikov:
-        """Return the definition of one part, with its present orders shaped to broadcast with x."""
+        """Return the operator of one part, its orders shaped to broadcast with the part's input.
+
+        Args:
+            number: Which part.
+            alphas: The learned orders of the whole bank, [channels * orders], or None where they are fixed.
+            ndim: Axes of the input.
+            axis: Its time axis.
+        """
         definition = self.definitions[number]
         if alphas is not None:
             return replace(definition, alpha=beside_others(alphas[self.parts[number][0]], ndim, axis))
         return replace(definition, alpha=beside_channels(definition.alpha, ndim - 3 if axis == ndim - 1 else 0))
 
-    def _source(self, number: int) -> Source:
-        return Source("FractionalDifference", self.definitions[number], self.learn_alpha, self.dt)
+    def _source(self, number: int) -> StreamSource:
+        return StreamSource("FractionalDifference", self.definitions[number], self.learn_alpha, self.dt)
 
     def _split(self, x: Array, where: int) -> list[Array]:
-        """Return the input of each part of the bank: x repeated to one channel per order."""
+        """Return the input of each part of the bank: x with a channel for each of its orders, on the axis `where`."""
         if len(self.parts) == 1:
             return [x if self.orders == 1 else jnp.repeat(x, self.orders, axis=where)]
         return [jnp.take(x, index // self.orders, axis=where) for index, _ in self.parts]
 
     def _joined(self, parts: list[Array], where: int) -> Array:
-        """Return the parts' outputs joined along the channels, in the sequence of the orders."""
+        """Return the outputs of all parts joined along the channels, the axis `where`, in the order of the bank."""
         if len(parts) == 1:
             return parts[0]
         inverse = np.argsort(np.concatenate([index for index, _ in self.parts]))
@@ -269,8 +280,8 @@ class _Made:
     """Attributes that `__post_init__` computes from the fields.
 
     Attributes:
-        differences: The bank.
-        order: Its learned orders, or None.
+        differences: The bank of differences whose energies are the features.
+        order: Its learned orders, or None where they are fixed.
     """
 
     differences: FractionalDifference

@@ -1,4 +1,8 @@
-"""The drop-in layer: a fractional operator along time, with a fixed or a learned order."""
+"""The drop-in layer: a fractional operator along time, with a fixed or a learned order.
+
+`params` are a layer's parameters, nested dicts of arrays; a `key` is JAX's, for a random order, None for its mean; and
+`owner` is the class or function that messages name. See `core` for the conventions.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from hpfracc_nn.fractional import dispatch
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.jax import streaming
 from hpfracc_nn.fractional.jax.arrays import of_numpy
-from hpfracc_nn.fractional.jax.streaming import HORIZON, Source, StreamState
+from hpfracc_nn.fractional.jax.streaming import HORIZON, StreamSource, StreamState
 from hpfracc_nn.fractional.streaming import slice_shape
 from hpfracc_nn.layers.flax.functional.core import (
     Alpha,
@@ -22,16 +26,14 @@ from hpfracc_nn.layers.flax.functional.core import (
     Ordered,
     Params,
     check_fields,
-    hashable,
     serializable,
     settle,
-    started,
 )
-from hpfracc_nn.layers.order import definition_of
+from hpfracc_nn.layers.order import counted_orders, definition_of
 from hpfracc_nn.layers.shapes import beside_channels, channel_axis, check_channels, counted_channels
 from hpfracc_nn.selection import BackendManager
 
-serializable(streaming.Memory, "taps", "rates", "analytic", "start")
+serializable(streaming.StreamWeights, "taps", "rates", "analytic", "start")
 serializable(StreamState, "step", "weights", "memory", "before", "held")
 
 
@@ -85,22 +87,9 @@ class FractionalLayer(Ordered):
     def __post_init__(self) -> None:
         owner = "FractionalLayer"
         check_fields(owner, self)
-        settle(
-            self,
-            alpha=hashable(self.alpha),
-            bounds=hashable(self.bounds),
-            dt=errors.positive_step(owner, self.dt),
-            channels=None if self.channels is None else errors.count(owner, "channels", self.channels),
-        )
-        definition, order = started(
-            owner,
-            definition_of(owner, self.definition, self.scheme),
-            self.alpha,
-            bounds=self.bounds,
-            learn_alpha=self.learn_alpha,
-            shape=self._order_shape,
-        )
-        settle(self, definition=definition, order=order, learn_alpha=order is not None)
+        channels = None if self.channels is None else errors.count(owner, "channels", self.channels)
+        settle(self, dt=errors.positive_step(owner, self.dt), channels=channels)
+        self.settle_order(owner, definition_of(owner, self.definition, self.scheme), self._order_shape)
 
     def init(self, key: Array | None = None, param_dtype: Any = jnp.float32) -> Params:
         """Return {"order": {"raw": [] or [channels]}} where alpha is learned, else {}; nothing is drawn."""
@@ -175,11 +164,18 @@ class FractionalLayer(Ordered):
         """
         return streaming.step("FractionalLayer.step", x, state, self._source())
 
-    def _source(self) -> Source:
-        return Source("FractionalLayer", self.definition, self.learn_alpha, self.dt)
+    def _source(self) -> StreamSource:
+        return StreamSource("FractionalLayer", self.definition, self.learn_alpha, self.dt)
 
     def _operator(self, params: Params, ndim: int, axis: int, key: Array | None) -> Definition:
-        """Return the definition with the present alpha, shaped to broadcast with x."""
+        """Return the operator with alpha as an array that broadcasts with the input.
+
+        Args:
+            params: Those of the layer.
+            ndim: Axes of the input.
+            axis: Its time axis.
+            key: Randomness of a random order, or None for its mean.
+        """
         if self.order is not None:
             return replace(self.definition, alpha=beside_others(self._present(params, key), ndim, axis))
         if isinstance(self.definition.alpha, tuple):
@@ -193,8 +189,12 @@ class FractionalLayer(Ordered):
         return () if channels is None else (channels,)
 
 
-def settle_derivative(core: Any, derivative: FractionalLayer) -> None:
-    """Give a core that consists of a derivative, and more, the derivative and what is said of it."""
+def settle_derivative(owner: str, core: Any) -> None:
+    """Store the derivative of `in_features` features that a core's fields describe, and its fields as understood."""
+    given = ("scheme", "learn_alpha", "bounds", "dt", "dim", "manager")
+    options = {name: getattr(core, name) for name in given if hasattr(core, name)}
+    channels = counted_orders(owner, core.alpha, "in_features", core.in_features)
+    derivative = FractionalLayer(core.alpha, core.definition, channels=channels, **options)
     named = ("alpha", "definition", "order", "learn_alpha", "bounds", "dt")
     settle(core, derivative=derivative, **{name: getattr(derivative, name) for name in named})
 

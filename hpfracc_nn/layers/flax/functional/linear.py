@@ -1,4 +1,8 @@
-"""Linear layers and convolutions on the fractional derivative of their input."""
+"""Linear layers and convolutions on the fractional derivative of their input.
+
+`params` are a layer's parameters, nested dicts of arrays; a `key` is JAX's, for a random order, None for its mean; and
+`owner` is the class or function that messages name. See `core` for the conventions.
+"""
 
 from __future__ import annotations
 
@@ -31,17 +35,35 @@ from hpfracc_nn.layers.flax.functional.core import (
     keys,
     serializable,
     settle,
-    started,
     weights,
 )
 from hpfracc_nn.layers.flax.functional.fractional import FractionalLayer, settle_derivative
-from hpfracc_nn.layers.order import counted_orders, definition_of
+from hpfracc_nn.layers.order import definition_of
 from hpfracc_nn.layers.shapes import check_features, check_is_state, for_each_axis, image_axes, image_order_shape
 from hpfracc_nn.selection import BackendManager
 
 
+class Weighted(Ordered):
+    """A core with a kernel and perhaps a bias, besides an order."""
+
+    def _drawn(self, key: Array | None, shape: tuple[int, ...], param_dtype: Any) -> Params:
+        """Return first parameters: the kernel, the bias where there is one, and those of the order.
+
+        Args:
+            key: Randomness.
+            shape: Of the kernel; the last axis is that of the outputs.
+            param_dtype: Of the parameters.
+        """
+        core: Any = self
+        for_kernel, for_bias = keys(type(self).__name__, key, 2)
+        params = {"kernel": core.kernel_init(for_kernel, shape, param_dtype)}
+        if core.use_bias:
+            params["bias"] = core.bias_init(for_bias, shape[-1:], param_dtype)
+        return {**params, **self._order_params(key, param_dtype)}
+
+
 @dataclass(frozen=True)
-class FractionalLinear(Ordered):
+class FractionalLinear(Weighted):
     """Flax's `Linear` (linen's `Dense`) on the fractional derivative of each feature along time.
 
     y[..., t, o] = bias[o] + sum over i of kernel[i, o] (D^alpha x)[..., t, i], and for Grunwald-Letnikov
@@ -109,26 +131,11 @@ class FractionalLinear(Ordered):
             settle(self, **{name: errors.count(owner, name, getattr(self, name))})
         if self.dim == -1:
             raise ValueError(f"{owner}(dim=-1): needs a time axis before the features, the last axis; pass dim=-2.")
-        derivative = FractionalLayer(
-            self.alpha,
-            self.definition,
-            scheme=self.scheme,
-            channels=counted_orders(owner, self.alpha, "in_features", self.in_features),
-            learn_alpha=self.learn_alpha,
-            bounds=self.bounds,
-            dt=self.dt,
-            dim=self.dim,
-            manager=self.manager,
-        )
-        settle_derivative(self, derivative)
+        settle_derivative(owner, self)
 
     def init(self, key: Array | None = None, param_dtype: Any = jnp.float32) -> Params:
         """Return {"kernel": [in_features, out_features], "bias": [out_features]}, and "order" where it is learned."""
-        for_kernel, for_bias = keys("FractionalLinear", key, 2)
-        params = {"kernel": self.kernel_init(for_kernel, (self.in_features, self.out_features), param_dtype)}
-        if self.use_bias:
-            params["bias"] = self.bias_init(for_bias, (self.out_features,), param_dtype)
-        return {**params, **self._order_params(key, param_dtype)}
+        return self._drawn(key, (self.in_features, self.out_features), param_dtype)
 
     def __call__(self, params: Params, x: Array, *, key: Array | None = None) -> Array:
         """Return the layer's value at x, [..., n, in_features].
@@ -184,7 +191,7 @@ class FractionalLinear(Ordered):
 
 
 @dataclass(frozen=True)
-class Convolution(Ordered):
+class Convolution(Weighted):
     """Flax's convolution over the last axes but the features, as a part of a core.
 
     Attributes:
@@ -223,15 +230,11 @@ class Convolution(Ordered):
 
         And "order" where it is learned.
         """
-        for_kernel, for_bias = keys(type(self).__name__, key, 2)
         shape = (*self._sizes, self.in_features // self.feature_group_count, self.out_features)
-        params = {"kernel": self.kernel_init(for_kernel, shape, param_dtype)}
-        if self.use_bias:
-            params["bias"] = self.bias_init(for_bias, (self.out_features,), param_dtype)
-        return {**params, **self._order_params(key, param_dtype)}
+        return self._drawn(key, shape, param_dtype)
 
     def _settle_convolution(self, owner: str) -> None:
-        """Check the convolution's fields and store them as tuples of numbers."""
+        """Check the fields that describe the convolution, and store sizes as tuples with an entry for each axis."""
         for name in ("in_features", "out_features", "feature_group_count"):
             settle(self, **{name: errors.count(owner, name, getattr(self, name))})
         for name in ("kernel_size", "strides", "kernel_dilation"):
@@ -245,7 +248,13 @@ class Convolution(Ordered):
                 )
 
     def _convolved(self, params: Params, d: Array, padding: Any) -> Array:
-        """Return Flax's convolution of d, [..., *sizes, in_features]."""
+        """Return Flax's convolution of an array.
+
+        Args:
+            params: Those of the layer.
+            d: [..., *sizes, in_features], here the derivative of the layer's input.
+            padding: As Flax takes it.
+        """
         convolution = linen.Conv(
             self.out_features,
             self._sizes,
@@ -349,17 +358,7 @@ class FractionalConv1d(Convolution):
         owner = "FractionalConv1d"
         check_fields(owner, self)
         self._settle_convolution(owner)
-        derivative = FractionalLayer(
-            self.alpha,
-            self.definition,
-            scheme=self.scheme,
-            channels=counted_orders(owner, self.alpha, "in_features", self.in_features),
-            learn_alpha=self.learn_alpha,
-            bounds=self.bounds,
-            dt=self.dt,
-            manager=self.manager,
-        )
-        settle_derivative(self, derivative)
+        settle_derivative(owner, self)
 
     def __call__(self, params: Params, x: Array, *, key: Array | None = None) -> Array:
         """Return the convolution of the derivative of x, [..., n, in_features].
@@ -426,7 +425,7 @@ class FractionalConv1d(Convolution):
 
     @property
     def _reach(self) -> int:
-        """The convolution's receptive field minus one, in samples."""
+        """Return how many earlier samples an output depends on: the receptive field minus one."""
         (dilation,), (size,) = self.kernel_dilation, self._sizes  # type: ignore[misc]
         return dilation * (size - 1)
 
@@ -499,24 +498,11 @@ class FractionalConv2d(Convolution):
         self._settle_convolution(owner)
         dims = image_axes(owner, hashable(self.dims), (-3, -2))
         steps = for_each_axis(owner, "dt", hashable(self.dt), dims)
-        settle(
-            self,
-            dims=dims,
-            dt=tuple(errors.positive_step(owner, step) for step in steps),
-            alpha=hashable(self.alpha),
-            bounds=hashable(self.bounds),
-        )
-        definition, order = started(
-            owner,
-            definition_of(owner, self.definition, self.scheme),
-            self.alpha,
-            bounds=self.bounds,
-            learn_alpha=self.learn_alpha,
-            shape=lambda given: image_order_shape(owner, given, dims),
-        )
-        if order is None:
-            for_each_axis(owner, "alpha", definition.alpha, dims)
-        settle(self, definition=definition, order=order, learn_alpha=order is not None)
+        settle(self, dims=dims, dt=tuple(errors.positive_step(owner, step) for step in steps))
+        definition = definition_of(owner, self.definition, self.scheme)
+        self.settle_order(owner, definition, lambda given: image_order_shape(owner, given, dims))
+        if self.order is None:
+            for_each_axis(owner, "alpha", self.definition.alpha, dims)
 
     def __call__(self, params: Params, x: Array, *, key: Array | None = None) -> Array:
         """Return the convolution of the derivatives of x, [..., height, width, in_features].
@@ -533,7 +519,7 @@ class FractionalConv2d(Convolution):
         return self._convolved(params, x, self.padding)
 
     def _operators(self, params: Params, key: Array | None) -> list[Definition]:
-        """Return the definition of each axis, with its present alpha."""
+        """Return the operator for each axis that is differentiated, in the sequence of `dims`, with its alpha."""
         count = len(self.dims)
         if self.order is None:
             orders: Any = for_each_axis("FractionalConv2d", "alpha", self.definition.alpha, tuple(self.dims))

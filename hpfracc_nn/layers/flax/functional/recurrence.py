@@ -2,14 +2,15 @@
 
 These functions are compiled once for each shape, so that calls outside of `jax.jit` are fast too.
 
-The memory is an average of the past by a power law, taken block by block of steps. Between two blocks the past is a few
-numbers per unit: the last K values, whose lags are exact, newest first, and sums
+The memory m_t is an average of the past values c by a power law, m_t = sum over k >= 1 of a_k c_(t-k), taken block by
+block of L steps. Between two blocks the past is a few numbers per unit: the last K values, whose lags are exact, newest
+first, and Q sums
 
     S_q = sum over k > K of exp(-s_q (k - K - 1)) c_(t+1-k)
 
-for the exponentials that stand for the weights of older lags (`layers/order.py`). None of them depends on alpha.
-Their part of the memories of the next block is one product. Inside a block each value adds a_1 c, a_2 c, ... to the
-memories that follow: for a gradient in alpha nothing is kept of a step but its value.
+for the exponentials exp(-s_q k), q = 1 ... Q, that stand for the weights of older lags (`layers/order.py`). None of
+them depends on alpha. Their part of the memories of the next block is one product. Inside a block each value adds
+a_1 c, a_2 c, ... to the memories that follow: for a gradient in alpha nothing is kept of a step but its value.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ import numpy as np
 from jax import numpy as jnp
 
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
+from hpfracc_nn.fractional.exponentials import Nodes
 from hpfracc_nn.fractional.jax.arrays import JAX, Array
 from hpfracc_nn.fractional.jax.float64 import in_float64
 from hpfracc_nn.fractional.jax.sharding import unplaced
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.schemes.differences import binomial
-from hpfracc_nn.fractional.schemes.exponentials import Nodes
 from hpfracc_nn.layers.order import memory_nodes
 
 BLOCK = 16  # steps
@@ -330,7 +331,16 @@ def _fixed(lags: Lags, orders: tuple[float, ...], length: int) -> Taps:
 
 @lru_cache(maxsize=64)
 def _decays(nodes: Nodes, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the decays exp(-s r) of the sums in r steps, [L + 1, Q], and the gains of values, [L + 1, Q, L]."""
+    """Return how the sums S_q change in r = 0 ... L steps.
+
+    Args:
+        nodes: The exponentials, with their rates s_q, [Q].
+        length: L.
+
+    Returns:
+        The factors of the sums, exp(-s_q r), [L + 1, Q]; and the factors with which each value that goes over into the
+        sums in these steps is added, [L + 1, Q, L].
+    """
     rates, steps = nodes.rates, np.arange(length + 1)
     ahead = steps[:, None] - 1 - np.arange(length)  # [r, j]
     gain = np.where(ahead[:, None] < 0, 0.0, np.exp(-rates[:, None] * np.maximum(ahead[:, None], 0)))

@@ -1,4 +1,10 @@
-"""LSTM and GRU for Flax whose cells remember by a power law: parameters, directions, series in parts, one step."""
+"""LSTM and GRU for Flax whose cells remember by a power law: parameters, directions, series in parts, one step.
+
+`params` are a layer's parameters, nested dicts of arrays; a `key` is JAX's, for a random order, None for its mean; and
+`owner` is the class or function that messages name. See `core` for the conventions.
+
+As everywhere h is a cell's output and c the value of an LSTM that is remembered; a GRU has h alone.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +31,10 @@ from hpfracc_nn.layers.flax.functional.core import (
     Ordered,
     Params,
     check_fields,
-    hashable,
     kernel_init,
     keys,
     serializable,
     settle,
-    started,
 )
 from hpfracc_nn.layers.flax.functional.recurrence import (
     CELLS,
@@ -91,12 +95,10 @@ class Recurrent(Ordered):
                 f"{owner}(proj_size={proj_size}, hidden_features={self.hidden_features}): needs fewer outputs than "
                 "units; pass 0 for none."
             )
-        settle(self, alpha=hashable(self.alpha), bounds=hashable(self.bounds), dropout_rate=rate, proj_size=proj_size)
+        settle(self, dropout_rate=rate, proj_size=proj_size)
         settle(self, memory=None if self.memory is None else errors.count(owner, "memory", self.memory))
-        given = GrunwaldLetnikov(0.5)
-        how = {"bounds": self.bounds, "learn_alpha": self.learn_alpha, "shape": self._order_shape}
-        definition, order = started(owner, given, self.alpha, **how)  # type: ignore[arg-type]
-        settle(self, definition=averaging(owner, definition), order=order, learn_alpha=order is not None)
+        self.settle_order(owner, GrunwaldLetnikov(0.5), self._order_shape)
+        settle(self, definition=averaging(owner, self.definition))
 
     @property
     def cell(self) -> Cell:
@@ -252,25 +254,35 @@ class Recurrent(Ordered):
         return given
 
     def _order_now(self, params: Params, key: Array | None) -> Array | None:
-        """Return the present alpha of a learned order, None where it is fixed."""
+        """Return the learned alpha, None where it is fixed; where it is random and a key is given, a draw of it."""
         return None if self.order is None else self._present(params, key)
 
     def _lags(self, n: int, dtype: Any) -> Lags:
         return lags_of(self.definition, n, dtype, self.memory, is_learned=self.order is not None)
 
     def _computed(self, params: Params, x: Array | None) -> Any:
-        """Return the dtype of the computation, float32 for half precision."""
+        """Return the dtype that is computed in: that of the result for the input x, float32 for half precision."""
         return at_least_single(self._returned(params, x))
 
     def _returned(self, params: Params, x: Array | None) -> Any:
-        """Return the dtype of the result."""
+        """Return the dtype of the result.
+
+        It is the field `dtype`, or where that is None the parameters' dtype promoted with that of x, if there is an x.
+        """
         if self.dtype is not None:
             return jnp.dtype(self.dtype)
         kernel = params[self.names[0]]["dense_h"]["kernel"].dtype
         return kernel if x is None else jnp.promote_types(kernel, x.dtype)
 
     def _start(self, owner: str, batch: tuple[int, ...], given: Any, dtype: Any) -> RecurrentState | Start:
-        """Return `initial_carry` as a state or a start, checked and cast to the dtype of the computation."""
+        """Return a call's `initial_carry` as a state or a start, or raise.
+
+        Args:
+            owner: The class, for messages.
+            batch: Batch axes of the input.
+            given: The argument: a state, from which a series goes on, or h, or (c, h).
+            dtype: Of the computation, which it is cast to.
+        """
         cells = (*batch, len(self.names))
         shapes = (*cells, self.out_features), (*cells, self.hidden_features)
         if not isinstance(given, RecurrentState):
@@ -281,7 +293,13 @@ class Recurrent(Ordered):
         return jax.tree.map(lambda each: each.astype(dtype), given)
 
     def _weights(self, cell: Params, x: Array, dtype: Any) -> tuple[Weights, Array]:
-        """Return the recurrent weights of a cell, and x projected to its gates with the bias added."""
+        """Return the recurrent weights of a cell, and the input's part of its gates, [..., gates * units].
+
+        Args:
+            cell: The cell's parameters.
+            x: [..., inputs].
+            dtype: Of the computation.
+        """
         cast = jax.tree.map(lambda each: each.astype(dtype), cell)
         hidden, bias = cast["dense_h"], cast["dense_h"].get("bias")
         projected = x.astype(dtype) @ cast["dense_i"]["kernel"]
@@ -294,7 +312,7 @@ class Recurrent(Ordered):
         return Weights(hidden["kernel"], bias, projection), projected
 
     def _cell_params(self, key: Array, width: int, dtype: Any) -> Params:
-        """Return first parameters of a cell with `width` inputs."""
+        """Return first parameters of one cell, that of one layer and direction, for inputs of `width` features."""
         gates, units = self.cell.gates, self.hidden_features
         of_input, of_output, of_projection, of_bias = jax.random.split(key, 4)
         dense_i = {"kernel": self.kernel_init(of_input, (width, gates * units), dtype)}
@@ -312,7 +330,7 @@ class Recurrent(Ordered):
         return made
 
     def _dropped(self, x: Array, key: Array | None, layer: int) -> Array:
-        """Return x after dropout, which comes between layers."""
+        """Return the input of layer number `layer` after dropout; unchanged for the first layer or without a key."""
         if layer == 0 or key is None or not self.dropout_rate:
             return x
         share = 1 - self.dropout_rate
@@ -509,7 +527,10 @@ def check_features(owner: str, x: Any, features: int) -> None:
 
 
 def _checked_lengths(owner: str, lengths: Any, n: int) -> Array:
-    """Return the lengths, or raise unless 0 <= length <= n; traced lengths are checked under `checkify` only."""
+    """Return the lengths of series as an array, or raise unless 0 <= length <= n, the number of steps.
+
+    Traced lengths are checked under `checkify` only.
+    """
     rule = f"needs 0 <= length <= {n}, the steps of x"
     if isinstance(lengths, jax.core.Tracer):
         return checked(lengths, ((lengths >= 0) & (lengths <= n)).all(), f"{owner}(seq_lengths): {rule}.")
@@ -631,6 +652,6 @@ def check_state(owner: str, state: RecurrentState, shapes: Sequence[tuple[int, .
 
 
 def _joined(x: Array, kept: int) -> Array:
-    """Return x with all axes but the last `kept` flattened into one."""
+    """Return x with its leading axes flattened into one, all but the last `kept` axes."""
     rest = x.ndim - kept
     return x.reshape(math.prod(x.shape[:rest]), *x.shape[rest:])

@@ -2,6 +2,9 @@
 
 A graph is either a list of edges, whose messages are added up by `jax.ops.segment_sum`, or its matrix W, W[i, j] the
 weight of the edge from j to i, which is one GEMM. Both are pytrees, and both flows are linear in the features.
+
+`params` are a layer's parameters, nested dicts of arrays; a `key` is JAX's, for a random order, None for its mean; and
+`owner` is the class or function that messages name. See `core` for the conventions.
 """
 
 from __future__ import annotations
@@ -69,11 +72,16 @@ class Solving:
         return self.alpha if self.order is None else self.order.mean(params["order"])  # type: ignore[no-any-return]
 
     def _order_params(self, key: Array | None, param_dtype: Any) -> Params:
-        """Return the parameters of the order, {} where it is fixed."""
+        """Return the first parameters of the order as `{"order": ...}`, {} where it is fixed.
+
+        Args:
+            key: Randomness, which a random order starts with; or None.
+            param_dtype: Of the parameters.
+        """
         return {} if self.order is None else {"order": self.order.init(key, param_dtype)}
 
     def _orders(self, params: Params, key: Array | None) -> float | np.ndarray | Array:
-        """Return alpha for one solve: a draw where it is random and a key is given."""
+        """Return alpha for one solve; where it is random and a key is given, a draw of it."""
         if self.order is not None:
             return self.order(params["order"], key=key)
         return np.asarray(self.alpha) if isinstance(self.alpha, tuple) else self.alpha  # type: ignore[no-any-return]
@@ -92,7 +100,7 @@ class CaputoEquation(Solving):
     manager: Any
 
     def _begin(self) -> None:
-        """Check and store the fields that all these layers have."""
+        """Check the fields that all equations have (alpha, bounds, t1, n_steps, scheme, history), and store them."""
         owner = type(self).__name__
         Method.of(owner, self.scheme, self.history, "uniform")
         order, alpha = self.alpha, hashable(self.alpha)
@@ -114,7 +122,15 @@ class CaputoEquation(Solving):
         )
 
     def _last(self, f: Field, variables: Any, z0: Array, params: Params, key: Array | None) -> Array:
-        """Return the state at t1 of a solve from z0, of whose dtype it is; half precision is added up in float32."""
+        """Return the state at t1, in the dtype of `z0`; of half precision it is computed in float32.
+
+        Args:
+            f: The right-hand side f(t, z, variables).
+            variables: A pytree that gradients go to.
+            z0: The state at 0.
+            params: Those of the layer, of which the order's are read.
+            key: Randomness of a random order, or None.
+        """
         z0 = of_numpy(z0)
         dtype = computed_in(type(self).__name__, z0)
         if 0 in z0.shape:
@@ -315,7 +331,7 @@ class FSDEBlock(Solving):
         method.rule(self.noise_type, 0.75 if order is not None else float(fixed_orders(owner, self.alpha).min()))
 
     def _order(self, owner: str) -> Alpha | None:
-        """Return the learned order, or None."""
+        """Return the `Alpha` of the learned order, None where it is fixed; raise where the field `alpha` is wrong."""
         if isinstance(self.alpha, Alpha):
             stochastic_bounds(owner, self.alpha.taken_by(owner, self.bounds, self.alpha.shape))  # type: ignore[arg-type]
             return self.alpha
@@ -376,18 +392,18 @@ class FSDEBlock(Solving):
 
 @dataclass(frozen=True)
 class _Part:
-    """Drift or diffusion, called with its own entry of the shared pair of variables.
+    """Drift or diffusion as a function of (t, z, (drift's variables, diffusion's variables)).
 
     Attributes:
-        f: It.
-        place: Of its own variables.
+        f: The function itself, of (t, z, its own variables).
+        index: Which of the two it is, 0 or 1.
     """
 
     f: Field
-    place: int
+    index: int
 
     def __call__(self, t: Array, z: Array, variables: tuple[Any, Any]) -> Array:
-        return self.f(t, z, variables[self.place])
+        return self.f(t, z, variables[self.index])
 
 
 _FUNCTIONS = ("attention", "diffusion")
@@ -573,7 +589,13 @@ class FractionalGraphConv(CaputoEquation):
         return jnp.zeros((x.shape[0], self.out_features), self.dtype or x.dtype)
 
     def _flow(self, params: Params, graph: Graph, start: Array) -> Flow:
-        """Return the flow of a built-in function on a graph."""
+        """Return the right-hand side of the field `func`, for a graph and the features at time 0.
+
+        Args:
+            params: Those of the layer.
+            graph: Edges or matrix.
+            start: Features at time 0, [nodes, features], which attention is computed from.
+        """
         if self.func == "diffusion":
             return mean_flow(graph, start)
         shape = (start.shape[0], self.heads, self.head_features)
@@ -593,10 +615,10 @@ def flowing(t: Array, x: Array, flow: Flow) -> Array:
 
 @dataclass(frozen=True)
 class _Messages:
-    """The user's right-hand side on a graph, as f(t, x, (graph, variables)).
+    """The user's function on a graph as a right-hand side f(t, x, (graph, variables)).
 
     Attributes:
-        func: Called as func(x, *graph, variables).
+        func: Called as `func(x, *graph, variables)`, where graph is (edge_index,) or (edge_index, edge_weight).
     """
 
     func: Messages
@@ -655,7 +677,10 @@ def _check_floating(owner: str, name: str, given: Any) -> None:
 
 
 def _checked_nodes(owner: str, edge_index: Any, nodes: int) -> Array:
-    """Return the edges, or raise where a node does not exist; traced edges are checked under checkify."""
+    """Return `edge_index` as an array, or raise unless its entries are from 0 to `nodes` - 1.
+
+    Traced edges are checked under `checkify` only.
+    """
     if isinstance(edge_index, jax.core.Tracer):
         message = f"{owner}(edge_index): needs nodes from 0 to {nodes - 1}, those of x; an edge names others."
         return checked(edge_index, ((edge_index >= 0) & (edge_index < nodes)).all(), message)

@@ -74,17 +74,20 @@ class Shell(_Module):
 
     @linen.nowrap
     def _fields(self) -> dict[str, Any]:
-        """The hyperparameters as they were given."""
+        """Return the hyperparameters by name, as the user passed them."""
         return {each.name: getattr(self, each.name) for each in hyperparameters(self.core_class)}
 
     @linen.nowrap
     def _orders(self) -> dict[str, Alpha]:
-        """The fields that are modules of an order."""
+        """Return those hyperparameters that are `linen.Alpha` modules, by name."""
         return {name: value for name, value in self._fields().items() if isinstance(value, Alpha)}
 
     @linen.nowrap
     def _check(self) -> None:
-        """Raise where the fields make no core; an order that is no part of a parent says how to make one."""
+        """Raise where the hyperparameters are wrong, by making the core.
+
+        A `linen.Alpha` that has no parent module is replaced by the functional `Alpha` that it describes.
+        """
         for name, value in self._orders().items():
             if value.scope is None:
                 object.__setattr__(self, name, value.core)
@@ -92,7 +95,10 @@ class Shell(_Module):
 
     @linen.nowrap
     def _made(self, given: Params) -> Params:
-        """Return the parameters: `given`, and the module's own, which are drawn at `init` and else looked up."""
+        """Return all parameters of the core: drawn at `init`, else looked up in the module's variables.
+
+        `given` are those that come from elsewhere, such as from the module of a shared order.
+        """
         core = self.core
         shapes = {name: of for name, of in _shapes(core, jnp.dtype(self.param_dtype)).items() if name not in given}
         is_complete = all(self.has_variable("params", name) for name in shapes)
@@ -105,12 +111,17 @@ class Shell(_Module):
 
 @lru_cache(maxsize=1024)
 def _shapes(core: Core, param_dtype: Any) -> Params:
-    """Return the parameters' shapes and dtypes, without drawing them."""
+    """Return the core's parameters as `jax.ShapeDtypeStruct`s, without drawing them."""
     return jax.eval_shape(lambda key: core.init(key, param_dtype), jax.random.key(0))
 
 
 def _take_fields(cls: type, core: type) -> None:
-    """Declare the core's fields as the module's, and `param_dtype`."""
+    """Declare the fields of a core class as those of a linen module class, and the field `param_dtype`.
+
+    Args:
+        cls: The module's class, which is changed, before `dataclass` is applied to it.
+        core: The core's class.
+    """
     declared: dict[str, Any] = {}
     for each in hyperparameters(core):
         declared[each.name] = each.type
@@ -122,7 +133,10 @@ def _take_fields(cls: type, core: type) -> None:
 
 
 def _described(field: Any) -> Any:
-    """Return the core of an `Alpha`, another module unbound, and any other field unchanged."""
+    """Return a hyperparameter as the core takes it.
+
+    A `linen.Alpha` becomes the functional `Alpha` in it, another module a copy without parent; the rest is unchanged.
+    """
     if isinstance(field, linen.Module):
         return field.core if isinstance(field, Alpha) else field.clone(parent=None, name=None)
     return field
@@ -192,12 +206,12 @@ class Layer(Shell):
 
     @linen.nowrap
     def _run(self, *inputs: Any, **options: Any) -> Any:
-        """Return the core's value at the inputs; a random order is drawn where there is a stream `alpha`."""
+        """Return the core's value at the inputs; a random order is drawn where `apply` has `rngs={"alpha": key}`."""
         return self.core(self.params(), *inputs, **self._drawing(), **options)
 
     @linen.nowrap
     def _drawing(self) -> dict[str, Array]:
-        """Return {"key": ...} where the order is random and drawn, else {}."""
+        """Return the core's keyword `{"key": ...}` where the order is random and drawn, else {}."""
         order = self.core.order
         if order is None or not order.is_random or not self.has_rng("alpha"):
             return {}
@@ -205,7 +219,12 @@ class Layer(Shell):
 
     @linen.nowrap
     def _dropping(self, deterministic: bool | None, rngs: Array | None) -> dict[str, Array]:
-        """Return {"dropout_key": ...} where dropout is on: `rngs`, or a key of the stream `dropout`; else {}."""
+        """Return the core's keyword `{"dropout_key": ...}` where dropout is on, else {}.
+
+        Args:
+            deterministic: Whether nothing is dropped; None: whether there is neither `rngs` nor a stream "dropout".
+            rngs: A key to draw by; None: the next of the stream "dropout".
+        """
         is_off = rngs is None and not self.has_rng("dropout") if deterministic is None else deterministic
         if is_off or not self.core.dropout_rate:
             return {}
@@ -217,9 +236,10 @@ class Layer(Shell):
 
     @linen.nowrap
     def _taken_apart(self, name: str, *arguments: Any) -> tuple[Pure | Plain, Any]:
-        """Return a field that is a submodule or a function as a pure function, and its variables and keys.
+        """Return the user's right-hand side in the field `name` as a pure function, and its variables and keys.
 
-        The submodule's parameters are made by a call with `arguments`.
+        The function is called as `f(*arguments, (variables, keys))`. Of a submodule the parameters are made by a call
+        with `arguments`, when the layer is initialised; a plain function has none.
         """
         f = getattr(self, name)
         if not isinstance(f, linen.Module):

@@ -110,7 +110,7 @@ class RoughnessFeatures(Filter, core=functional.RoughnessFeatures):
 
 
 class _Recurrent(Dropping):
-    """The calls of both recurrent layers."""
+    """A recurrent layer, LSTM or GRU: a call on a whole series, and a step on one time slice."""
 
     def __call__(
         self,

@@ -50,13 +50,20 @@ class Shell(nnx.Module):
         return {name: _arrays(getattr(self, name)) for name in self._names}
 
     def _core_of(self, *arguments: Any, **hyperparameters: Any) -> Any:
-        """Return the core of the constructor's arguments, which may be a core already."""
+        """Return the core for the constructor's arguments: made of them, or the only one where that is a core."""
         if len(arguments) == 1 and isinstance(arguments[0], self.core_class) and not hyperparameters:
             return arguments[0]
         return self.core_class(*arguments, **hyperparameters)
 
     def _begin(self, core: Any, param_dtype: Any, rngs: nnx.Rngs | None, given: dict[str, nnx.Module]) -> None:
-        """Store the core and its first parameters; parts in `given` are used as they are."""
+        """Store the core and its first parameters as attributes.
+
+        Args:
+            core: The layer's hyperparameters and functions.
+            param_dtype: Of the parameters.
+            rngs: Randomness that they are drawn with; None where nothing is drawn.
+            given: Modules that are used in place of parameters of the same name, such as a shared order.
+        """
         check_dtype(type(self).__name__, "param_dtype", param_dtype)
         self.core = core
         self.param_dtype = param_dtype
@@ -66,7 +73,13 @@ class Shell(nnx.Module):
             setattr(self, name, given[name] if name in given else self._part(name, value, rngs))
 
     def _part(self, name: str, value: Any, rngs: nnx.Rngs | None) -> Any:
-        """Return the attribute that holds a part of the core's parameters."""
+        """Return what the module's attribute `name` holds of the core's first parameters.
+
+        Args:
+            name: The entry of the parameters.
+            value: Its array, or dict of arrays.
+            rngs: Randomness of a module that is made of it, or None.
+        """
         return _variables(value)
 
 
@@ -89,7 +102,7 @@ def _field(name: str) -> property:
 
 
 def _signature(core: type) -> inspect.Signature:
-    """Return the core's signature with `param_dtype` and `rngs` appended."""
+    """Return the signature of a module's constructor: the core's, with `param_dtype` and `rngs` appended."""
     own = inspect.signature(Shell.__init__).parameters
     added = [own[name].replace(kind=inspect.Parameter.KEYWORD_ONLY) for name in ("param_dtype", "rngs")]
     return inspect.Signature([*inspect.signature(core).parameters.values(), *added])
@@ -201,12 +214,16 @@ class Layer(Shell):
         return self.core(self.params(), *inputs, **self._drawing(), **options)
 
     def _drawing(self) -> dict[str, Array]:
-        """Return {"key": ...} where the order is random and drawn, else {}."""
+        """Return the core's keyword `{"key": ...}` where the order is random and drawn, else {}."""
         key = None if self.core.order is None else self.order.next_key()
         return {} if key is None else {"key": key}
 
     def _taken_apart(self, name: str, *arguments: Any) -> tuple[Pure | Plain, Any]:
-        """Return a right-hand side that the module holds as a pure function, and its state: see `taken_apart`."""
+        """Return the user's right-hand side in the attribute `name` as a pure function, and its state.
+
+        The function is called as `f(*arguments, state)`; `arguments` are such as it gets, of which only shapes and
+        dtypes are read.
+        """
         return taken_apart(type(self).__name__, name, getattr(self, name), *arguments)
 
     def _part(self, name: str, value: Any, rngs: nnx.Rngs | None) -> Any:
@@ -216,7 +233,7 @@ class Layer(Shell):
 
 
 def _described(argument: Any) -> Any:
-    """Return the core of an `Alpha`, and any other argument unchanged."""
+    """Return a constructor's argument as the core takes it: of an `nnx.Alpha` the functional `Alpha` in it."""
     return argument.core if isinstance(argument, Alpha) else argument
 
 
@@ -238,7 +255,12 @@ class Dropping(Layer):
         self.dropout_stream = rngs["dropout"].fork() if drops else nnx.data(None)  # type: ignore[index]
 
     def _dropping(self, deterministic: bool | None, rngs: Randomness | None) -> dict[str, Array]:
-        """Return {"dropout_key": ...} where dropout is on, else {}."""
+        """Return the core's keyword `{"dropout_key": ...}` where dropout is on, else {}.
+
+        Args:
+            deterministic: Whether nothing is dropped; None: what `train()` and `eval()` say.
+            rngs: Randomness to draw by, a key, a stream or streams; None: the module's own.
+        """
         is_off = self.deterministic if deterministic is None else deterministic
         if is_off or not self.core.dropout_rate:
             return {}
@@ -321,7 +343,10 @@ def taken_apart(owner: str, name: str, f: Any, *arguments: Any) -> tuple[Pure | 
 
 
 def _written(f: nnx.Module, arguments: tuple[Any, ...]) -> dict[str, type]:
-    """Return the variables that a call would write to, and their kinds; nothing is computed."""
+    """Return which variables of a module the call `f(*arguments)` would write to: their types by their paths.
+
+    A path is joined by dots. The call is traced only.
+    """
     graph, state = nnx.split(f)
     found: dict[str, type] = {}
 

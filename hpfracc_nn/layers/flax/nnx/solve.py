@@ -110,7 +110,7 @@ class FSDEBlock(Layer, core=functional.FSDEBlock):
         )
 
     def _noise_key(self) -> Array:
-        """Return the next key of the stream `noise`."""
+        """Return the next key of the stream "noise", which Brownian paths are drawn by, or raise without one."""
         if self.keys is None:
             raise TypeError(
                 "FSDEBlock(key=None): needs randomness; pass rngs=nnx.Rngs(0) to the constructor, or a key."

@@ -4,6 +4,8 @@ When step k L has been reached, L a power of two times the block and k odd, the 
 Every pair of steps that do not share a block is in exactly one of these squares.
 
 Hairer, Lubich & Schlichte, SIAM J. Sci. Stat. Comput. 6 (1985) 532.
+
+Shapes: a orders, `ins` values a step, `outs` sums a step, r numbers of a value for each order.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ _AT_ONCE = 1 << 20  # numbers that are transformed together
 
 
 class FFTForm(Blocks):
-    """See `memory.Form`."""
+    """The past of one solve, added up by square blocks, the large ones by FFT; see `memory.Form`."""
 
     def __init__(self, operand: Operand):
         super().__init__(operand)
@@ -61,7 +63,12 @@ class FFTForm(Blocks):
         return found
 
     def _add_by_fft(self, recent: Tensor, target: Tensor, length: int) -> None:
-        """Add the square's product: the second half of a circular one of twice its length."""
+        """Add the part of one square: the sums over the last `length` values in the next steps, as a product of FFTs.
+
+        It is the second half of a circular convolution of twice the length. `recent` holds these values,
+        `[a, length * ins, r]`; `target`, which is added to, the sums of the next steps, [a, outs, rows, r] with at most
+        `length` rows.
+        """
         a, _, width = recent.shape
         spectrum = self._squares.get(length)
         if spectrum is None:

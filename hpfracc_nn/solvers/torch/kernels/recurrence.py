@@ -28,7 +28,7 @@ class Matrices(NamedTuple):
 
 
 class RecurrenceForm(Blocks):
-    """See `memory.Form`."""
+    """The past of one solve as the states of decaying exponentials; see `memory.Form`."""
 
     def __init__(self, operand: Operand):
         super().__init__(operand)
@@ -70,7 +70,11 @@ class RecurrenceForm(Blocks):
         add_product(matrices.out_of, states, out)
 
     def _rectangle(self, before: int, last: int) -> Tensor:
-        """The near weights from the lags that the exponentials stand for are theirs, so that all weights are by lag."""
+        """Return the weights of steps `before` to last - 1 for values 0 to last - 1, [a, outs, rows, last * ins].
+
+        From the lag on that exponentials stand for, the weights are those of the exponentials, so that all weights
+        depend on the lag alone.
+        """
         toeplitz = self.toeplitz
         if toeplitz.nodes is None:
             return toeplitz.rectangle(before, last, 0, last)

@@ -6,6 +6,9 @@ donated or carried through a scan, and would copy the whole ring otherwise.
 
 Sums are formed in single precision or better and rounded once. What weighs nothing brings nothing that is not
 finite into the average.
+
+In the private functions, the R rows [R, *shape] of a parameter are what is kept of its past gradients, in the ring or
+as moving averages, and `stored` is the number of gradients that were stored so far.
 """
 
 from __future__ import annotations
@@ -144,7 +147,13 @@ def fading(alpha: Alpha, dtype: Any) -> optax.GradientTransformation:
 
 
 def _mixed(grad: Array, rows: Sequence[Array] | Array, weigh: Weigh) -> Array:
-    """Return the weighted sum of a gradient and the rows kept of those before it."""
+    """Return the weighted sum of a gradient and the rows that are kept of those before it.
+
+    Args:
+        grad: The gradient of one parameter, [*shape].
+        rows: Its rows, [R, *shape].
+        weigh: Returns, for a dtype, the weight of the gradient and the R weights of the rows.
+    """
     wide = exact(grad)
     first, weights = weigh(real(wide))
     total = first.astype(wide) * grad.astype(wide)
@@ -156,7 +165,14 @@ def _mixed(grad: Array, rows: Sequence[Array] | Array, weigh: Weigh) -> Array:
 
 
 def _add(total: Array, kept: tuple[Array, Array]) -> tuple[Array, None]:
-    """Add a row: no closure, which a scan outside of jit would compile at every call."""
+    """Return the total with a weighted row added, and None: the function that `lax.scan` calls for each row.
+
+    It is no closure, which a scan outside of jit would compile at every call.
+
+    Args:
+        total: The sum so far.
+        kept: A row and its weight.
+    """
     row, weight = (each.astype(total.dtype) for each in kept)
     # A finite row of weight 0 stays: at alpha = 1 the weight is 0 and its slope in alpha is not.
     return total + weight * jnp.where((weight == 0) & ~jnp.isfinite(row), 0.0, row), None
@@ -185,13 +201,13 @@ def _fading_weights(alpha: float | Array, stored: Array, dtype: Any) -> tuple[Ar
 
 
 def _parts(alpha: Any, xp: Namespace) -> Array:
-    """Return the weights of the moving averages, not divided by the sum of all: shape [*alpha, 4]."""
+    """Return the weights [*alpha, 4] of the four moving averages, before all weights are divided by their sum."""
     found = _fitted(alpha) if xp is JAX else directions.coefficients(alpha)
     return found / xp.constant(1 - directions.decays(), found)
 
 
 def _fitted(alpha: Array) -> Array:
-    """Return `directions.coefficients` of traced orders."""
+    """Return what `directions.coefficients` does, [*alpha, 4], for orders that are traced."""
     matrix, target, scale = directions.fit_problem(alpha, JAX)
     q, r = jnp.linalg.qr(matrix)
     projected = JAX.matmul(jnp.swapaxes(q, -1, -2), jnp.asarray(target)[:, None])
@@ -199,14 +215,20 @@ def _fitted(alpha: Array) -> Array:
 
 
 def _dropped(key: Any, stored: Array, past: int) -> Array:
-    """Return the lag, from 1 to `past`, whose gradient is left out: the key and the number stored say which."""
+    """Return the lag, drawn from 1 to `past`, whose gradient is left out of the average at this step.
+
+    Args:
+        key: A key of jax.random, or a seed for one.
+        stored: How many gradients were stored so far, by which each step has a draw of its own.
+        past: How many past gradients there are.
+    """
     is_key = jnp.ndim(key) > 0 or (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key))
     drawn = jax.random.fold_in(jnp.asarray(key) if is_key else jax.random.key(key), stored)
     return jax.random.randint(drawn, (), 1, past + 1, jnp.int32)
 
 
 def _length(gradients: Tree, memory: int | None) -> int:
-    """Return how many gradients the rings hold; raise if it is not `memory`."""
+    """Return how many past gradients the state has rows for; raise ValueError if it is not `memory`."""
     lengths = {rows.shape[0] for rows in jax.tree.leaves(gradients)} or {memory or 1}
     length = min(lengths)
     if memory is not None and memory != length:

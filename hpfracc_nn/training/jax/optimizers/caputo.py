@@ -105,7 +105,13 @@ def fixed_terminal(alpha: Alpha) -> optax.GradientTransformationExtraArgs:
 
 
 def _mean_gradients(value_fn: Callable[[Tree], Array], params: Tree, alpha: float | Array) -> Tree:
-    """Return the mean of the gradient on the way from 0, weighted by (1 - s)**-alpha."""
+    """Return the mean of the gradients of the loss at s * params, 0 < s < 1, weighted by `(1 - s)**-alpha`.
+
+    Args:
+        value_fn: The loss of parameters.
+        params: The parameters at s = 1.
+        alpha: The order.
+    """
 
     def add(means: Tree, node: tuple[Array, Array]) -> tuple[Tree, None]:
         place, weight = node
@@ -122,7 +128,10 @@ def _shortened(place: Array, p: Array) -> Array:
 
 
 def _add(weight: Array, mean: Array, gradient: Array) -> Array:
-    """Return the mean with one point more; of complex numbers the direction of ascent is the conjugate."""
+    """Return `mean + weight * conj(gradient)`, the mean with one more point of the quadrature.
+
+    For complex parameters, the direction of ascent is the conjugate of JAX's gradient.
+    """
     return mean + weight.astype(mean.dtype) * jnp.conj(gradient).astype(mean.dtype)
 
 
@@ -136,7 +145,10 @@ def _quadrature(alpha: Any, xp: Namespace) -> tuple[Any, Any]:
 
 
 def _modulated(grad: Array, way: Array, alpha: float | Array) -> Array:
-    """Return grad * abs(way)**(1 - alpha) / Gamma(2 - alpha), for the parts of complex numbers apart."""
+    """Return `grad * abs(way)**(1 - alpha) / Gamma(2 - alpha)`, for real and imaginary parts separately.
+
+    `way` is the displacement of the parameter from the terminal, of the shape of `grad`.
+    """
     wide = exact(grad)
     power, factor = numbers(_power, alpha, real(wide))
 

@@ -87,7 +87,7 @@ def scale_by_fractional(
 
 
 def _length(memory: Any) -> int | str | None:
-    """Return the memory as a number, "exponentials", or None where it is traced, as by inject_hyperparams."""
+    """Return the option `memory` as an int or "exponentials"; None where it is traced, as by inject_hyperparams."""
     if isinstance(memory, jax.core.Tracer):
         return None
     if isinstance(memory, jax.Array | np.ndarray) and memory.ndim == 0:
@@ -276,7 +276,10 @@ def fractional_rmsprop(
 
 
 def _decayed(weight_decay: Number) -> optax.GradientTransformation:
-    """Return what adds to the updates; the state is the same whether it does."""
+    """Return the transformation that adds `weight_decay * params` to the updates.
+
+    Without decay it does nothing; its state has the same structure in both cases.
+    """
     if isinstance(weight_decay, int | float) and weight_decay == 0:
         return optax.identity()
     return optax.add_decayed_weights(weight_decay)

@@ -16,6 +16,9 @@ number in `mix`, or as a tensor on the parameter's device, which a CUDA graph ca
 the weights are those of as many gradients as there are.
 
 Formulas and sources stand in `training/directions.py`.
+
+In the private functions, `state` is what the optimizer holds of one parameter p, `held` the result of `_kept` or
+`_laid_out` for it, and `stored` the number of gradients that were stored before.
 """
 
 from __future__ import annotations
@@ -231,7 +234,10 @@ class Exponentials:
 
 
 def _summed(first: Tensor, weights: Tensor, grad: Tensor, rows: Tensor) -> Tensor:
-    """Return first * grad + weights . rows, in single precision or better."""
+    """Return `first * grad + weights @ rows`, in single precision or better.
+
+    Shapes: first [], weights [R], grad [n], rows [R, n], result [n].
+    """
     exact = torch.promote_types(grad.dtype, torch.float32)
     average, weights = first.to(exact) * grad.to(exact), weights.to(exact)
     if rows.dtype == exact:
@@ -243,7 +249,10 @@ def _summed(first: Tensor, weights: Tensor, grad: Tensor, rows: Tensor) -> Tenso
 
 
 def _exponential_parts(alpha: float, stored: np.float64) -> tuple[np.ndarray, np.float64]:
-    """Return the weights of the moving averages, and the sum of the weights of all lags, which normalises them."""
+    """Return the weights [4] of the moving averages after `stored` gradients, and the sum of the weights of all lags.
+
+    The average is the weighted sum divided by that sum.
+    """
     decays = directions.decays()
     parts = directions.coefficients(alpha) / (1 - decays)
     return parts, 1 + (parts * (1 - decays**stored)).sum()
@@ -382,7 +391,11 @@ def is_behind(state: State) -> bool:
 
 
 def _kept(state: State, memory: Memory, p: Tensor, grad: Tensor) -> State:
-    """Return the state, if it is good for such a gradient, or what is to be written into it when the step is taken."""
+    """Return the state if its history fits the memory and the gradient, or, if it has none, the entries of a new one.
+
+    Nothing is written yet: the step does so when all groups have been checked. A history that belongs to another memory
+    or to other gradients raises an error.
+    """
     if "history" not in state:
         direction = room_like(grad, dense_strides(p))
         return {
@@ -411,9 +424,10 @@ def _kept(state: State, memory: Memory, p: Tensor, grad: Tensor) -> State:
 
 
 def _laid_out(state: State, memory: Memory, p: Tensor) -> State:
-    """Return the state, if its order and dtype are those needed, or what is to be written into it.
+    """Return the state if its rows have the right strides and dtype, else one with copies that have.
 
-    The parameter may have been laid out anew; whoever loads a state may have given all of it the parameter's dtype.
+    Nothing is written yet. The parameter's strides may have changed, and whoever loads a state may have cast all of it
+    to the parameter's dtype.
     """
     direction, rows = state["direction"], state["history"]
     dtype = _dtype(memory, direction)
@@ -426,7 +440,7 @@ def _laid_out(state: State, memory: Memory, p: Tensor) -> State:
 
 
 def _dtype(memory: Memory, values: Tensor) -> torch.dtype:
-    """Return the dtype of the rows for such values."""
+    """Return the dtype of the rows that a memory keeps of such gradients, complex if they are."""
     if values.is_complex():
         return memory.dtype(values.dtype.to_real()).to_complex()
     return memory.dtype(values.dtype)
@@ -437,21 +451,24 @@ def _named(length: float | None) -> str:
 
 
 def _keep(state: State, held: State, stored: int) -> None:
-    """Write what is kept into the state, with the number of gradients that were stored."""
+    """Write `held` into the state, with the number of gradients stored by now."""
     if held is not state:
         state.update(held)
     state["history_step"] = stored
 
 
 def _stored(state: State) -> int:
-    """Return how many gradients were stored."""
+    """Return how many gradients the history in a state has stored."""
     if "history_step" in state:
         return state["history_step"]
     return int(state["step"]) - state["history_start"]  # the group was capturable before
 
 
 def _recorded(group: Group, memory: Memory, grad: Tensor, state: State, held: State) -> Tensor:
-    """Return the average of one parameter where a CUDA graph is to replay the step, or autograd to follow it."""
+    """Return the direction of one parameter, by operations that a CUDA graph can replay, or autograd follow.
+
+    Other steps run a kernel for all parameters at once.
+    """
     direction, alpha = held["direction"], group["alpha"]
     line = in_order(grad, direction)
     if group.get("differentiable"):
@@ -465,7 +482,10 @@ def _recorded(group: Group, memory: Memory, grad: Tensor, state: State, held: St
 
 
 def _stored_on_device(state: State, held: State, device: torch.device) -> Tensor:
-    """Return how many gradients were stored as a tensor, made of what the base optimizer counts up from now on."""
+    """Return how many gradients were stored, as a tensor on the device; the history is written into the state.
+
+    It is computed from the base optimizer's own count of steps, which a replayed CUDA graph increments.
+    """
     if held is not state:
         state.update(held)
     if "history_step" in state:
@@ -581,12 +601,23 @@ def mean_gradients(groups: Sequence[Group], closure: Callable[[], Any]) -> dict[
 
 
 def _along(grad: Tensor, way: Tensor, alpha: float) -> Tensor:
-    """Return the modulated gradient, or the gradient where the way is 0 everywhere; nothing waits for a device."""
+    """Return the direction of kind "caputo" for one parameter, or its gradient where it did not move at all.
+
+    No value is read, so that nothing waits for a device.
+
+    Args:
+        grad: The gradient.
+        way: How far the parameter moved at the last step.
+        alpha: The order.
+    """
     return torch.where(way.any(), _modulated(grad, way, alpha), grad)
 
 
 def _modulated(grad: Tensor, way: Tensor, alpha: float) -> Tensor:
-    """Return grad * abs(way)**(1 - alpha) / Gamma(2 - alpha), for the parts of complex numbers apart."""
+    """Return `grad * abs(way)**(1 - alpha) / Gamma(2 - alpha)`, for real and imaginary parts separately.
+
+    `way` is the displacement of the parameter from the terminal, of the shape of `grad`.
+    """
     real_grad, real_way = as_real([grad, way])
     result = real_way.abs().pow_(1 - alpha).mul_(real_grad).mul_(1 / gamma(2 - alpha))
     return torch.view_as_complex(result) if grad.is_complex() else result

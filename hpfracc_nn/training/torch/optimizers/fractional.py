@@ -130,7 +130,7 @@ class Fractional(_Base):
 
     @around_compiled
     def _base_step(self) -> None:
-        """Take the base optimizer's step, without its hooks: they run around the whole."""
+        """Take the base optimizer's step without its hooks, which already run around this optimizer's step."""
         step: Any = super().step
         if getattr(step, "hooked", False):  # since one of the base class was made in this process
             step = step.__func__.__wrapped__.__get__(self)
@@ -146,14 +146,17 @@ class Fractional(_Base):
 
     @uncompiled
     def _rewind(self) -> None:
-        """Leave states behind as if no step had been taken."""
+        """Reset what the kinds count in the states, as if no step had been taken."""
         for group in self.param_groups:
             for p in group["params"]:
                 kind_of(group).rewind(self.state.get(p) or {})
 
     @uncompiled
     def _prepared(self, closure: Callable[[], Any] | None, makes_states: bool) -> dict[Tensor, Tensor]:
-        """Check the options as they are now; return the gradients' means along the way, for kinds that want them."""
+        """Check all options, and return by parameter the mean gradient on the way from 0, for kind "caputo_terminal".
+
+        The result is {} for other kinds, and where the step only makes states.
+        """
         for group in self.param_groups:
             check_options(group)
         self._settle()
@@ -169,7 +172,11 @@ class Fractional(_Base):
 
     @uncompiled
     def _exchange(self, means: dict[Tensor, Tensor]) -> _Exchange:
-        """Return the directions, to be put where the gradients are."""
+        """Return an exchange that is ready to put directions in the place of gradients, for all groups.
+
+        Args:
+            means: By parameter, what replaces the gradient from which its direction is made.
+        """
         exchange = _Exchange()
         identities = [group for group in self.param_groups if is_identity(group)]
         others = [(place, group) for place, group in enumerate(self.param_groups) if not is_identity(group)]
@@ -187,7 +194,7 @@ class Fractional(_Base):
         return exchange
 
     def _forget(self, group: Group, keys: frozenset[str]) -> None:
-        """Drop what the group does not go on with, also of parameters that have no gradient."""
+        """Drop the entries `keys` from the states of a group's parameters, also of those without gradient."""
         for p in group["params"]:
             state = self.state.get(p)
             if state and not keys.isdisjoint(state):
@@ -196,7 +203,14 @@ class Fractional(_Base):
     def _prepared_group(
         self, group: Group, means: dict[Tensor, Tensor], exchange: _Exchange, views: list[View]
     ) -> tuple[list[Tensor], Directions]:
-        """Return the parameters that have gradients, and the function that returns their directions."""
+        """Return a group's parameters that have gradients, and the function that returns their directions.
+
+        Args:
+            group: Its options and parameters.
+            means: By parameter, what replaces the gradient from which its direction is made.
+            exchange: Holds the states of parameters that have none yet.
+            views: Flat views of the states, cached from step to step; the list is updated.
+        """
         found = [(p, grad) for p in group["params"] if (grad := p.grad) is not None]
         params, grads = [p for p, _ in found], [grad for _, grad in found]
         self._check_gradients(grads)
@@ -207,12 +221,18 @@ class Fractional(_Base):
 
     @uncompiled
     def _keep(self, exchange: _Exchange) -> None:
-        """Keep the states of parameters that had none; not before: the base optimizer begins where one is empty."""
+        """Store the new states of parameters that had none.
+
+        It is done after the base optimizer's step, which initialises its own part where a state is empty.
+        """
         for p, state in exchange.states.items():
             self.state[p].update(state)
 
     def _check_dense(self, groups: list[Group]) -> None:
-        """Raise what the base optimizer would where alpha is 1, but before other groups are changed."""
+        """Raise RuntimeError for sparse gradients in groups with alpha = 1, if the base optimizer takes none.
+
+        That is its own error, raised here before other groups are changed.
+        """
         grads = [] if self._takes_sparse else [p.grad for group in groups for p in group["params"]]
         if any(grad is not None and grad.is_sparse for grad in grads):
             raise RuntimeError(
@@ -289,7 +309,7 @@ class Fractional(_Base):
                 handle.remove()
 
     def _adopted(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """Return a saved state with groups as they are here."""
+        """Return a saved state_dict whose groups have all options of this optimizer's groups."""
         saved, present = state_dict["param_groups"], self.param_groups
         if len(saved) != len(present):  # the base optimizer says so
             return state_dict
@@ -297,12 +317,21 @@ class Fractional(_Base):
         return {**state_dict, "param_groups": groups}
 
     def _adopted_group(self, saved: Group, present: Group) -> Group:
-        """Return a saved group with what the base optimizer would not have saved."""
+        """Return a saved group, with the present values of options that it lacks.
+
+        A state_dict of the base optimizer lacks the options that this package adds.
+        """
         own = (*self._own_defaults, "seed")
         return {**{name: present[name] for name in own if name in present}, **saved}
 
     def _restore_rows(self, loaded: dict[str, Any]) -> None:
-        """Give rows their precision again: the base optimizer has given every tensor the parameter's dtype."""
+        """Restore the precision of the histories after a state_dict was loaded, and drop those that missed steps.
+
+        The base optimizer's loading casts every tensor to the parameter's dtype.
+
+        Args:
+            loaded: The state_dict, as it was before.
+        """
         for saved, group in zip(loaded["param_groups"], self.param_groups, strict=True):
             for index, p in zip(saved["params"], group["params"], strict=True):
                 rows = (loaded["state"].get(index) or {}).get("history")
@@ -312,7 +341,10 @@ class Fractional(_Base):
                     _drop(self.state[p], _KEPT)
 
     def _settle(self) -> None:
-        """Give groups what they need, also where options were changed: plain numbers, and the seeds of their kind."""
+        """Complete the options of all groups, also after a user changed them.
+
+        Numbers become Python's own, and groups of kind "fcgd" get a seed.
+        """
         for place, group in enumerate(self.param_groups):
             group["alpha"] = float(group["alpha"])  # what is saved is read without knowing NumPy
             if not isinstance(group["memory"], str):
@@ -339,7 +371,10 @@ def _is_zero(rate: Any) -> bool:
 
 
 class _Exchange:
-    """Directions in the place of gradients, for as long as the base optimizer steps."""
+    """The exchange of gradients for directions: `do` writes directions into `.grad`, `undo` puts the gradients back.
+
+    In between the base optimizer steps.
+    """
 
     def __init__(self) -> None:
         self.states: dict[Tensor, State] = {}

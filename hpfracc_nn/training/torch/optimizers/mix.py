@@ -151,7 +151,10 @@ def _run(plan: Plan, grads: list[Tensor], rows: list[Tensor], averages: list[Ten
 
 
 def _rehearse(plan: Plan) -> None:
-    """Run a plan's kernel on tensors of one value each: what is compiled does not depend on their sizes."""
+    """Run a plan's kernel once, so that it is compiled: on tensors of one value each.
+
+    What is compiled does not depend on their sizes.
+    """
     asked = plan.workload
     read, written = passes_of(asked)
     count = max(read, written)

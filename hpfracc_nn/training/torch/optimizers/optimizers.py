@@ -178,7 +178,10 @@ class FractionalRMSprop(Fractional, torch.optim.RMSprop):
 
 
 def _with_torchs_alpha(_: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
-    """Return a state with torch's name for the smoothing constant."""
+    """Return a state_dict that torch's RMSprop can load: `alpha` is its smoothing constant, not the order.
+
+    It is registered as a hook, which torch calls with the optimizer first.
+    """
     groups = [
         {**group, "alpha": group["smoothing"], _SAVED_ORDER: group["alpha"]} for group in state_dict["param_groups"]
     ]
@@ -267,7 +270,10 @@ class AlphaSchedule:
 
 
 def _inner(optimizer: Any) -> Any:
-    """Return the optimizer that another one steps: torch's wrappers call it `optim`, Accelerate's `optimizer`."""
+    """Return the fractional optimizer inside of wrappers, or the innermost optimizer if there is none.
+
+    torch's wrappers call what they wrap `optim`, Accelerate's `optimizer`.
+    """
     while not isinstance(optimizer, Fractional):
         inside = getattr(optimizer, "optim", None) or getattr(optimizer, "optimizer", None)
         if inside is None:

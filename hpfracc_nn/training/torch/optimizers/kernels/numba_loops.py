@@ -15,7 +15,7 @@ from hpfracc_nn.fractional.numba.compiled import entry, inner, summed
 
 
 def _pointer(context: Any, address: Any, like: Any) -> Any:
-    """Return the address as a pointer to items of the dtype of an array."""
+    """Return signature and code of a Numba intrinsic: `address` as a pointer to items of the dtype of `like`."""
     signature = types.CPointer(like.dtype)(types.intp, like)
 
     def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:

@@ -5,6 +5,8 @@ precision is added up in float32, and rounded once; rows that are float32 beside
 
 Products, one for each parameter, on the CPU: every row is read once. Large parameters are taken in blocks. Nothing
 allocates there: what can fail does so before a row was changed.
+
+Shapes: gradient [n], rows [R, n], average [n].
 """
 
 from __future__ import annotations
@@ -89,14 +91,17 @@ def run(grads: list[Tensor], rows: list[Tensor], averages: list[Tensor], mix: Mi
 
 
 def _runs(weights: tuple[float, ...]) -> list[tuple[int, int]]:
-    """Return from where to where weights are not 0: a product with 0 would let infinity in as NaN."""
+    """Return the ranges of rows, as (first, one past the last), whose weights are not 0: 0 * inf would be NaN."""
     edges = [False, *(weight != 0 for weight in weights), False]
     changes = [row for row in range(len(weights) + 1) if edges[row] != edges[row + 1]]
     return list(zip(changes[::2], changes[1::2], strict=True))
 
 
 def _blocks(grad: Tensor, held: Tensor, average: Tensor) -> Iterable[tuple[Tensor, Tensor, Tensor]]:
-    """Return blocks whose rows are still in a cache when they are changed."""
+    """Return a gradient, its rows and its average in matching blocks along n.
+
+    A block is small enough that its rows are still in a cache when they are changed. `held` are the rows.
+    """
     if grad.numel() <= _BLOCK:
         return ((grad, held, average),)
     return zip(grad.split(_BLOCK), held.split(_BLOCK, 1), average.split(_BLOCK), strict=True)

@@ -2,7 +2,8 @@
 
     w[lag] = sum_q c_q exp(-s_q (lag - first)),   lag >= first,
 
-The lags below `first` stay exact: 1 to 3 in float32, 1 to 7 in float64.
+Nodes are the decay rates s_q per step, Q of them, and c_q the coefficients. The lags below `first` stay exact: 1 to 3
+in float32, 1 to 7 in float64.
 
 The nodes are 0, which integrals and learned orders need in float32, and the points of the trapezoidal rule for the
 integral over exp(-s lag) that the weights are, in a variable u with log s = u - a exp(-u / b) up to constants: evenly
@@ -194,7 +195,10 @@ def tolerance(n: int, precision: str) -> float:
 
 @lru_cache(maxsize=256)
 def _exact(rates: tuple[float, ...], n: int) -> Nodes:
-    """Return the Nodes of weights that are exactly exponentials of these rates per step; only lag 0 is stored apart."""
+    """Return the Nodes, for up to n samples, of weights that are sums of exponentials with these decay rates per step.
+
+    Only the weight at lag 0 stays exact.
+    """
     first, certified = 1, _lags(1, n, 400, 1500)
     lags = certified[:1] if len(rates) == 1 else _lags(1, n, 64, 64)
     u, s, vt = np.linalg.svd(np.exp(-np.outer(lags - first, rates)), full_matrices=False)
@@ -214,7 +218,10 @@ def _accepted(definition: Definition, fixed: bool, n: int, precision: str) -> No
 
 
 def _certified(definition: Definition, fixed: bool) -> Iterator[Definition]:
-    """Yield definitions of fixed alpha at which the approximation is checked: its own, or a grid over the bounds."""
+    """Yield definitions of fixed alpha, at which the error of the exponentials is measured.
+
+    It is the one passed if its own alpha is `fixed`, else one for each point of a grid over its bounds.
+    """
     if fixed:
         yield definition
         return
@@ -224,7 +231,7 @@ def _certified(definition: Definition, fixed: bool) -> Iterator[Definition]:
 
 
 def _rates(count: int, slowest: float, fastest: float) -> np.ndarray:
-    """Return `count` decay rates: 0, then count - 1 from slowest to fastest."""
+    """Return `count` decay rates: 0, then count - 1 from slowest to fastest, spaced as in the module's docstring."""
     span = math.log(fastest / slowest)
     u = np.linspace(0, span, count - 1)
     bent = u - _SPARSER * np.expm1(-u / _REACH)
@@ -232,7 +239,7 @@ def _rates(count: int, slowest: float, fastest: float) -> np.ndarray:
 
 
 def _lags(first: int, n: int, dense: int, scattered: int) -> np.ndarray:
-    """Return every lag from `first` to `dense`, then at most `scattered` geometrically spaced ones up to n - 1."""
+    """Return every lag from `first` to below `dense`, then at most `scattered` ones, in geometric steps, to n - 1."""
     near = np.arange(first, min(dense, n))
     far = np.geomspace(min(dense, n - 1), n - 1, scattered).round().astype(np.int64)
     return np.unique(np.concatenate([near, far]))

@@ -1,0 +1,406 @@
+"""States, orders and times of a solve, how a state is laid out, and the right-hand side as a traced function.
+
+Concrete arguments are checked, and a wrong one raises an error. Traced ones have no numbers yet: their shapes and
+dtypes are checked, and their numbers only by `jax.experimental.checkify`, if a caller uses it.
+
+Shapes: inside of a solve a state is an array [a, *rest], with a orders alpha and the axes that share each of them. For
+one order it is the user's array with an axis of 1 before it, or his pytree joined into a vector, [1, numbers].
+
+A right-hand side is traced once. Arrays that it reads besides t and y, from `args`, a closure or a module, become
+arguments, so that JAX differentiates in all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from jax import numpy as jnp
+
+from hpfracc_nn.fractional.cache import cached_property
+from hpfracc_nn.fractional.jax.arrays import Array
+from hpfracc_nn.fractional.jax.checked import checked
+from hpfracc_nn.fractional.jax.definitions import within
+from hpfracc_nn.fractional.jax.sharding import beside, unplaced
+from hpfracc_nn.solvers import checks
+from hpfracc_nn.solvers.checks import fitting_orders
+
+State = Any  # a pytree of arrays
+_DTYPES = tuple(map(np.dtype, ("float32", "float64", "complex64", "complex128")))
+
+
+def is_traced(x: Any) -> bool:
+    """Return whether x is a tracer of JAX, which has no numbers yet."""
+    return isinstance(x, jax.core.Tracer)
+
+
+def checked_state(owner: str, name: str, y: State, is_complex: bool = False) -> State:
+    """Return the user's state with all leaves as arrays of JAX, or raise.
+
+    Args:
+        owner: The name of the public function, for messages.
+        name: The name of its argument, for messages.
+        y: The state, a pytree of arrays.
+        is_complex: Whether complex dtypes are allowed.
+
+    Raises:
+        TypeError: A leaf is no array, or of a dtype that does not fit.
+        ValueError: It holds no numbers, or one that is not finite.
+    """
+    leaves, tree = jax.tree.flatten(y)
+    if not leaves:
+        raise ValueError(f"{owner}({name}={y!r}): needs an array, or some of them; pass the state at the start.")
+    for leaf in leaves:
+        if isinstance(leaf, bool) or not isinstance(leaf, jax.Array | np.ndarray | np.generic | float | complex):
+            raise TypeError(
+                f"{owner}({name} of type {type(leaf).__name__}): needs an array, or a pytree of arrays; pass "
+                f"jax.numpy.asarray({name})."
+            )
+    arrays = [jnp.asarray(leaf) for leaf in leaves]
+    return jax.tree.unflatten(tree, [_checked_part(owner, name, part, arrays[0].dtype, is_complex) for part in arrays])
+
+
+def _checked_part(owner: str, name: str, part: Array, dtype: Any, is_complex: bool) -> Array:
+    if part.dtype not in (_DTYPES if is_complex else _DTYPES[:2]):
+        raise TypeError(
+            f"{owner}({name} of dtype {part.dtype}): needs float32 or float64; "
+            + (
+                f"pass ({name}.real, {name}.imag), a state of two parts, and write the equation for them."
+                if jnp.issubdtype(part.dtype, jnp.complexfloating)
+                else f"convert with {name}.astype(jax.numpy.float32)."
+            )
+        )
+    if part.dtype != dtype:
+        raise TypeError(
+            f"{owner}({name}): needs arrays of one dtype; they are {dtype} and {part.dtype}; convert them with "
+            ".astype(...)."
+        )
+    if part.size == 0:
+        raise ValueError(f"{owner}({name} of shape {part.shape}): needs numbers; pass a state that has some.")
+    if is_traced(part):
+        return checked(part, jnp.isfinite(part).all(), f"{owner}({name}): needs finite numbers.")
+    if not np.isfinite(np.asarray(part)).all():
+        values = np.asarray(part).reshape(-1)
+        i = int(np.argmin(np.isfinite(values)))
+        raise ValueError(
+            f"{owner}({name}): needs finite numbers; {name} holds {values[i]} at place {i} of {values.size}; replace "
+            "it, or leave what it belongs to out."
+        )
+    return part
+
+
+@dataclass(frozen=True, eq=False)
+class Orders:
+    """The orders alpha of a solve: either `values` or `traced` is None.
+
+    Attributes:
+        values: Concrete orders, [a], float64.
+        traced: Traced orders, [a]; NaN if they are out of range.
+        shape: The shape of the user's alpha.
+        highest: The upper end of the range of traced orders.
+        lowest: The lower end of that range.
+    """
+
+    values: np.ndarray | None
+    traced: Array | None
+    shape: tuple[int, ...]
+    highest: float
+    lowest: float = 0.0
+
+
+def orders_of(
+    owner: str, alpha: Any, low: float, high: float, check: Callable[[np.ndarray], None], example: float
+) -> Orders:
+    """Return the orders of a call, checked.
+
+    Args:
+        owner: The name of the public function, for messages.
+        alpha: The user's alpha, a number or an array.
+        low: The lower end of the range of traced orders, not itself an order.
+        high: The upper end of that range; if it is above 1, not itself an order.
+        check: Raises an error if concrete orders, [a], are out of range.
+        example: An order in the range, for messages.
+
+    Raises:
+        TypeError: It is neither a number nor a floating array.
+        ValueError: It is concrete and out of bounds.
+    """
+    if isinstance(alpha, jax.Array | np.ndarray):
+        if not jnp.issubdtype(alpha.dtype, jnp.floating):
+            raise TypeError(
+                f"{owner}(alpha of dtype {alpha.dtype}): needs a floating array; pass alpha.astype(jax.numpy.float32)."
+            )
+    elif isinstance(alpha, bool) or not isinstance(alpha, int | float | np.floating):
+        raise TypeError(
+            f"{owner}(alpha of type {type(alpha).__name__}): needs a float or a floating array; pass for example "
+            f"{example:g}."
+        )
+    shape = tuple(np.shape(alpha))
+    if not is_traced(alpha):
+        values = np.asarray(alpha, np.float64).reshape(-1)
+        check(values)
+        return Orders(values, None, shape, high, low)
+    eps = float(jnp.finfo(alpha.dtype).eps)
+    nearest = low + eps, high if high == 1 else high - 2 * eps
+    lowest = low and nearest[0]  # at 1/2 a residual's deviation is infinite
+    return Orders(None, within(owner, alpha, low, high, nearest).reshape(-1), shape, high, lowest)
+
+
+def times_of(owner: str, ts: Any) -> np.ndarray | Array:
+    """Return the output times: concrete ones in float64, traced ones so that differentiating by them raises.
+
+    Raises:
+        ValueError: They are not two or more on one axis, or concrete and not increasing.
+        TypeError: They are traced and not floating.
+    """
+    if not is_traced(ts):
+        return checks.increasing(owner, np.asarray(ts))
+    if ts.ndim != 1 or ts.size < 2:
+        raise ValueError(checks.times_message(owner, ts.shape))
+    if not jnp.issubdtype(ts.dtype, jnp.floating):
+        raise TypeError(f"{owner}(ts of dtype {ts.dtype}): needs floating times; pass ts.astype(jax.numpy.float32).")
+    return _without_gradient(checked(ts, jnp.all(ts[1:] > ts[:-1]), f"{owner}(ts=...): times must increase."))
+
+
+@jax.custom_jvp
+def _without_gradient(ts: Array) -> Array:
+    return ts
+
+
+def _refused(primals: tuple[Array], tangents: tuple[Any]) -> tuple[Array, Any]:
+    (ts,), (moved,) = primals, tangents
+    if not isinstance(moved, jax.custom_derivatives.SymbolicZero):
+        raise ValueError(
+            "fdeint(ts that a gradient is wanted of): needs times that are given, because the mesh is made of them; "
+            "pass jax.lax.stop_gradient(ts)."
+        )
+    return ts, moved
+
+
+_without_gradient.defjvp(_refused, symbolic_zeros=True)
+
+
+def resolution(ts: Any) -> float:
+    """Return the relative precision of the user's times: the eps of their dtype, of float64 if it is not floating."""
+    dtype = getattr(ts, "dtype", None)
+    is_floating = dtype is not None and jnp.issubdtype(dtype, jnp.floating)
+    return float(jnp.finfo(dtype if is_floating else np.float64).eps)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the user's state, a pytree of arrays, is laid out as one array [a, *rest].
+
+    Attributes:
+        tree: The structure of the pytree.
+        shapes: The shapes of its leaves.
+        given: The dtype of its leaves.
+        varying: alpha's shape with as many axes as the state has: 1 on axes along which alpha does not vary.
+    """
+
+    tree: Any
+    shapes: tuple[tuple[int, ...], ...]
+    given: Any
+    varying: tuple[int, ...]
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether the user's state is complex: [a, *rest] is real, with both parts along an axis of two at the end."""
+        return self.given.kind == "c"
+
+    @property
+    def dtype(self) -> Any:
+        """The real dtype of [a, *rest]."""
+        return np.zeros(0, self.given).real.dtype
+
+    @cached_property
+    def _parts(self) -> list[tuple[int, ...]]:
+        return [(*shape, 2) if self.is_complex else shape for shape in self.shapes]
+
+    @property
+    def is_array(self) -> bool:
+        """Whether the user's state is one array."""
+        return jax.tree_util.treedef_is_leaf(self.tree)
+
+    @property
+    def orders(self) -> int:
+        """The number a of orders."""
+        return math.prod(self.varying)
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """The shape [a, *rest] of a state inside of a solve."""
+        if not self.is_array:
+            return (1, sum(map(math.prod, self._parts)))
+        shape = self._parts[0]
+        return (self.orders, *(shape[axis] for axis in self._order[len(self._moved) :]))
+
+    @cached_property
+    def _moved(self) -> list[int]:
+        return [axis for axis, size in enumerate(self.varying) if size > 1]
+
+    @cached_property
+    def _order(self) -> list[int]:
+        return self._moved + [axis for axis in range(len(self._parts[0])) if axis not in self._moved]
+
+    def joined(self, y: State) -> Array:
+        """Return the user's state as [a, *rest]."""
+        if self.is_complex:
+            y = jax.tree.map(lambda leaf: jnp.stack([leaf.real, leaf.imag], -1), y)
+        if not self.is_array:
+            flat: Array = unplaced(jnp.concatenate, [leaf.reshape(-1) for leaf in jax.tree.leaves(y)])
+            return flat[None]
+        return y.transpose(self._order).reshape(self.shape)  # type: ignore[no-any-return]
+
+    def parted(self, z: Array) -> State:
+        """Return states [*time, a, *rest] as the user's pytree, time first; the inverse of `joined`."""
+        time = z.shape[: z.ndim - len(self.shape)]
+        if self.is_array:
+            split = z.reshape(*time, *(self._parts[0][axis] for axis in self._order))
+            back = [len(time) + self._order.index(axis) for axis in range(len(self._order))]
+            leaves = [split.transpose(*range(len(time)), *back)]
+        else:
+            ends = [sum(map(math.prod, self._parts[:k])) for k in range(1, len(self._parts))]
+            parts = jnp.split(z[..., 0, :], ends, axis=-1)
+            leaves = [part.reshape(*time, *shape) for part, shape in zip(parts, self._parts, strict=True)]
+        if self.is_complex:
+            leaves = [lax.complex(leaf[..., 0], leaf[..., 1]) for leaf in leaves]
+        return jax.tree.unflatten(self.tree, leaves)
+
+    def spread(self, weights: Array) -> Array:
+        """Return weights [..., a] in a shape that broadcasts to [..., a, *rest]."""
+        return weights.reshape(*weights.shape, *(1,) * (len(self.shape) - 1))
+
+
+def layout_of(owner: str, y0: State, alpha: tuple[int, ...]) -> Layout:
+    """Return the layout of states like `y0` under an alpha of that shape.
+
+    Raises:
+        ValueError: alpha is not one number and y0 is no single array, or alpha does not broadcast to y0.
+    """
+    leaves, tree = jax.tree.flatten(y0)
+    shapes = tuple(tuple(leaf.shape) for leaf in leaves)
+    if jax.tree_util.treedef_is_leaf(tree):
+        return Layout(tree, shapes, leaves[0].dtype, fitting_orders(owner, alpha, shapes[0]))
+    if math.prod(alpha) != 1:
+        raise ValueError(
+            f"{owner}(alpha of shape {alpha}): needs one alpha for a pytree of arrays; join the arrays into one and "
+            "pass an alpha for each of its entries."
+        )
+    return Layout(tree, shapes, leaves[0].dtype, (1,))
+
+
+Field = Callable[[Array, Array], Array]  # f(t, z) of states z [a, *rest]
+
+
+@dataclass(frozen=True, eq=False)
+class RightSide:
+    """A traced right-hand side f(t, z) of states z [a, *rest].
+
+    Attributes:
+        jaxpr: Its program, of which `read` are the constants, then t and z the arguments.
+        read: The arrays that it reads besides t and z.
+    """
+
+    jaxpr: Any
+    read: tuple[Array, ...]
+
+    def __call__(self, t: Array, z: Array) -> Array:
+        return beside(jax.core.eval_jaxpr(self.jaxpr, self.read, t, z)[0], z)
+
+    def reading(self, read: tuple[Array, ...]) -> RightSide:
+        """Return the right-hand side with other values of the arrays that it reads."""
+        return replace(self, read=read)
+
+
+def traced(owner: str, f: Callable[..., State], args: Any, layout: Layout, t: Array, z: Array) -> RightSide:
+    """Return the user's f as a traced function of states [a, *rest].
+
+    Args:
+        owner: The name of the public function, for messages.
+        f: The user's function, called as f(t, y), or as f(t, y, args) if `args` is not None.
+        args: A pytree, or None.
+        layout: How the user's state is laid out.
+        t: A time, by whose dtype f is traced.
+        z: A state [a, *rest], by whose shape and dtype f is traced.
+
+    Raises:
+        TypeError: f is no function, or returns what is no state.
+        ValueError: It returns another shape.
+    """
+    if not callable(f):
+        raise TypeError(f"{owner}(f of type {type(f).__name__}): needs a function f(t, y); pass one.")
+
+    def flat(t: Array, z: Array) -> Array:
+        y = layout.parted(z)
+        found = f(t, y) if args is None else f(t, y, args)
+        return layout.joined(checked_result(f"{owner}(f)", found, layout))
+
+    return right_side_of(flat, t, z)
+
+
+def right_side_of(function: Callable[..., Array], t: Array, z: Array) -> RightSide:
+    """Return a function of t and z, traced for the shapes and dtypes of these two."""
+    closed = jax.make_jaxpr(function)(t, z)
+    return RightSide(closed.jaxpr, tuple(closed.consts))
+
+
+def varying(z: Array, trace: Callable[[Array], Any]) -> tuple[Array, Any]:
+    """Return the state and trace(state); the state varies over all mesh axes over which the arrays that are read vary.
+
+    Inside of `jax.shard_map` the carry of a loop must have its type, with these axes, from the start.
+
+    Args:
+        z: The state.
+        trace: Traces the right-hand side for a state, and returns it with its arrays `read`.
+    """
+    found = trace(z)
+    wide = beside(z, found.read)
+    return (z, found) if jax.typeof(wide) == jax.typeof(z) else (wide, trace(wide))
+
+
+def checked_result(what: str, found: Any, layout: Layout) -> State:
+    """Return what a right-hand side returned as a state like y0, or raise; `what` is its name in messages."""
+    leaves, tree = jax.tree.flatten(found)
+    who = "f" if what.endswith("(f)") else "it"
+    if tree != layout.tree:
+        wanted = "an array" if layout.is_array else f"a pytree like y0, {layout.tree}"
+        kind = type(found).__name__ if layout.is_array else tree
+        raise TypeError(f"{what}: needs {wanted}; {who} returned {kind}.")
+    arrays = []
+    for k, (leaf, shape) in enumerate(zip(leaves, layout.shapes, strict=True)):
+        which = "" if len(leaves) == 1 else f" in place {k}"
+        part = checked_array(what, leaf, layout, which)
+        if part.shape != shape:
+            raise ValueError(
+                f"{what}: needs the state's shape {shape}{which}; {who} returned {part.shape}; return an array of "
+                "that shape."
+            )
+        arrays.append(part)
+    return jax.tree.unflatten(tree, arrays)
+
+
+def checked_array(what: str, leaf: Any, layout: Layout, which: str = "") -> Array:
+    """Return an array that a right-hand side returned in the state's dtype, or raise.
+
+    Args:
+        what: The name of the right-hand side, for messages.
+        leaf: What it returned.
+        layout: How the user's state is laid out.
+        which: Which leaf of the pytree it is, for messages.
+    """
+    who = "f" if what.endswith("(f)") else "it"
+    if not isinstance(leaf, jax.Array | complex | float | int) and not hasattr(leaf, "__array__"):
+        raise TypeError(f"{what}: needs an array{which}; {who} returned {type(leaf).__name__}.")
+    part = jnp.asarray(leaf)
+    if part.dtype != layout.given and not part.weak_type:
+        raise TypeError(
+            f"{what}: needs the state's dtype {layout.given}{which}; {who} returned {part.dtype}; convert it there, or "
+            "pass y0 in that dtype."
+        )
+    return part.astype(layout.given)
