@@ -81,9 +81,13 @@ format: $(VENV)/.ruff
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Modules that import no framework are checked strictly.
+STRICT := hpfracc_nn/selection hpfracc_nn/errors.py hpfracc_nn/forks.py hpfracc_nn/lazy.py \
+	hpfracc_nn/fractional/*.py $(addprefix hpfracc_nn/fractional/,definitions schemes special)
+
 types: $(VENV)/.dev
 	$(BIN)/mypy
-	$(BIN)/mypy --strict hpfracc_nn/selection hpfracc_nn/errors.py
+	$(BIN)/mypy --strict $(STRICT)
 
 # One file, benchmarks/results/report.md: promises, and every script's figures.
 bench: $(VENV)/.dev

@@ -69,7 +69,7 @@ class ByteCache:
         if entry is None:
             entry = self._insert(key, build())
         entry.used = next(self._clock)
-        return entry.value  # type: ignore[no-any-return]
+        return entry.value
 
     def clear(self) -> None:
         """Drop everything."""
@@ -162,4 +162,4 @@ class cached_property(Generic[T]):
     def __get__(self, instance: object | None, owner: type) -> cached_property[T] | T:
         if instance is None:
             return self
-        return instance.__dict__.setdefault(self.name, self.compute(instance))  # type: ignore[no-any-return]
+        return instance.__dict__.setdefault(self.name, self.compute(instance))

@@ -320,7 +320,7 @@ def undone(y: np.ndarray, n: float, axis: int, window: int | None) -> np.ndarray
         ValueError: The window cuts, and `n` is not between -1 and 1.
     """
     if window is None or window >= y.shape[axis] or is_exact(n, window):
-        return fdiff(y, -n, axis)  # type: ignore[no-any-return]
+        return fdiff(y, -n, axis)
     if not -1 < n < 1:
         raise ValueError(
             f"{OWNER}(n={n:g}, window={window}): needs an order between -1 and 1 to be undone, because beyond it "

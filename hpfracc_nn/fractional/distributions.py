@@ -364,7 +364,9 @@ def check_inside(owner: str, given: Any, values: np.ndarray, bounds: Bounds) -> 
         )
 
 
-def check_taken(owner: str, kind: str, own: Bounds, own_shape: tuple, bounds: Any, shape: tuple) -> None:
+def check_taken(
+    owner: str, kind: str, own: Bounds, own_shape: tuple[int, ...], bounds: Any, shape: tuple[int, ...]
+) -> None:
     """Raise unless a layer accepts the order module passed as its alpha.
 
     Args:

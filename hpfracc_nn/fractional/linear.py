@@ -127,7 +127,7 @@ class Column:
 
     @property
     def _n(self) -> int:
-        return self.weights.shape[-1]  # type: ignore[no-any-return]
+        return self.weights.shape[-1]
 
 
 class _Matrix:
@@ -175,7 +175,7 @@ class StateSpace:
     @property
     def multiple(self) -> int:
         """L."""
-        return self.intra.shape[-1]  # type: ignore[no-any-return]
+        return self.intra.shape[-1]
 
     def cached(self, arrangement: Any) -> Any:
         """Return arrangement.operands(self), made once."""

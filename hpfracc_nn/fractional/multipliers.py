@@ -118,7 +118,7 @@ def _factors(
             found = _grid(NUMPY.asarray(definition.alpha), definition, sizes, steps, NUMPY)
             return _typed(found, dtype, backend("numpy").operator, NUMPY)
 
-        return operator.kept(("multiplier", definition, sizes, steps, data.dtype), build, data)  # type: ignore[no-any-return]
+        return operator.kept(("multiplier", definition, sizes, steps, data.dtype), build, data)
     orders = xp.asarray(definition.alpha) if alpha is None else alpha
     return _typed(operator.in_double(_grid, (definition, sizes, steps), orders, data), data.dtype, operator, xp)
 

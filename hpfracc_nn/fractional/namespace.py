@@ -187,7 +187,7 @@ class NumpyNamespace:
         return np.ascontiguousarray(sliding_window_view(padded, length, axis=-1)[..., ::-1, :])
 
     def chunk_matmul(self, data: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-        return np.matmul(matrix.mT[:, None], data)  # type: ignore[no-any-return]
+        return np.matmul(matrix.mT[:, None], data)
 
     def convolve(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         n = a.shape[-1]  # the product of two power series, as many coefficients as they have

@@ -390,12 +390,12 @@ class Weights:
     @property
     def dense(self) -> Dense:
         """All weights at once."""
-        return self.keep(self.made, "dense", self._dense)  # type: ignore[no-any-return]
+        return self.keep(self.made, "dense", self._dense)
 
     @property
     def chunked_scan(self) -> ChunkedScan:
         """Weights inside chunks and states between them."""
-        return self.keep(self.made, "chunked_scan", self._chunked_scan)  # type: ignore[no-any-return]
+        return self.keep(self.made, "chunked_scan", self._chunked_scan)
 
     def of(self, orders: Array, evaluate: Evaluate | None = None) -> Weights:
         """Return the weights of other orders at the same times, or what `evaluate` makes in their place."""
@@ -443,7 +443,7 @@ def fixed_weights(power: np.ndarray, times: Times, inputs: int, dtype: np.dtype)
     """
 
     def evaluate(formula: Formula, power: np.ndarray) -> np.ndarray:
-        return formula(power, NUMPY).astype(dtype)  # type: ignore[no-any-return]
+        return formula(power, NUMPY).astype(dtype)
 
     def build() -> Weights:
         grid = grid_of(times, inputs, dtype)

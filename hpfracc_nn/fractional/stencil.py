@@ -145,7 +145,7 @@ class Stencil:
         def multiply(z: np.ndarray) -> np.ndarray:
             return summed(NUMPY.convolve(z, column), self.differences, NUMPY)
 
-        return solved(inverse_columns(self, NUMPY), y, multiply, first, slope, NUMPY)  # type: ignore[no-any-return]
+        return solved(inverse_columns(self, NUMPY), y, multiply, first, slope, NUMPY)
 
 
 def slope_row(n: int) -> np.ndarray:

@@ -22,7 +22,7 @@ from hpfracc_nn.fractional.stencil import Stencil
 from hpfracc_nn.selection import BackendManager
 
 
-def read_fixed(owner: str, alpha: Any) -> float | tuple | None:
+def read_fixed(owner: str, alpha: Any) -> float | tuple[Any, ...] | None:
     """Return alpha as a float or nested tuple of floats, or None when it is a framework's tensor."""
     number = errors.as_float(alpha)
     if number is not None:
@@ -150,10 +150,10 @@ class Definition:
         return found
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (type(self) is type(other) and self._values == other._values)  # type: ignore[attr-defined]
+        return self is other or (type(self) is type(other) and self._values == other._values)
 
     @property
-    def _values(self) -> tuple:
+    def _values(self) -> tuple[Any, ...]:
         """All fields, computed once; definitions of a class are equal if these are."""
         found = self.__dict__.get("_kept_values")
         if found is None:
@@ -411,7 +411,7 @@ def family(definition: Definition) -> Definition:
 
 
 @lru_cache(maxsize=1024)
-def _family(kind: type[Definition], scheme: str, interval: tuple[float, float], own: tuple) -> Definition:
+def _family(kind: type[Definition], scheme: str, interval: tuple[float, float], own: tuple[Any, ...]) -> Definition:
     options: dict[str, Any] = dict(zip(kind.own_fields, own, strict=True))
     return kind(interval[1], scheme, interval, **options)
 

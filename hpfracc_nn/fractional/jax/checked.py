@@ -41,7 +41,7 @@ def checked(value: Array, holds: Array, message: str, /, **details: Array) -> Ar
     if error_checks is None:
         checkify.debug_check(holds, message, **details)
         return value
-    return _CHECKED.bind(value, holds, *details.values(), message=message, names=tuple(details))  # type: ignore[no-any-return]
+    return _CHECKED.bind(value, holds, *details.values(), message=message, names=tuple(details))
 
 
 _CHECKED = Primitive("checked")

@@ -117,7 +117,7 @@ def _leaves(*arguments: Array, member: _Member) -> list[Array]:
         return jax.tree.leaves(member(*arguments))
 
     longest = max(arguments, key=jnp.ndim)
-    return placed_like(longest, leaves, *arguments) if is_placed(longest) else leaves(*arguments)  # type: ignore[no-any-return]
+    return placed_like(longest, leaves, *arguments) if is_placed(longest) else leaves(*arguments)
 
 
 def _types(*types: Any, member: _Member) -> list[Any]:

@@ -38,7 +38,7 @@ def in_parts(run: Run, operator: Any, x: Array, chunk: int | None) -> Array:
     count = None if chunk is None else max(1, chunk // x.shape[1])
     if count is None or fits(count, x.shape[0]):
         return run(operator, x)
-    return jax.lax.map(lambda row: run(operator, row[None])[0], x, batch_size=count)  # type: ignore[no-any-return]
+    return jax.lax.map(lambda row: run(operator, row[None])[0], x, batch_size=count)
 
 
 def _register(algorithm: str, prepare: Callable[[Weights, Workload], Any], **options: Any) -> None:

@@ -131,7 +131,7 @@ def compiled_once(function: Callable[..., Array], arguments: tuple[Any, ...], x:
         with exactly(x):
             return function(x, alpha, *arguments)
 
-    return placed_like(x, computed, x, alpha)  # type: ignore[no-any-return]
+    return placed_like(x, computed, x, alpha)
 
 
 def filtered(x: Array, symbol: Array, sizes: tuple[int, ...], axes: tuple[int, ...]) -> Array:
@@ -189,7 +189,7 @@ def apply_at(owner: str, x: Array, definition: Definition, dt: float, dim: int, 
         return x if alpha is None else x + 0 * alpha.sum().astype(x.dtype)
     call = Call(definition if alpha is None else family(definition), alpha is not None, dt, layout, dtype)
     plan = site.pick_traced(call, call.workload)
-    return carried_out(_TRACED, site, plan, call, x, alpha)  # type: ignore[no-any-return]
+    return carried_out(_TRACED, site, plan, call, x, alpha)
 
 
 def _on_other_sides(
@@ -232,7 +232,7 @@ def _by(call: Call, kernel: Kernel, workload: Workload, chunk: int | None, x: Ar
 
 def _run(plan: Plan, call: Call, x: Array, alpha: Array | None) -> Array:
     plan.kernel.calls["run"] += 1
-    return computed(call, plan.kernel, plan.workload, plan.chunk, x, alpha)  # type: ignore[no-any-return]
+    return computed(call, plan.kernel, plan.workload, plan.chunk, x, alpha)
 
 
 _TRACED = Work(_run, is_timed=False)  # what is traced tells no time, and what is computed is waited for by nobody

@@ -99,7 +99,7 @@ def _evaluated(sets: int, dtype: Any, formulas: cells.Cellwise | None, formula: 
         orders = orders.reshape(whole)
         return formula(orders if formulas is None else formulas.power(orders), JAX)
 
-    return in_float64(mapped(of_orders, len(shape)), jnp.broadcast_to(alpha, whole).reshape(shape), jnp.dtype(dtype))  # type: ignore[no-any-return]
+    return in_float64(mapped(of_orders, len(shape)), jnp.broadcast_to(alpha, whole).reshape(shape), jnp.dtype(dtype))
 
 
 def _constants(grid: cells.Grid) -> cells.Constants:
@@ -119,12 +119,12 @@ def _multiplied(weights: cells.Weights, z: Array, site: Site, *, learns: bool) -
     plan = site.pick_traced(
         key, lambda: cells.workload("jax", weights, z, **facts, device=device_name(), threads=JaxProbe().threads())
     )
-    return carried_out(_TRACED, site, plan, weights, z)  # type: ignore[no-any-return]
+    return carried_out(_TRACED, site, plan, weights, z)
 
 
 def _run(plan: Plan, weights: cells.Weights, z: Array) -> Array:
     plan.kernel.calls["run"] += 1
-    return _product(plan.kernel, plan.chunk, plan.kernel.prepare(weights, plan.workload), z)  # type: ignore[no-any-return]
+    return _product(plan.kernel, plan.chunk, plan.kernel.prepare(weights, plan.workload), z)
 
 
 _TRACED = Work(_run, is_timed=False)  # as in `fractional.jax.operator`
@@ -138,6 +138,6 @@ def _product(kernel: Kernel, chunk: int | None, operator: cells.LinearOperator, 
     """
 
     def of_rows(operator: cells.LinearOperator, rows: Array) -> Array:
-        return kernel.run(operator, rows.swapaxes(0, 1)).swapaxes(0, 1)  # type: ignore[no-any-return]
+        return kernel.run(operator, rows.swapaxes(0, 1)).swapaxes(0, 1)
 
     return in_parts(of_rows, operator, z.swapaxes(0, 1), chunk).swapaxes(0, 1)

@@ -48,7 +48,7 @@ def product(subscripts: str, *operands: Any) -> Array:
     computed = partial(jnp.einsum, subscripts, precision=jax.lax.Precision.HIGHEST)
     mesh = _mesh(arrays)
     if mesh is None:
-        return computed(*arrays)  # type: ignore[no-any-return]
+        return computed(*arrays)
     given, result = subscripts.split("->")
     named: dict[str, Any] = {}
     others: tuple[Any, ...] = ()
@@ -58,7 +58,7 @@ def product(subscripts: str, *operands: Any) -> Array:
         named |= {name: part for name, part in zip(own, parts, strict=False) if part is not None}
         others = parts[len(own) :] or others
     lies = PartitionSpec(*(named.get(name) for name in result.removesuffix("...")), *others)
-    return jax.sharding.auto_axes(computed, out_sharding=NamedSharding(mesh, lies))(*arrays)  # type: ignore[no-any-return]
+    return jax.sharding.auto_axes(computed, out_sharding=NamedSharding(mesh, lies))(*arrays)
 
 
 def beside(x: Array, others: Any) -> Array:

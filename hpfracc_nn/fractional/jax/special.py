@@ -136,7 +136,7 @@ def _by_number(x: Array, order: float) -> Array:
     if order == whole:
         return _turned(x, whole % 4, None)
     chirps = fixed_chirps(order - whole, x.shape[-1], x.dtype)
-    return _turned(x, whole % 4, chirps)  # type: ignore[no-any-return]
+    return _turned(x, whole % 4, chirps)
 
 
 @partial(jax.jit, static_argnames="whole")
@@ -151,7 +151,7 @@ def _by_array(x: Array, order: Array) -> Array:
 
     The orders broadcast to the other axes of x, and may be traced.
     """
-    return unplaced(_by_orders, x, order)  # type: ignore[no-any-return]
+    return unplaced(_by_orders, x, order)
 
 
 def _by_orders(x: Array, order: Array) -> Array:

@@ -123,7 +123,7 @@ class Weights:
             found = in_float64(
                 lambda alpha: make(definition.stencil_at(alpha, n, dt, JAX), JAX), orders, jnp.dtype(self.dtype)
             )
-            return found  # type: ignore[no-any-return]
+            return found
 
         def computed() -> tuple[np.ndarray, ...]:
             found = make(fixed_stencil(definition, n, dt), NUMPY)

@@ -210,7 +210,7 @@ def _array(values: Any) -> np.ndarray:
     """Return values as a NumPy array; a tensor on the CPU shares its memory with it."""
     if isinstance(values, np.ndarray):
         return values
-    return (values.detach() if values.requires_grad else values).numpy()  # type: ignore[no-any-return]
+    return (values.detach() if values.requires_grad else values).numpy()
 
 
 def _rows(values: Any) -> np.ndarray:

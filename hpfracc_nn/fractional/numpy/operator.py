@@ -89,7 +89,7 @@ def compiled_once(function: Callable[..., np.ndarray], arguments: tuple[Any, ...
 
 def filtered(x: np.ndarray, symbol: np.ndarray, sizes: tuple[int, ...], axes: tuple[int, ...]) -> np.ndarray:
     """Return the inverse transform of a symbol times the transform of `x`."""
-    return irfftn(rfftn(x, axes=axes) * symbol, sizes, axes=axes)  # type: ignore[no-any-return]
+    return irfftn(rfftn(x, axes=axes) * symbol, sizes, axes=axes)
 
 
 def exactly(x: np.ndarray) -> Any:
@@ -220,15 +220,15 @@ def _applied(site: Site, plan: Plan, ready: _Ready, x: np.ndarray) -> np.ndarray
     """
     y, layout = carried_out(_PRODUCT, site, plan, ready, x), ready.layout
     if is_clear(y, layout.n, layout.width, layout.n - 1):
-        return y  # type: ignore[no-any-return]
+        return y
     shape = layout.canonical
     found = held(x.reshape(shape), ready.boundary.ahead)
     if found is None:
-        return y  # type: ignore[no-any-return]
+        return y
     finite, reached = found
     y = carried_out(_PRODUCT, site, plan, ready, finite.reshape(x.shape))
     y.reshape(shape)[reached] = np.nan
-    return y  # type: ignore[no-any-return]
+    return y
 
 
 def _product(plan: Plan, ready: _Ready, x: np.ndarray) -> np.ndarray:

@@ -68,7 +68,7 @@ def _multiplied(weights: cells.Weights, z: np.ndarray, site: Site) -> np.ndarray
     y = carried_out(_PRODUCT, site, prepared[0], weights, prepared, z)
     found = None if are_finite(y[..., -1]) else held(z.swapaxes(2, 3))
     if found is None:
-        return y  # type: ignore[no-any-return]
+        return y
     finite, reached = found
     y = carried_out(_PRODUCT, site, prepared[0], weights, prepared, np.ascontiguousarray(finite.swapaxes(2, 3)))
     return np.where(reached.any(axis=-1), y.dtype.type(np.nan), y)

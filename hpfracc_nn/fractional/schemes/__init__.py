@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from hpfracc_nn.fractional.schemes import differences, interpolation
 
@@ -28,13 +29,13 @@ class Scheme:
     """
 
     name: str
-    weights: Callable
+    weights: Callable[..., Any]
     rate: Callable[[float], float]
     uniform_rate: Callable[[float, bool], float]
-    start: Callable | None = None
+    start: Callable[..., Any] | None = None
     start_index: Callable[[int], int | None] | None = None
-    pieces: Callable | None = None
-    power: Callable | None = None
+    pieces: Callable[..., Any] | None = None
+    power: Callable[..., Any] | None = None
 
 
 SCHEMES = {

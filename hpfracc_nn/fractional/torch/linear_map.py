@@ -316,7 +316,7 @@ class Toeplitz:
         return gx, in_shape_of(alpha, (moved * g).sum(dim=(0, 2, 3)))
 
     def _operator_of(self, plan: Plan, weights: Operators) -> Column | StateSpace:
-        return plan.kernel.prepare(weights, plan.kernel.given(plan.workload))  # type: ignore[no-any-return]
+        return plan.kernel.prepare(weights, plan.kernel.given(plan.workload))
 
 
 def _applied(x: Tensor, operator: Column | StateSpace, b: Boundary) -> Tensor:

@@ -103,7 +103,7 @@ def compiled_once(
 def filtered(x: Tensor, symbol: Tensor, sizes: tuple[int, ...], axes: tuple[int, ...]) -> Tensor:
     """Return the inverse transform of a symbol times the transform of `x`."""
     if x.requires_grad and not symbol.requires_grad and torch.is_grad_enabled() and may_keep(x):
-        return _Filtered.apply(x, symbol, sizes, axes)  # type: ignore[no-any-return]
+        return _Filtered.apply(x, symbol, sizes, axes)
     return torch.fft.irfftn(torch.fft.rfftn(x, dim=axes) * symbol, sizes, dim=axes)
 
 

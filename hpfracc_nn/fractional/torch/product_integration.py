@@ -165,7 +165,7 @@ def _constants(grid: cells.Grid, device: torch.device, by_numpy: bool, is_kept: 
     def make() -> cells.Constants:
         return place(B), C if by_numpy else place(C), tuple(map(place, A))
 
-    return kept(streams_of(grid.placed, device), grid.placed, (device, by_numpy), make) if is_kept else make()  # type: ignore[no-any-return]
+    return kept(streams_of(grid.placed, device), grid.placed, (device, by_numpy), make) if is_kept else make()
 
 
 # The product
@@ -184,17 +184,17 @@ class Integral:
 
     def run(self, plan: Plan, x: Tensor) -> Tensor:
         """Return the integral, [sets, rows, cells], of data [sets, rows, inputs, cells]."""
-        return cells.in_parts(plan.kernel.run, self.operator, x, plan.chunk)  # type: ignore[no-any-return]
+        return cells.in_parts(plan.kernel.run, self.operator, x, plan.chunk)
 
     def adjoint(self, plan: Plan, g: Tensor) -> Tensor:
         """See `Product`."""
-        return cells.in_parts(plan.kernel.adjoint, self.operator, g, plan.chunk)  # type: ignore[no-any-return]
+        return cells.in_parts(plan.kernel.adjoint, self.operator, g, plan.chunk)
 
     def derivative(self, plan: Plan, x: Tensor, g: Tensor, alpha: Tensor) -> Tensor:
         """Return the gradient in the integral's orders: the product with the weights' derivatives, times g."""
         derived = self.weights.of(alpha, partial(_derived, x.dtype))
         moved = Integral(derived, plan.kernel.prepare(derived, plan.workload)).run(plan, x) * g
-        return moved.to(torch.float64).sum(1).sum_to_size(alpha.shape)  # type: ignore[no-any-return]
+        return moved.to(torch.float64).sum(1).sum_to_size(alpha.shape)
 
     def formula_backward(self, plan: Plan, x: Tensor | None, g: Tensor, alpha: Tensor | None) -> Gradients:
         """See `Product`."""
@@ -240,7 +240,7 @@ def multiplied(weights: cells.Weights, z: Tensor, site: Site) -> Tensor:
     key = (z.shape, z.dtype, z.device, needs, learns, weights.states, threads)
     plan = site.pick(key, lambda: cells.workload("torch", weights, z, **facts))
     if is_traced(z, () if power is None else (power,)):
-        return plan.kernel.run(plan.kernel.prepare(weights, plan.workload), z)  # type: ignore[no-any-return]
+        return plan.kernel.run(plan.kernel.prepare(weights, plan.workload), z)
     with torch.no_grad():
         plan, operator = carried_out(cells.PREPARED, site, plan, weights)
     linear = LinearMap(site, plan, Integral(weights, operator))

@@ -518,7 +518,7 @@ class Orders:
         def make() -> tuple[Tensor, ...]:
             return tuple(torch.as_tensor(array, device=self._device).to(dtype) for array in arrays())
 
-        return self._kept(table.placed, (name, self._device, dtype), make)  # type: ignore[no-any-return]
+        return self._kept(table.placed, (name, self._device, dtype), make)
 
     def shared(self, table: Table, dtype: torch.dtype) -> dict[Any, Any]:
         """Return what kernels keep with a table, on this device in this dtype."""
@@ -534,7 +534,7 @@ class Orders:
         def make() -> Tensor:
             return torch.as_tensor(array, device=self._device)
 
-        return self._kept(_SMALL, (name, self._device), make)  # type: ignore[no-any-return]
+        return self._kept(_SMALL, (name, self._device), make)
 
     def _kept(self, store: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
         """Return store[key], or make() and store it there; while something traces, make() alone.
