@@ -77,12 +77,8 @@ def _reached(begins: Iterable[Edge], stops: Container[Edge]) -> dict[Edge, None]
             found[edge] = None
         elif node is not None and node not in seen:
             seen.add(node)
-            waiting += _following(edge)
+            waiting += node.next_functions
     return found
-
-
-def _following(edge: Edge) -> list[Edge]:
-    return list(edge[0].next_functions)
 
 
 def _edge(x: Tensor) -> Edge:

@@ -223,7 +223,7 @@ class NoisePath:
         """Draw block `i`, the next one, and keep it, or the states of generator and noise that it was drawn from."""
         if self._state is None:
             self._state = self.noise.start(self.n_steps, self.shape, self.dt, self.source)
-            self._keeps = self._keeps or self._block_bytes <= self._state_bytes
+            self._keeps = self._keeps or self._is_small
         if not self._keeps:
             self._begun.append((self.source.generator.get_state(), self._state))
         found, self._state = self._increments(i, self.source, self._state)
@@ -232,14 +232,11 @@ class NoisePath:
         return found
 
     @property
-    def _block_bytes(self) -> int:
-        return self.block_steps * math.prod(self.shape) * self.dtype.itemsize
-
-    @property
-    def _state_bytes(self) -> int:
-        """Bytes of the generator's and the noise's state, which draw a block again."""
-        own = sum(each.numel() * each.element_size() for each in self._state or () if isinstance(each, Tensor))
-        return self.source.generator.get_state().numel() + own
+    def _is_small(self) -> bool:
+        """Whether a block takes no more bytes than the generator's and the noise's state, which draw it again."""
+        own = [each.numel() * each.element_size() for each in self._state or () if isinstance(each, Tensor)]
+        state = self.source.generator.get_state().numel() + sum(own)
+        return self.block_steps * math.prod(self.shape) * self.dtype.itemsize <= state
 
     def _again(self, i: int) -> Tensor:
         numbers, state = self._begun[i]
