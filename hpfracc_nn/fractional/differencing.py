@@ -189,7 +189,7 @@ def _number(n: Any) -> float:
 def _value(n: Array, framework: str, operator: Any) -> float:
     """Return the order n, a torch or JAX array without axes, as a float, or raise unless it is finite and floating.
 
-    A JAX array may be traced: its value is then unknown, and infinity is returned for each of them.
+    The value of a traced JAX array is unknown: infinity is returned in its place.
     """
     kind = "tensor" if framework == "torch" else "array"
     if n.ndim != 0 or operator.parts(n) is not None:
