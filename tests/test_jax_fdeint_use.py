@@ -537,3 +537,17 @@ def test_a_function_that_has_changed_since_is_seen_to_have():
     first = last()
     factors[0] = -2.0
     assert jnp.allclose(Y0 - last(), 2 * (Y0 - first))
+
+
+@pytest.mark.parametrize("scheme", ["trapezoid", "bdf2"])
+def test_second_derivatives_of_implicit_steps_are_those_of_the_first(scheme: str) -> None:
+    with jax.enable_x64(True):
+
+        def loss(scale: Any) -> Any:
+            y0, ts = jnp.array([0.4, 0.9]), jnp.linspace(0.0, 1.0, 5)
+            return (fdeint(lambda t, y: jnp.sin(y) - 0.3 * y**2, scale * y0, ts, 0.4, scheme=scheme) ** 2).sum()
+
+        slope, step = jax.grad(loss), 1e-4
+        difference = (slope(1 + step) - slope(1 - step)) / (2 * step)
+        # the difference errs by step**2 times the third derivative, and by 1e-13 / step
+        assert abs(jax.grad(slope)(1.0) - difference) < 1e-6

@@ -113,7 +113,13 @@ def at_root(roots: Roots, f: Map, y: Array, m: Array, w: Array) -> Array:
     def solved(product: Map, b: Array) -> Array:
         return -_divided(roots, lambda v: -product(v), b)
 
-    return lax.custom_root(residual, y, lambda _, y: y, solved)  # type: ignore[no-any-return]
+    def corrected(residual: Map, y: Array) -> Array:
+        # Second derivatives of a compiled solve follow this function and not the rule: a step of Newton's method from
+        # the solution has the solution's derivative, where the solution alone would be a constant.
+        value, slope = jax.linearize(residual, y)
+        return y - solved(slope, value)
+
+    return lax.custom_root(residual, y, corrected, solved)  # type: ignore[no-any-return]
 
 
 def _divided(roots: Roots, apply: Map, b: Array) -> Array:
