@@ -551,3 +551,25 @@ def test_second_derivatives_of_implicit_steps_are_those_of_the_first(scheme: str
         difference = (slope(1 + step) - slope(1 - step)) / (2 * step)
         # the difference errs by step**2 times the third derivative, and by 1e-13 / step
         assert abs(jax.grad(slope)(1.0) - difference) < 1e-6
+
+
+@pytest.mark.parametrize("modes", ["grad jvp jvp", "grad grad grad", "jvp jvp grad", "jvp jvp jvp"])
+def test_third_derivatives_of_implicit_steps_are_those_of_the_exact_roots(modes: str) -> None:
+    def rooted(y: Any) -> Any:  # the steps of y' = -y**2 by the trapezoid rule, h = 1/2, solved for y
+        for _ in range(2):
+            y = (-1 + jnp.sqrt(1 + (y - y**2 / 4))) / 0.5
+        return y
+
+    def solved(y: Any) -> Any:
+        return fdeint(lambda t, y: -(y**2), y, np.array([0.0, 0.5, 1.0]), 1.0, scheme="trapezoid")[-1]
+
+    def slope(f: Any) -> Any:
+        return lambda y: jax.jvp(f, (y,), (1.0,))[1]
+
+    def derived(f: Any) -> Any:
+        for mode in modes.split():
+            f = jax.grad(f) if mode == "grad" else slope(f)
+        return f
+
+    with jax.enable_x64(True):
+        assert abs(derived(solved)(0.7) - derived(rooted)(0.7)) < 1e-11  # a hundred roundings of numbers below 1e3

@@ -105,7 +105,7 @@ def root(roots: Roots, f: Map, m: Array, w: Array, guess: Array) -> Root:
 
 
 def at_root(roots: Roots, f: Map, y: Array, m: Array, w: Array) -> Array:
-    """Return y, a solution of y = m + w f(y), with the derivative by the implicit function theorem."""
+    """Return y, a solution of y = m + w f(y), with derivatives up to the third, by the implicit function theorem."""
 
     def residual(y: Array) -> Array:
         return m + w * f(y) - y
@@ -114,10 +114,13 @@ def at_root(roots: Roots, f: Map, y: Array, m: Array, w: Array) -> Array:
         return -_divided(roots, lambda v: -product(v), b)
 
     def corrected(residual: Map, y: Array) -> Array:
-        # Second derivatives of a compiled solve follow this function and not the rule: a step of Newton's method from
-        # the solution has the solution's derivative, where the solution alone would be a constant.
-        value, slope = jax.linearize(residual, y)
-        return y - solved(slope, value)
+        # Derivatives above the first may follow this function and not the rule: JAX drops the rule where it splits a
+        # step into what is saved and what is not. Of the solution alone they would be zero. k steps of Newton's
+        # method have the solution's derivatives up to order 2**k - 1.
+        for _ in range(2):
+            value, slope = jax.linearize(residual, y)
+            y = y - solved(slope, value)
+        return y
 
     return lax.custom_root(residual, y, corrected, solved)  # type: ignore[no-any-return]
 
