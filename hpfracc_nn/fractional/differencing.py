@@ -187,9 +187,9 @@ def _number(n: Any) -> float:
 
 
 def _value(n: Array, framework: str, operator: Any) -> float:
-    """Return the order n, a torch or JAX array without axes, as a float, or raise unless it is finite and floating.
+    """Return the value of a torch order n without axes, or infinity for any JAX order, which may be traced.
 
-    The value of a traced JAX array is unknown: infinity is returned in its place.
+    Raise unless n is floating and its value, where it is known, is finite.
     """
     kind = "tensor" if framework == "torch" else "array"
     if n.ndim != 0 or operator.parts(n) is not None:

@@ -237,9 +237,9 @@ def _step(jacobian: np.ndarray, residuals: np.ndarray, is_free: np.ndarray, damp
 
 
 def _check_gradient(columns: np.ndarray, residuals: np.ndarray, observed: np.ndarray) -> None:
-    """Raise RuntimeError where no step makes the sum of squares less although its gradient is not 0.
+    """Raise RuntimeError unless the gradient is 0, relative to the residuals; for a search that found no better step.
 
-    Residuals of the size of rounding are no reason: no step makes those less.
+    Residuals of the size of rounding do not raise: no step makes those less.
 
     Args:
         columns: The Jacobian [residuals, parameters], with columns of length 1.

@@ -109,8 +109,9 @@ def _binomials(exponent: Array, xp: Namespace, terms: int) -> Array:
 def _head(exponent: Array, xp: Namespace, powers: tuple[Fraction, ...], moments: tuple[Fraction, ...]) -> Array:
     """Return powers(z) F + moments(z) Q at the lags below 16, [*c, 16], without cancellation where they vanish.
 
-    With j + 1 differences in `powers` they vanish as the exponent P nears j, and nears 0. Hence
-    F_k = (k+1)**P = (k+1)**j (1 + expm1((P - j) log(k+1))), of which (k+1)**j gives exactly 0.
+    Where `powers` has a zero of order j + 1 at z = 1, powers(z) F vanishes at later lags as the exponent P nears j, or
+    nears 0. There F_k = (k+1)**P is (k+1)**j (1 + expm1((P - j) log(k+1))), with j = 0 for P below 1/2: powers(z)
+    applied to (k+1)**j is computed in fractions.
     """
     j = max(0, _zeros_at_one(powers) - 1)
     head = _near_power(j, exponent, xp, powers)

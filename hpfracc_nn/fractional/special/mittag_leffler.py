@@ -268,7 +268,10 @@ def _nodes_of(index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _rules(index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return log s and the weights, [2, nodes] each: row 0 at u = index h, row 1 half a step h further."""
+    """Return log s and the weights of `_nodes_of`, [2, nodes] each: row 0 at u = index h, row 1 at u = (index + 1/2) h.
+
+    `index` may be negative. No symmetry is used: the caller doubles the weights of a half.
+    """
     logs, weights = zip(_nodes_of(index), _nodes_of(index + 0.5), strict=True)
     return np.stack(logs), np.stack(weights)
 

@@ -153,7 +153,9 @@ class Gradients:
 
     @cached_property
     def _known(self) -> tuple[set[Any], set[Edge]]:
-        """The autograd nodes of the parameters that are leaves, with one edge each, and the edges of the others."""
+        """Where `check` stops its walk through a graph: the autograd nodes of parameters that are leaves, and the edges
+        of the other parameters, whose nodes may have other results too.
+        """
         edges = [_edge(each) for each in self.parameters]
         ends = {node for node, _ in edges if hasattr(node, "variable")}
         return ends, {edge for edge in edges if edge[0] not in ends}

@@ -154,11 +154,11 @@ class _Sweep:
         return found
 
     def _lines(self, steps: range, states: Tensor) -> Iterator[Line]:
-        """Yield f and its derivatives at some steps.
+        """Yield for each of some steps one `Line`: f there, and its derivatives by the state, alpha and numbers.
 
         Args:
-            steps: Which.
-            states: Where f is evaluated at each of all steps, [n_steps + 1, *shape].
+            steps: The steps.
+            states: The states of all steps, [n_steps + 1, *shape]; those of `steps` are read.
         """
         most = max(1, _BYTES // (8 * self.size**2))
         for first in range(steps.start, steps.stop, most):

@@ -73,12 +73,12 @@ class Shell(nnx.Module):
             setattr(self, name, given[name] if name in given else self._part(name, value, rngs))
 
     def _part(self, name: str, value: Any, rngs: nnx.Rngs | None) -> Any:
-        """Return what the module's attribute `name` holds of the core's first parameters.
+        """Return the module's attribute `name`, made from an initial value of the core's parameters.
 
         Args:
             name: The entry of the parameters.
-            value: Its array, or dict of arrays.
-            rngs: Randomness of a module that is made of it, or None.
+            value: An array, which becomes an `nnx.Param`, or a dict of arrays, which becomes an `nnx.Dict` of them.
+            rngs: Randomness, for a subclass whose attribute is a module of its own; or None.
         """
         return _variables(value)
 
