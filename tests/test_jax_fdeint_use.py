@@ -250,7 +250,8 @@ def test_flax_modules_train_in_a_jitted_step():
         optimizer.update(net, gradient)
         return value
 
-    losses = [float(step(net, optimizer)) for _ in range(30)]
+    with jax.numpy_dtype_promotion("standard"):  # Adam of optax mixes dtypes
+        losses = [float(step(net, optimizer)) for _ in range(30)]
     assert losses[-1] < losses[0] / 2
 
 
@@ -446,7 +447,7 @@ def test_large_states_are_solved_by_products():
         def diffusion(t, y, rate):
             return rate * (jnp.roll(y, 1) - 2 * y + jnp.roll(y, -1)) + jnp.sin(y)
 
-        start = jnp.cos(2 * jnp.pi * jnp.arange(n) / n)
+        start = jnp.cos(2 * jnp.pi * np.arange(n) / n)
 
         def gradients(rate, roots):
             scheme = Trapezoid(roots)
@@ -553,8 +554,10 @@ def test_second_derivatives_of_implicit_steps_are_those_of_the_first(scheme: str
         assert abs(jax.grad(slope)(1.0) - difference) < 1e-6
 
 
-@pytest.mark.parametrize("modes", ["grad jvp jvp", "grad grad grad", "jvp jvp grad", "jvp jvp jvp"])
-def test_third_derivatives_of_implicit_steps_are_those_of_the_exact_roots(modes: str) -> None:
+@pytest.mark.parametrize(
+    "modes", ["grad jvp jvp", "grad grad grad", "jvp jvp grad", "jvp jvp jvp", "grad grad jvp grad"]
+)
+def test_higher_derivatives_of_implicit_steps_are_those_of_the_exact_roots(modes: str) -> None:
     def rooted(y: Any) -> Any:  # the steps of y' = -y**2 by the trapezoid rule, h = 1/2, solved for y
         for _ in range(2):
             y = (-1 + jnp.sqrt(1 + (y - y**2 / 4))) / 0.5
@@ -573,3 +576,20 @@ def test_third_derivatives_of_implicit_steps_are_those_of_the_exact_roots(modes:
 
     with jax.enable_x64(True):
         assert abs(derived(solved)(0.7) - derived(rooted)(0.7)) < 1e-11  # a hundred roundings of numbers below 1e3
+
+
+def test_higher_derivatives_of_a_batch_of_implicit_solves_are_those_of_each() -> None:
+    def solved(y: Any, rate: Any) -> Any:
+        return fdeint(lambda t, y: -rate * y**2, y, np.array([0.0, 0.5, 1.0]), 0.7, scheme="trapezoid")[-1].sum()
+
+    def second(y: Any, rate: Any) -> Any:
+        return jax.grad(lambda rate: jax.grad(solved, 1)(y, rate))(rate)
+
+    rates = jnp.array([0.5, 1.0])
+    with jax.enable_x64(True):
+        for axes in ((0, 0), (None, 0), (0, None)):
+            y, rate = (jnp.array([[0.4, 0.9], [0.2, 0.3]]), rates.astype(float))
+            y, rate = (y if axes[0] == 0 else y[0]), (rate if axes[1] == 0 else rate[0])
+            found = jax.vmap(second, axes)(y, rate)
+            each = [second(y[i] if axes[0] == 0 else y, rate[i] if axes[1] == 0 else rate) for i in range(2)]
+            np.testing.assert_allclose(found, each, rtol=1e-12)

@@ -108,7 +108,9 @@ def fsdeint(
         args: A pytree that drift and diffusion get as a third argument, or None for none.
         alpha: In (1/2, 1]: a float, or an array, which may be traced: one number, or one for each entry along some of
             y0's axes. For a traced alpha outside that range the solution is NaN, and `jax.experimental.checkify` raises
-            an error. A traced alpha is always solved as a Volterra equation, even if it is 1.
+            an error; at 1/2 the nearest order above it is taken. A traced alpha is always solved as a Volterra
+            equation, even if it is 1: with the default weights the path of a key is then another one than that of a
+            concrete 1.
         noise: What drives the equation: the increments of `Brownian()`, or of another `Noise`; increments of Brownian
             motion as an array, [n_steps, *shape]; or a Brownian path of diffrax, of the shape of a step's noise.
         scheme: "euler", "milstein", "heun", "srk", "reversible_heun", or a `StochasticScheme`.

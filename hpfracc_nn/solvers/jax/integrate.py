@@ -1,6 +1,4 @@
-"""The loops over the steps. JAX differentiates them, in either mode.
-
-Derivatives are right to any order with explicit schemes, and up to the third with implicit ones (`roots.at_root`).
+"""The loops over the steps. JAX differentiates them, in either mode, to any order.
 
 Only the inputs of a step are saved, and `jax.checkpoint` computes the step again in a backward pass: O(n) states are
 saved, and nothing of what f computes. Memories are linear in the values, so that nothing is saved for them if the

@@ -2,12 +2,12 @@
 
 Newton's method computes the Jacobian at each iteration: a step needs few iterations, and under `vmap` the members of a
 batch could not keep a Jacobian for some and compute it for others. The rules by which an iteration has converged are
-those of `torch/solving.py`.
+those of `torch/roots.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +15,8 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 from jax.export import is_symbolic_dim
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 from jax.scipy.sparse.linalg import gmres
 
 from hpfracc_nn.fractional.jax.arrays import Array
@@ -68,7 +70,7 @@ class _State(NamedTuple):
 
 
 def root(roots: Roots, f: Map, m: Array, w: Array, guess: Array) -> Root:
-    """Return the solution y of y = m + w f(y); see `torch.solving.Convergence` for the rules of convergence.
+    """Return the solution y of y = m + w f(y); see `torch.roots.Convergence` for the rules of convergence.
 
     Args:
         roots: The method, `Newton` or `FixedPoint`.
@@ -105,24 +107,61 @@ def root(roots: Roots, f: Map, m: Array, w: Array, guess: Array) -> Root:
 
 
 def at_root(roots: Roots, f: Map, y: Array, m: Array, w: Array) -> Array:
-    """Return y, a solution of y = m + w f(y), with derivatives up to the third, by the implicit function theorem."""
+    """Return y, a solution of y = m + w f(y), with the derivative by the implicit function theorem, to any order."""
+    closed = jax.make_jaxpr(f)(y)
 
-    def residual(y: Array) -> Array:
-        return m + w * f(y) - y
+    def residual(y: Array, knowns: tuple[Array, ...]) -> Array:
+        m, w, *read = knowns
+        return m + w * jax.core.eval_jaxpr(closed.jaxpr, read, y)[0] - y
 
-    def solved(product: Map, b: Array) -> Array:
-        return -_divided(roots, lambda v: -product(v), b)
+    def tangent(y: Array, knowns: tuple[Array, ...], moved: tuple[Array, ...]) -> Array:
+        _, pushed = jax.jvp(lambda knowns: residual(y, knowns), (knowns,), (moved,))
+        _, slope = jax.linearize(lambda y: -residual(y, knowns), y)
+        return _divided(roots, slope, pushed)
 
-    def corrected(residual: Map, y: Array) -> Array:
-        # Derivatives above the first may follow this function and not the rule: JAX drops the rule where it splits a
-        # step into what is saved and what is not. Of the solution alone they would be zero. k steps of Newton's
-        # method have the solution's derivatives up to order 2**k - 1.
-        for _ in range(2):
-            value, slope = jax.linearize(residual, y)
-            y = y - solved(slope, value)
-        return y
+    return _ROOT.bind(y, m, w, *closed.consts, tangent=tangent)  # type: ignore[no-any-return]
 
-    return lax.custom_root(residual, y, corrected, solved)  # type: ignore[no-any-return]
+
+# A primitive, as in `fractional/jax/float64.py`: of `custom_root`, partial evaluation of a step that is differentiated
+# twice leaves what it holds, so that second derivatives lack a term.
+_ROOT = Primitive("root")
+
+
+def _solution(y: Any, *knowns: Any, tangent: Callable[..., Array]) -> Any:
+    """Return y: the value of the primitive, and its type.
+
+    Args:
+        y: The solution.
+        knowns: All that it depends on: m, w and what f reads.
+        tangent: Called as tangent(y, knowns, tangents of the knowns); returns the tangent of y.
+    """
+    return y
+
+
+def _moved(primals: Sequence[Array], tangents: Sequence[Any], *, tangent: Callable[..., Array]) -> tuple[Array, Any]:
+    """JVP rule: return the solution and its tangent, which depends on the solution by the same primitive."""
+    y, knowns = _ROOT.bind(*primals, tangent=tangent), tuple(primals[1:])
+    if all(isinstance(each, ad.Zero) for each in tangents[1:]):
+        return y, ad.Zero(jax.typeof(y).to_tangent_aval())
+    return y, tangent(y, knowns, tuple(map(ad.instantiate_zeros, tangents[1:])))
+
+
+def _batched(
+    arguments: Sequence[Array], axes: Sequence[int | None], *, tangent: Callable[..., Array]
+) -> tuple[Array, int]:
+    """Batching rule: return the solutions along a new first axis, and 0, the number of that axis."""
+    y, axis = arguments[0], axes[0]
+    size = next(each.shape[axis] for each, axis in zip(arguments, axes, strict=True) if axis is not None)
+    y = jnp.broadcast_to(y, (size, *y.shape)) if axis is None else jnp.moveaxis(y, axis, 0)
+    every = jax.vmap(tangent, in_axes=(0, tuple(axes[1:]), tuple(axes[1:])))
+    return _ROOT.bind(y, *arguments[1:], tangent=every), 0
+
+
+_ROOT.def_impl(_solution)
+_ROOT.def_abstract_eval(_solution)
+mlir.register_lowering(_ROOT, mlir.lower_fun(_solution, multiple_results=False))
+ad.primitive_jvps[_ROOT] = _moved
+batching.primitive_batchers[_ROOT] = _batched
 
 
 def _divided(roots: Roots, apply: Map, b: Array) -> Array:
