@@ -53,6 +53,20 @@ def test_autocast_reaches_the_right_hand_side_and_nothing_else():
     assert net.net.weight.grad is not None
 
 
+def test_routines_that_differ_with_and_without_a_gradient_are_one_right_hand_side_under_autocast():
+    encoder = torch.nn.TransformerEncoderLayer(
+        8, 2, 16, batch_first=True
+    ).eval()  # has a routine of its own without one
+    gradients: list[Any] = []
+    for adjoint in (True, False):
+        y0 = torch.ones(2, 5, 8).cumsum(1).div(5).requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16):
+            y = fdeint(lambda t, y: encoder(y) - y, y0, torch.linspace(0, 1, 6), 0.7, adjoint=adjoint)
+        gradients += torch.autograd.grad(y.square().sum(), y0)
+    # both evaluate f in bfloat16, 2**-8, in another order
+    torch.testing.assert_close(*gradients, rtol=0, atol=5e-2 * float(gradients[1].abs().max()))
+
+
 PLACES = pytest.mark.parametrize(("forward", "backward"), [(True, False), (False, True), (True, True)], ids=str)
 
 

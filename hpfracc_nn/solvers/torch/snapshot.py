@@ -418,8 +418,8 @@ def evaluated_twice(field: Field, z0: Tensor) -> tuple[Tensor, Tensor, list[Tens
                 "adjoint evaluates f again and would change it twice; call eval() on the module, as f.eval(), or pass "
                 "adjoint=False."
             )
-    # Rounding may differ where a device adds up in any order.
-    if size(again - value.detach()) > torch.finfo(value.dtype).eps ** 0.5 * max(size(again), size(value.detach())):
+    # Rounding may differ where a device adds up in any order, or another routine runs without a gradient.
+    if size(again - value.detach()) > field.eps**0.5 * max(size(again), size(value.detach())):
         raise ValueError(
             f"{field.label}: returns something else when it is evaluated again for the same t and y; the adjoint "
             "does so; let f depend on its arguments and on what stays as it is, or pass adjoint=False."
