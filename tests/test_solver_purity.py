@@ -338,3 +338,45 @@ def test_a_count_of_calls_and_a_log_are_no_memory(alpha):
         return torch.autograd.grad(y.sum(), RATE)[0]
 
     assert torch.equal(of(f), of(lambda t, y: -RATE * y))
+
+
+class Cancelling(torch.nn.Module):
+    """rate * (L y - L g), L the second difference, whose terms are added up in another order at each call.
+
+    So do the atomic additions of a device, as in messages on a graph. Near g the sum is a small part of its terms.
+    """
+
+    def __init__(self, rate, g):
+        super().__init__()
+        self.rate = torch.nn.Parameter(torch.tensor(rate, dtype=torch.float64))
+        ones = torch.ones_like(g)
+        self.l = torch.diag(-2 * ones) + torch.diag(ones[1:], 1) + torch.diag(ones[1:], -1)
+        self.source = self.l @ g
+        self.random = np.random.default_rng(0)
+
+    def forward(self, t, y):
+        terms = torch.cat([self.l * y, -self.source[:, None]], 1)
+        return self.rate * terms[:, self.random.permutation(terms.shape[1])].sum(1)
+
+
+@pytest.mark.parametrize("distance", [1e-6, 0.0])  # from rest: f is a millionth of its terms, or rounding alone
+@pytest.mark.parametrize(
+    ("rate", "options"),
+    [
+        (1e8, {"scheme": "trapezoid"}),
+        (1e4, {"scheme": "bdf2"}),
+        (1.0, {"scheme": "rectangle"}),
+        (1.0, {"alpha": 0.7}),
+        (1.0, {"alpha": 1.0}),
+    ],
+)
+def test_a_sum_whose_terms_come_in_another_order_is_the_same_right_hand_side(rate, options, distance):
+    g = torch.cos(torch.arange(30, dtype=torch.float64))
+    f = Cancelling(rate, g)
+    if "scheme" in options:
+        y = fdeint(f, g + distance, TS, 0.7, **options)
+    else:
+        sde = SDE(f, lambda t, y: torch.full_like(y, 1e-9), "diagonal")
+        y = fsdeint(sde, g + distance, TS, generator=torch.Generator().manual_seed(0), **options)
+    y.sum().backward()
+    assert torch.isfinite(f.rate.grad)

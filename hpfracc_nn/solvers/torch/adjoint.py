@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
@@ -38,7 +38,7 @@ from hpfracc_nn.solvers.torch.blocks import (
 from hpfracc_nn.solvers.torch.integrate import ExplicitStep, Problem, order_gradient, step_of
 from hpfracc_nn.solvers.torch.memory import ReplayedSums
 from hpfracc_nn.solvers.torch.snapshot import Snapshot, evaluated_twice, held
-from hpfracc_nn.solvers.torch.state import Field, Signature, check_once, evaluated, without
+from hpfracc_nn.solvers.torch.state import MOVED, Field, Signature, check_once, evaluated, without
 
 Edge = tuple[Any, int]  # a node, and which of its results
 
@@ -217,11 +217,10 @@ class Gradients:
 
 
 _ROUNDING = 1e3  # times eps: what two passes may differ by whose kernels add up in another order
-_MOVED = 16.0  # times eps: as much may a state be off, which an explicit step bears, and f with it
 
 
 def check_repeated(
-    label: str, eps: float, found: Tensor, expected: Tensor, moved: Callable[[], Tensor] | None = None
+    label: str, eps: float, found: Tensor, expected: Tensor, moved: Callable[[Sequence[int]], Tensor]
 ) -> None:
     """Raise where the backward pass did not compute what the forward pass did: one look for all steps.
 
@@ -233,14 +232,15 @@ def check_repeated(
         eps: Of what it is computed in.
         found: Weighted sums of what it computed, [n].
         expected: Signatures of the forward pass, [2, n].
-        moved: Returns what rounding of the states brings besides, [n]; asked where they differ without.
+        moved: Returns, of those that are apart, how far each moves with its state; see `Signature.moved`.
 
     Raises:
         RuntimeError: They differ.
     """
     apart = (found - expected[0]).abs()
     allowed = min(_ROUNDING * eps, eps**0.5) * expected[1]  # the latter where f is computed in half precision
-    if bool((apart <= allowed).all()) or (moved is not None and bool((apart <= allowed + moved()).all())):
+    differ = (~(apart <= allowed)).nonzero().flatten().tolist()
+    if not differ or bool((apart[differ] <= allowed[differ] + MOVED * eps * moved(differ)).all()):
         return
     raise RuntimeError(
         f"{label}: returned something else in the backward pass, which evaluates it again block by block from the end, "
@@ -484,16 +484,15 @@ class Replay:
         (found,) = self.gradients.of([value], [g], [z])
         return torch.zeros_like(g) if found is None else found
 
-    def _moved(self) -> Tensor:
-        """Return a bound on the change of f's weighted sum by a few roundings of each state, [n_steps + 1].
-
-        The sum is that of `Signature`. Where steps are stable, the Jacobian of f is at most a few units of
-        `1 / dt**alpha`.
-        """
-        problem = self.problem
-        each = np.diff(problem.times)[:, None] ** problem.orders
-        steps = torch.from_numpy(np.append(each.min(1), 1.0)).to(self.found.device)  # of the last the state is compared
-        return _MOVED * problem.field.eps * self.signature(self.states)[1] / steps
+    def _moved(self, steps: Sequence[int]) -> Tensor:
+        """See `check_repeated`; of the last state, which has no right-hand side, the state itself is compared."""
+        found = []
+        for n in steps:
+            with torch.enable_grad():
+                z = self.states[n].detach().requires_grad_()
+                value = z.clone() if n == self.problem.n_steps else self.problem.field(n, z)
+                found.append(self.signature.moved(z, value))
+        return torch.stack(found)
 
     def order_gradient(self, alpha: Tensor) -> Tensor:
         """Return alpha's gradient, from the cotangents of the sums and the right-hand sides."""
@@ -613,11 +612,10 @@ class _BlockSolve(torch.autograd.Function):
         carries = [tuple(next(saved) for _ in range(length)) for length in lengths]
         needs = ctx.needs_input_grad[4:]
         wanted = [each for each, is_needed in zip(parameters, needs[3:], strict=True) if is_needed]
-        replay = StochasticReplay(solve, weighting, plan, ctx.weights, wanted, needs[1], whole if needs[2] else None)
+        of_noise = whole if needs[2] else None
+        replay = StochasticReplay(solve, weighting, plan, ctx.weights, signatures, wanted, needs[1], of_noise)
         with without(grads[0].device.type), snapshot.renewed(wanted):
             z0_gradient = replay.run(grads[0].contiguous(), carries, list(saved))
-            found = torch.cat(replay.found[::-1])
-            check_repeated(f"{OWNER}(sde)", solve.eps, found, torch.cat(signatures, 1))
             totals = iter(direct_parts(wanted, replay.gradients.totals))
         return (
             None,
@@ -639,6 +637,7 @@ class StochasticReplay:
         weighting: The weights of the past, or None.
         plan: The kernel of the history, or None.
         weights: The weights by lag, for each length of a block.
+        signatures: Of what each block computed in the forward pass.
         parameters: The tensors whose gradients are wanted.
         learns: Whether the gradient in alpha is wanted.
         noise: All of the noise, where its gradient is wanted, else None.
@@ -653,6 +652,7 @@ class StochasticReplay:
         weighting: Weighting | None,
         plan: Plan | None,
         weights: dict[int, Tensor],
+        signatures: list[Tensor],
         parameters: list[Tensor],
         learns: bool,
         noise: Tensor | None,
@@ -666,8 +666,7 @@ class StochasticReplay:
         self.shared = () if weighting is None else weighting.fixed()
         self.of_shared = [torch.zeros_like(each) for each in self.shared]
         self.noise = solve.noise if noise is None else NoiseRows(solve.noise.path, noise)
-        self.found: list[Tensor] = []  # weighted sums of what each block computed, the last block first
-        self.signature = Signature()
+        self.signature, self.expected = Signature(), signatures
         self.values: list[list[Tensor]] = []  # what each block brought the past, the last block first
 
     def run(self, g: Tensor, carries: list[Tensors], rows: list[Tensor]) -> Tensor:
@@ -708,7 +707,8 @@ class StochasticReplay:
         with torch.enable_grad():
             made = self.solve.steps.run(first, last, carry, shared, past, noise)
         if compared := self.solve.compared(first, last, made):
-            self.found.append(self.signature.sums(torch.stack(compared)))
+            sums = self.signature.sums(torch.stack(compared))
+            check_repeated(self.gradients.label, self.solve.eps, sums, self.expected[i], partial(self._moved, made))
         if self.learns:
             self.values.append([value.detach() for value in made.values])
         inputs = [*carry, *past[:1], *shared, *([] if self.of_noise is None else [noise])]
@@ -723,6 +723,12 @@ class StochasticReplay:
         if self.of_noise is not None:
             self.of_noise[first : first + noise.shape[0]] = next(found)
         return mine, of_rows
+
+    def _moved(self, made: Advance, steps: Sequence[int]) -> Tensor:
+        """See `check_repeated`; without a memory states are compared, of which f is a small part."""
+        if not made.values:
+            return torch.zeros(len(steps), dtype=torch.float64, device=made.states[0].device)
+        return torch.stack([self.signature.moved(made.states[k], made.values[k]) for k in steps])
 
     def _outputs(
         self, made: Advance, first: int, last: int, g: Tensor, of_carry: Sequence[Tensor], later: Tensors

@@ -470,6 +470,9 @@ def evaluated(field: Field, n: int, y: Tensor) -> tuple[Tensor, Tensor]:
         return z, field(n, z)
 
 
+MOVED = 16.0  # times eps: as much may each number of a state be off, and f with it
+
+
 class Signature:
     """Two numbers that say whether tensors of one size are computed alike twice: a weighted sum and the norm.
 
@@ -491,6 +494,16 @@ class Signature:
         if self._weights.numel() != flat.shape[1]:
             self._weights = 1 + 0.5 * torch.cos(torch.arange(1, flat.shape[1] + 1).to(flat))
         return torch.mv(flat, self._weights)
+
+    def moved(self, z: Tensor, value: Tensor) -> Tensor:
+        """Return how far the weighted sum of a `value` of the state z moves, as a part of which each number of z moves.
+
+        It bounds rounding too: where the value is a small difference of large terms, these are what rounds.
+        """
+        with torch.enable_grad():
+            found = self.sums(value[None])
+        (slope,) = product(found, [z], torch.ones_like(found))
+        return (slope * z.detach()).abs().sum().double()
 
 
 def size(x: Tensor) -> float:
