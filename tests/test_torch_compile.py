@@ -202,9 +202,10 @@ def test_a_definition_is_the_same_after_its_json(monkeypatch: pytest.MonkeyPatch
     assert math.isnan(custom_op.from_json(nothing).options[1][0])
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("kind", [fnn.Caputo, fnn.RiemannLiouvilleIntegral])
-def test_a_sum_of_orders_is_part_of_the_graph(kind: type[fnn.Definition]) -> None:
-    definition = fnn.DistributedOrder(nodes=(0.3, 0.8), weights=(1.0, 2.0), kind=kind)
+def test_a_sum_of_orders_is_part_of_the_graph(kind: type[fnn.Definition], side: str) -> None:
+    definition = fnn.DistributedOrder(nodes=(0.3, 0.8), weights=(1.0, 2.0), kind=kind, side=side)
     x = rand(2, 40).requires_grad_()
     found, wanted = compiled(definition)(x), definition(x)
     assert close(found, wanted)
@@ -212,6 +213,14 @@ def test_a_sum_of_orders_is_part_of_the_graph(kind: type[fnn.Definition]) -> Non
     assert close(gradient, other)
     program = torch.export.export(Called(definition), (x.detach(),), strict=False)
     assert close(program.module()(x.detach()), wanted)
+
+
+def test_a_sum_of_orders_may_be_made_inside_of_a_graph() -> None:
+    def inside(x: Tensor) -> Tensor:
+        return fnn.derivative(x, fnn.DistributedOrder(nodes=(0.3, 0.8), weights=(1.0, 2.0)))
+
+    x = rand(2, 40)
+    assert close(compiled(inside)(x), inside(x))
 
 
 class Called(nn.Module):

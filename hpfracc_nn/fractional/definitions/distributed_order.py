@@ -72,20 +72,24 @@ class DistributedOrder(Definition):
             )
         if not all(map(math.isfinite, weights)):
             raise ValueError(f"DistributedOrder(weights={weights}): needs finite weights; look at the density.")
-        if not any(self.kind is each for each in _KINDS):
+        kinds = [each for each in _KINDS if each is self.kind]  # torch.compile makes objects of classes it can name
+        if not kinds:
             names, given = ", ".join(each.__name__ for each in _KINDS), getattr(self.kind, "__name__", repr(self.kind))
             raise ValueError(f"DistributedOrder(kind={given}): needs one of {names}; pass the class, such as Caputo.")
         chosen = () if isinstance(self.scheme, str) and not self.scheme else (self.scheme,)
-        inner = self.kind(list(nodes), *chosen)
+        inner = kinds[0](list(nodes), *chosen)
         errors.one_of("DistributedOrder", "side", self.side, SIDES)
         for name, value in (("nodes", nodes), ("weights", weights), ("scheme", inner.scheme), ("alpha", max(nodes))):
             object.__setattr__(self, name, value)
 
     def _numbers(self, name: str) -> tuple[float, ...]:
-        found = errors.as_numbers(getattr(self, name))
+        given = getattr(self, name)
+        if type(given) is tuple and all(type(each) is float for each in given):
+            return given  # without an array, which torch.compile does not follow
+        found = errors.as_numbers(given)
         if found is None or found.ndim != 1:
             raise TypeError(
-                f"DistributedOrder({name}={getattr(self, name)!r}): needs real numbers, one for each order; pass a "
+                f"DistributedOrder({name}={given!r}): needs real numbers, one for each order; pass a "
                 "tuple, such as (0.3, 0.8)."
             )
         return tuple(found.tolist())
