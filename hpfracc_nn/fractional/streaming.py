@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -25,12 +25,14 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional.cache import cached_property
 from hpfracc_nn.fractional.definitions import Definition, family
 from hpfracc_nn.fractional.dispatch import shape_of
-from hpfracc_nn.fractional.exponentials import Nodes, exponentials
+from hpfracc_nn.fractional.exponentials import Nodes, exponentials, exponentials_over
 from hpfracc_nn.fractional.layout import layout_of
 from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
 from hpfracc_nn.fractional.stencil import Stencil
+from hpfracc_nn.fractional.weights import CACHE
 
 HORIZON = 2**20
+_PIECE = 1024  # steps whose exponentials are one matrix
 
 
 class StreamSource(NamedTuple):
@@ -53,6 +55,66 @@ class StreamSource(NamedTuple):
         alpha = "alpha learned" if self.learns else f"alpha={kind.alpha}"
         within = "" if low_high is None else f", bounds={low_high}"
         return f"{self.owner} of {type(kind).__name__}({alpha}, scheme={kind.scheme!r}{within}), dt={self.dt}"
+
+
+@dataclass(frozen=True, eq=False)  # equal as `Definition` says
+class Convolution(Definition):
+    """The product with the weights of another definition, for samples that are differenced already.
+
+    Attributes:
+        of: The other definition; its alpha is not read.
+    """
+
+    of: Definition = field(kw_only=True)
+
+    subtracts: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Take all fields as they are: they are those of a definition."""
+
+    @classmethod
+    def with_weights_of(cls, definition: Definition) -> Convolution:
+        """Return the product with the weights of a definition of fixed order."""
+        return cls(definition.alpha, definition.scheme, definition.bounds, of=definition)
+
+    @property
+    def differences(self) -> int:
+        return 0
+
+    @property
+    def is_wide(self) -> bool:
+        return self.of.is_wide
+
+    @property
+    def is_tabulated(self) -> bool:  # type: ignore[override]
+        return self.of.is_tabulated
+
+    @property
+    def dt_power(self) -> float:  # type: ignore[override]
+        return self.of.dt_power
+
+    @property
+    def approximated(self) -> Definition | None:
+        return None if self.of.approximated is None else self
+
+    @property
+    def fading(self) -> float:
+        return self.of.fading
+
+    @property
+    def fades(self) -> bool:
+        return self.of.fades
+
+    @property
+    def own_rates(self) -> tuple[float, ...]:
+        return self.of.own_rates
+
+    def in_steps(self, dt: float) -> Definition:
+        return replace(self, of=self.of.in_steps(dt))
+
+    def stencil_at(self, alpha: Array, n: int, dt: float, xp: Namespace, differences: int | None = None) -> Stencil:
+        found = self.of.stencil_at(alpha, n, dt, xp)
+        return Stencil(n, found.column, 0, False)
 
 
 Source = StreamSource  # its name in states that an older version pickled
@@ -87,6 +149,13 @@ class Rules:
     def differences(self) -> int:
         """How often the data are differenced."""
         return self.definition.differences
+
+    def rates(self, alpha: Array | None) -> np.ndarray:
+        """Return the decay rates s of the exponentials, [Q]; `alpha` are orders in an array, or None."""
+        found = exponentials if alpha is None else exponentials_over
+        nodes = found(self.definition.in_steps(self.dt), self.horizon, "stream")
+        assert nodes is not None, "a state was made"
+        return nodes.rates
 
     def stencil(self, alpha: Array | None, xp: Namespace) -> Stencil:
         """Return the operator on `horizon` samples: of orders in an array of `xp`, or of its own in NumPy's."""
@@ -193,6 +262,94 @@ def advanced(
     slow = xp.addcmul(memory[first - 1 : first], memory[first:], decay)
     memory = xp.concat([d[None], memory[: first - 1], slow], axis=0)
     return weighted(taps, memory, rules, xp), Past(memory, before, held)
+
+
+class Block(NamedTuple):
+    """The differenced samples of a block of steps, and the past after it but for the exponentials.
+
+    Attributes:
+        d: Of the last `first` steps before the block, then of the block itself, [first + n, *shape].
+        before: As in `Past`.
+        held: As in `Past`.
+    """
+
+    d: Array
+    before: Array
+    held: Array
+
+
+def differenced(x: Array, t: int, past: Past, rules: Rules, xp: Namespace) -> Block:
+    """Return what a block of samples brings.
+
+    Args:
+        x: Samples of n steps, [n, *shape], n > 0, in the dtype of the past.
+        t: The number of the first of them.
+        past: Before it.
+        rules: Of the stream.
+        xp: The namespace of x.
+    """
+    (memory, before, held), m, subtracts = past, rules.differences, rules.definition.subtracts
+    first, last = (x[:1], x[-1]) if t == 0 else (held[:1], x[-1])
+    if m == 0:
+        d = x - first if subtracts else x
+    elif m < 0:
+        d = before[:1] + xp.cumulative_sum(x, axis=0, dtype=xp.float64)
+        before = xp.stack([d[-1], last], axis=0)
+    else:
+        e = x - xp.concat([before[:1], x[:-1]], axis=0)
+        if subtracts and t == 0:
+            e = xp.concat([xp.zeros(first.shape, x), e[1:]], axis=0)
+        d = e if m == 1 else e - xp.concat([before[1:], e[:-1]], axis=0)
+        before = xp.stack([last, e[-1]], axis=0)
+    second = d[1 - t : 2 - t] if t < 2 and x.shape[0] > 1 - t else held[1:]
+    return Block(
+        xp.concat([xp.flip(memory[: rules.first], axis=0), d], axis=0), before, xp.concat([first, second], axis=0)
+    )
+
+
+def remembered(memory: Array, d: Array, rates: np.ndarray, xp: Namespace) -> Array:
+    """Return the memory after a block of n steps: the last samples of d, and the exponentials, [first + Q, *shape].
+
+    Args:
+        memory: Before the block.
+        d: Of `Block`, [first + n, *shape].
+        rates: s of the exponentials, [Q].
+        xp: The namespace of d.
+    """
+    first = memory.shape[0] - rates.size
+    n, size = d.shape[0] - first, math.prod(d.shape[1:])
+    length = min(n, _PIECE)
+    pieces = -(-n // length)
+    old = d[:n].reshape(n, size)
+    if pieces * length > n:
+        old = xp.concat([xp.zeros((pieces * length - n, size), d), old], axis=0)
+    within = xp.constant(_powers(rates, length)[:, length - 1 :: -1].copy(), d)  # [Q, length]
+    found = xp.matmul(within, old.reshape(pieces, length, size))  # [pieces, Q, size]
+    if pieces > 1:
+        between = np.exp(-np.outer(length * np.arange(pieces - 1, -1, -1), rates))[:, :, None]
+        found = xp.sum(xp.constant(between, d) * found, axis=0)
+    faded = xp.constant(np.exp(-n * rates)[:, None], d) * memory[first:].reshape(rates.size, size)
+    slow = (faded + found.reshape(rates.size, size)).reshape(rates.size, *d.shape[1:])
+    return xp.concat([xp.flip(d[n:], axis=0), slow], axis=0)
+
+
+def recalled(values: Array, n: int, rates: np.ndarray, xp: Namespace) -> Array:
+    """Return what the exponentials before a block bring to each of its n steps, [n, *shape].
+
+    `values` are the exponentials times their coefficients, [Q, *shape]; `rates` are their s, [Q].
+    """
+    size, length = math.prod(values.shape[1:]), min(n, _PIECE)
+    starts = length * np.arange(-(-n // length))
+    within = xp.constant(_powers(rates, length)[:, 1:].T, values)  # [length, Q]
+    between = xp.constant(np.exp(-np.outer(starts, rates))[:, :, None], values)
+    found = xp.matmul(within, between * values.reshape(1, rates.size, size))  # [pieces, length, size]
+    return found.reshape(starts.size * length, size)[:n].reshape(n, *values.shape[1:])
+
+
+def _powers(rates: np.ndarray, length: int) -> np.ndarray:
+    """Return exp(-s k) for rates s [Q] and k up to `length`, [Q, length + 1]."""
+    key = "exponentials of a block", rates.tobytes(), length
+    return CACHE.get(key, lambda: np.exp(-np.outer(rates, np.arange(length + 1))))
 
 
 def weighted(weights: Array, values: Array, rules: Rules, xp: Namespace) -> Array:

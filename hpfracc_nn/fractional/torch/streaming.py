@@ -20,10 +20,12 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree
 
+from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.streaming import (
     HORIZON,
+    Convolution,
     Past,
     Rules,
     StreamSource,
@@ -32,12 +34,16 @@ from hpfracc_nn.fractional.streaming import (
     check_horizon,
     check_state,
     check_step,
+    differenced,
+    recalled,
+    remembered,
     rows_first,
     sums,
     weighted,
 )
-from hpfracc_nn.fractional.torch.eager import check_alpha, check_dense, computed_in
+from hpfracc_nn.fractional.torch.eager import check_alpha, check_dense, computed, computed_in
 from hpfracc_nn.fractional.torch.namespace import TORCH
+from hpfracc_nn.selection import Site
 
 _BLOCK = 64  # rows of the boundary columns that are computed together
 _Rules = Rules  # its name in states that an older version pickled
@@ -126,12 +132,16 @@ class StreamState:
         return replace(self, **changed)
 
     def _rows(self, first_row: int) -> Tensor | None:
-        """Return the next `_BLOCK` rows of the boundary columns from `first_row` on, [_BLOCK, 2, *c].
+        """Return the next `_BLOCK` rows of the boundary columns from `first_row` on, [_BLOCK, 2, *c]."""
+        return self._columns(np.arange(first_row, first_row + _BLOCK))
+
+    def _columns(self, rows: np.ndarray) -> Tensor | None:
+        """Return rows [k] of the boundary columns, [k, 2, *c].
 
         The columns are those of x(0) and of d[1], zeros if only one is there; None if neither is.
         """
         stencil = self._rules.stencil(self._alpha, TORCH)
-        rows, analytic = np.arange(first_row, first_row + _BLOCK), stencil.analytic_columns
+        analytic = stencil.analytic_columns
         columns = (
             None if analytic is None else analytic(rows)[..., 0, :],
             None if stencil.start_column is None else stencil.start_column(rows),
@@ -211,10 +221,7 @@ def step(owner: str, x: Tensor, state: StreamState, source: StreamSource | None 
     computed_in(owner, x)  # raises where the dtype is none of ours
     rules, t = state._rules, state.step
     check_step(owner, x.shape, rules, source)
-    if x.device != state._memory.device:
-        raise ValueError(
-            f"{owner}(x on {x.device}): needs the state's device {state.device}; move it with state.to(x.device)."
-        )
+    _check_device(owner, x, state)
     check_horizon(owner, t, rules.horizon)
     past = Past(state._memory, state._before, state._held)
     y, past = advanced(x.to(torch.float64), t, past, state._taps, state._decay, rules, TORCH)
@@ -225,6 +232,57 @@ def step(owner: str, x: Tensor, state: StreamState, source: StreamSource | None 
             assert boundary is not None
         y = y + weighted(boundary[t % _BLOCK], past.held, rules, TORCH)
     return y.to(x.dtype), StreamState(t + 1, rules, state._alpha, state._taps, state._decay, boundary, *past)
+
+
+def run(
+    owner: str, x: Tensor, state: StreamState, dim: int, site: Site, source: StreamSource | None = None
+) -> tuple[Tensor, StreamState]:
+    """Return the operator's next samples, of the shape and dtype of `x`, and the state after them.
+
+    Args:
+        owner: Who asks, for messages.
+        x: Samples along `dim`, any number; without that axis they have the state's shape.
+        state: From `initial_state`, or from the step or block before.
+        dim: The time axis.
+        site: Where the plans of the product inside the block are kept.
+        source: As in `step`.
+
+    Raises:
+        TypeError: As in `step`.
+        ValueError: As in `step`.
+    """
+    check_state(owner, state, StreamState)
+    check_dense(owner, "x", x)
+    computed_in(owner, x)
+    axis, rules, t = errors.axis(owner, dim, x.ndim), state._rules, state.step
+    n = x.shape[axis]
+    check_step(owner, (*x.shape[:axis], *x.shape[axis + 1 :]), rules, source)
+    _check_device(owner, x, state)
+    if n == 0:
+        return x.clone(), state
+    check_horizon(owner, t + n - 1, rules.horizon)
+    past, rates = Past(state._memory, state._before, state._held), rules.rates(state._alpha)
+    block = differenced(x.movedim(axis, 0).to(torch.float64), t, past, rules, TORCH)
+    inner = Convolution.with_weights_of(rules.definition)
+    near = computed(owner, block.d.to(computed_in(owner, x, inner)), inner, rules.dt, 0, site, state._alpha)
+    y = near[rules.first :] + recalled(state._taps[rules.first :] * past.memory[rules.first :], n, rates, TORCH)
+    after = t + n - (t + n) % _BLOCK
+    boundary = state._columns(np.arange(min(t, after), after + _BLOCK))
+    if boundary is not None:
+        rows = boundary[t - min(t, after) :][:n]
+        y = y + (rows * block.held).sum(1)
+        boundary = boundary[-_BLOCK:].clone()
+    memory = remembered(past.memory, block.d, rates, TORCH)
+    past = Past(memory, block.before, block.held)
+    state = StreamState(t + n, rules, state._alpha, state._taps, state._decay, boundary, *past)
+    return y.to(x.dtype).movedim(0, axis), state
+
+
+def _check_device(owner: str, x: Tensor, state: StreamState) -> None:
+    if x.device != state._memory.device:
+        raise ValueError(
+            f"{owner}(x on {x.device}): needs the state's device {state.device}; move it with state.to(x.device)."
+        )
 
 
 def _flatten(state: StreamState) -> tuple[list[Any], tuple[int, Rules]]:

@@ -225,10 +225,7 @@ class ARFIMA(nn.Module):
             ValueError: As in `FractionalLayer.step`.
             TypeError: As in `FractionalLayer.step`.
         """
-        if not (isinstance(state, tuple) and len(state) == 2):
-            raise TypeError(
-                f"ARFIMA.step(state of type {type(state).__name__}): needs a state; pass what initial_state returned."
-            )
+        _check_state("ARFIMA.step", state)
         check_dense("ARFIMA.step", "x", x)
         computed_in("ARFIMA.step", x)
         stream, past = state
@@ -241,6 +238,41 @@ class ARFIMA(nn.Module):
         values = torch.cat([u.to(past)[None], past[:p]])[:p]
         before = torch.cat([found.to(past)[None], past[p:]])[: self.error_lags]
         return found, StateTuple((stream, torch.cat([values, before])))
+
+    def run(self, x: Tensor, state: tuple[StreamState, Tensor] | None = None) -> tuple[Tensor, StateTuple]:
+        """Return the errors of the next samples of a series and the state after them; see `FractionalLayer.run`.
+
+        Args:
+            x: The next samples, any number along `dim`.
+            state: From `initial_state`, `step` or the block before; None begins a series.
+
+        Raises:
+            ValueError: As in `FractionalLayer.run`.
+            TypeError: As there.
+        """
+        owner = "ARFIMA.run"
+        check_dense(owner, "x", x)
+        computed_in(owner, x)
+        axis = errors.axis(owner, self.dim, x.ndim)
+        if state is None:
+            state = self.initial_state((*x.shape[:axis], *x.shape[axis + 1 :]), device=x.device)
+        _check_state(owner, state)
+        (stream, past), p, q = state, self.lags, self.error_lags
+        u, stream = self.difference.run(x - self.mean.reshape(()), stream)
+        u = u.movedim(axis, 0)
+        n, found = u.shape[0], u
+        values = torch.cat([past[:p].flip(0), u.to(past)])  # the last p values before x, oldest first
+        if self.ar is not None:
+            for lag, weight in enumerate(self.ar.unbind(), 1):
+                found = found - weight * values[p - lag : p - lag + n].to(u)
+        if self.ma is not None:
+            for lag, weight in enumerate(self.ma.unbind(), 1):  # of errors before x
+                known = past[p : p + lag].flip(0)[:n].to(u)
+                found = found - weight * torch.cat([known, u.new_zeros((n - known.shape[0], *u.shape[1:]))])
+            found = _divided(found, self.ma.unbind(), 0)
+        before = torch.cat([past[p:].flip(0), found.to(past)])
+        after = torch.cat([values.flip(0)[:p], before.flip(0)[:q]])
+        return found.movedim(0, axis), StateTuple((stream, after))
 
     def fit(self, series: Any, exog: Any = None, *, likelihood: str = "conditional") -> ARFIMA:
         """Estimate alpha, where it is learned, the mean and the lags' coefficients, and return the model itself.
@@ -479,6 +511,13 @@ class ARFIMA(nn.Module):
                 f"ARFIMA.{method}(series): needs finite samples; series[{index}]={float(values[index])}; fill the gaps."
             )
         return values
+
+
+def _check_state(owner: str, state: Any) -> None:
+    if not (isinstance(state, tuple) and len(state) == 2):
+        raise TypeError(
+            f"{owner}(state of type {type(state).__name__}): needs a state; pass what initial_state returned."
+        )
 
 
 def _real_tensor(method: str, series: Tensor) -> Tensor:

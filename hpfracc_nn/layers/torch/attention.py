@@ -278,6 +278,48 @@ class FractionalAttention(nn.Module):
         """
         owner = f"{_OWNER}.step"
         check_dense(owner, "x", x)
+        self._check_state(owner, state)
+        if tuple(x.shape) != (state.key.shape[0], self.embed_dim):
+            raise ValueError(
+                f"{owner}(x of shape {tuple(x.shape)}): needs one time slice [{state.key.shape[0]}, {self.embed_dim}]; "
+                "pass the samples of one step, without a time axis."
+            )
+        y, state = self._continued(owner, x[:, None], state)
+        return y.squeeze(1), state
+
+    def run(self, x: Tensor, state: AttentionState | None = None) -> tuple[Tensor, AttentionState]:
+        """Return causal self-attention for the next samples of a series and the state after them.
+
+        A series in blocks gives the results of the whole series, as `FractionalLayer.run` does; here the state grows.
+
+        Args:
+            x: The next samples, [batch, n, embed_dim], or [n, batch, embed_dim] with `batch_first=False`; any n.
+            state: From `initial_state`, `step` or the block before; None begins a series.
+
+        Raises:
+            ValueError: x has another shape than the state, or the state has reached its horizon.
+            TypeError: `state` is no state.
+        """
+        owner = f"{_OWNER}.run"
+        check_dense(owner, "x", x)
+        if x.ndim != 3 or x.shape[2] != self.embed_dim:
+            raise ValueError(
+                f"{owner}(x of shape {tuple(x.shape)}): needs three axes, batch, time and {self.embed_dim} features; "
+                "add the missing ones."
+            )
+        data = x if self.batch_first else x.transpose(0, 1)
+        if state is None:
+            state = self.initial_state((data.shape[0], self.embed_dim), device=x.device)
+        self._check_state(owner, state)
+        if data.shape[0] != state.key.shape[0]:
+            raise ValueError(
+                f"{owner}(x of shape {tuple(x.shape)}): needs the state's batch of {state.key.shape[0]}; "
+                "pass the samples of the same series."
+            )
+        y, state = self._continued(owner, data, state)
+        return (y if self.batch_first else y.transpose(0, 1)), state
+
+    def _check_state(self, owner: str, state: Any) -> None:
         check_is_state(owner, state, AttentionState)
         heads, size = state.key.shape[1], state.key.shape[3]
         if (heads, size) != (self.num_heads, self.head_dim):
@@ -285,15 +327,18 @@ class FractionalAttention(nn.Module):
                 f"{owner}(state of {heads} heads of {size} features): needs {self.num_heads} heads of {self.head_dim}; "
                 "pass what this layer's initial_state returned."
             )
-        if tuple(x.shape) != (state.key.shape[0], self.embed_dim):
-            raise ValueError(
-                f"{owner}(x of shape {tuple(x.shape)}): needs one time slice [{state.key.shape[0]}, {self.embed_dim}]; "
-                "pass the samples of one step, without a time axis."
-            )
-        q, k, v = self._projected(x[:, None], x[:, None], x[:, None])
+
+    def _continued(self, owner: str, x: Tensor, state: AttentionState) -> tuple[Tensor, AttentionState]:
+        """Return the results for the next samples, both [batch, n, embed_dim], and the state after them."""
+        q, k, v = self._projected(x, x, x)
+        n, before = x.shape[1], state.step
         state = state.grown(owner, k, v)
-        y, _ = self._averaged(q, state.key, state.value, None, state.alpha, False, False)
-        return self.out_proj(y.transpose(1, 2).flatten(2)).squeeze(1), state
+        bias = None
+        if n > 1:  # a sample does not see those after it
+            later = torch.ones(n, before + n, dtype=torch.bool, device=x.device).triu(before + 1)
+            bias = merged_bias(owner, q, before + n, None, later)
+        y, _ = self._averaged(q, state.key, state.value, bias, state.alpha, False, False)
+        return self.out_proj(y.transpose(1, 2).flatten(2)), state
 
     def extra_repr(self) -> str:
         alpha = "learn_alpha=True" if self.learn_alpha else f"alpha={self._fixed}"
@@ -591,12 +636,12 @@ class AttentionState:
         return replace(self.detach(), alpha=weights.alpha, horizon=weights.horizon)
 
     def grown(self, owner: str, key: Tensor, value: Tensor) -> AttentionState:
-        """Return the state after one more key and value.
+        """Return the state after the keys and values of some more steps.
 
         Raises:
-            ValueError: There are as many steps as the horizon allows.
+            ValueError: There are more steps than the horizon allows.
         """
-        if self.horizon is not None and self.step >= self.horizon:
+        if self.horizon is not None and self.step + key.shape[2] > self.horizon:
             raise ValueError(
                 f"{owner}: the state has reached its horizon of {self.horizon} steps; "
                 "call initial_state with a longer horizon."

@@ -111,21 +111,7 @@ class FractionalDifference(StateMetadata):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return every channel's fractional differences."""
-        check_dense("FractionalDifference", "x", x)
-        if x.ndim != 3:
-            raise ValueError(
-                f"FractionalDifference(x of shape {tuple(x.shape)}): needs three axes, batch, channels and time; "
-                "add the missing ones with x[None]."
-            )
-        axis = errors.axis("FractionalDifference", self.dim, 3)
-        if axis == 0:
-            raise ValueError(f"FractionalDifference(dim={self.dim}): needs time on axis 1 or 2; axis 0 is the batch.")
-        where = channel_axis(3, axis)
-        if x.shape[where] != self.channels:
-            raise ValueError(
-                f"FractionalDifference(channels={self.channels}): needs {self.channels} channels on axis {where}; "
-                f"x has shape {tuple(x.shape)}, pass channels={x.shape[where]}."
-            )
+        axis, where = self._axes("FractionalDifference", x)
         return self._joined([self._apply_part(part, k, axis) for k, part in enumerate(self._split(x, where))], where)
 
     def initial_state(
@@ -176,11 +162,7 @@ class FractionalDifference(StateMetadata):
             TypeError: As in `FractionalLayer.step`.
         """
         owner = "FractionalDifference.step"
-        if not isinstance(state, tuple) or len(state) != len(self._parts):
-            raise TypeError(
-                f"{owner}(state of type {type(state).__name__}): needs the states of {len(self._parts)} parts; "
-                "pass what initial_state returned."
-            )
+        self._check_state(owner, state)
         check_dense(owner, "x", x)
         if x.ndim != 2 or x.shape[1] != self.channels:
             raise ValueError(
@@ -192,6 +174,54 @@ class FractionalDifference(StateMetadata):
             for k, (part, one) in enumerate(zip(self._split(x, 1), state, strict=True))
         ]
         return self._joined([y for y, _ in taken], 1), StateTuple(one for _, one in taken)
+
+    def run(self, x: Tensor, state: tuple[StreamState, ...] | None = None) -> tuple[Tensor, StateTuple]:
+        """Return the results for the next samples of a series and the state after them; see `FractionalLayer.run`.
+
+        Args:
+            x: The next samples, as of `forward`; any number along `dim`.
+            state: From `initial_state`, `step` or the block before; None begins a series.
+
+        Raises:
+            ValueError: As in `FractionalLayer.run`.
+            TypeError: As there.
+        """
+        owner = "FractionalDifference.run"
+        axis, where = self._axes(owner, x)
+        if state is None:
+            state = self.initial_state((x.shape[0], self.channels), device=x.device)
+        self._check_state(owner, state)
+        taken = [
+            streaming.run(owner, part, one, axis, self.site, self._source(k))
+            for k, (part, one) in enumerate(zip(self._split(x, where), state, strict=True))
+        ]
+        return self._joined([y for y, _ in taken], where), StateTuple(one for _, one in taken)
+
+    def _axes(self, owner: str, x: Tensor) -> tuple[int, int]:
+        """Return the axes of time and of the channels, or raise unless x has the layer's shape."""
+        check_dense(owner, "x", x)
+        if x.ndim != 3:
+            raise ValueError(
+                f"{owner}(x of shape {tuple(x.shape)}): needs three axes, batch, channels and time; "
+                "add the missing ones with x[None]."
+            )
+        axis = errors.axis(owner, self.dim, 3)
+        if axis == 0:
+            raise ValueError(f"{owner}(dim={self.dim}): needs time on axis 1 or 2; axis 0 is the batch.")
+        where = channel_axis(3, axis)
+        if x.shape[where] != self.channels:
+            raise ValueError(
+                f"{owner}(channels={self.channels}): needs {self.channels} channels on axis {where}; "
+                f"x has shape {tuple(x.shape)}, pass channels={x.shape[where]}."
+            )
+        return axis, where
+
+    def _check_state(self, owner: str, state: Any) -> None:
+        if not isinstance(state, tuple) or len(state) != len(self._parts):
+            raise TypeError(
+                f"{owner}(state of type {type(state).__name__}): needs the states of {len(self._parts)} parts; "
+                "pass what initial_state returned."
+            )
 
     def state_metadata(self) -> dict[str, Any]:
         """Return which orders each learned part has, see `StateMetadata`."""
@@ -416,9 +446,34 @@ class RoughnessFeatures(nn.Module):
         # The result has the dtype of x, and squares add up in float64.
         y, states = self.differences.step(x.to(torch.float64), state.differences)
         counts = state.step >= self.skip
-        sums = state.sums + y.square() if counts else state.sums
-        after = RoughnessState(states, sums)
-        return torch.log(sums / max(1, after.step - self.skip) + self.floor).to(x.dtype), after
+        after = RoughnessState(states, state.sums + y.square() if counts else state.sums)
+        return self._features(after).to(x.dtype), after
+
+    def run(self, x: Tensor, state: RoughnessState | None = None) -> tuple[Tensor, RoughnessState]:
+        """Return the features of all samples so far, and the state after the next ones; see `FractionalLayer.run`.
+
+        Args:
+            x: The next samples, as of `forward`; any number along `dim`.
+            state: From `initial_state`, `step` or the block before; None begins a series.
+
+        Raises:
+            TypeError: As in `step`.
+            ValueError: As in `step`.
+        """
+        owner = f"{_OWNER}.run"
+        _wide(owner, x)
+        axis, where = self.differences._axes(owner, x)
+        if state is None:
+            state = self.initial_state((x.shape[0], x.shape[where]), device=x.device)
+        check_is_state(owner, state, RoughnessState)
+        y, states = self.differences.run(x.to(torch.float64), state.differences)
+        left_out = min(max(self.skip - state.step, 0), y.shape[axis])
+        counted = y.narrow(axis, left_out, y.shape[axis] - left_out)
+        after = RoughnessState(states, state.sums + counted.square().sum(axis))
+        return self._features(after).to(x.dtype), after
+
+    def _features(self, state: RoughnessState) -> Tensor:
+        return torch.log(state.sums / max(1, state.step - self.skip) + self.floor)
 
     def extra_repr(self) -> str:
         return f"skip={self.skip}, floor={self.floor:g}"

@@ -165,13 +165,7 @@ class FractionalLinear(Derived, nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the layer's value at `input`; same dtype and device."""
-        check_dense("FractionalLinear", "input", input)
-        check_features("FractionalLinear", "input", input.shape, 2, self.in_features)
-        if errors.axis("FractionalLinear", self.derivative.dim, input.ndim) == input.ndim - 1:
-            raise ValueError(
-                f"FractionalLinear(dim={self.derivative.dim}): needs a time axis before the features, the last axis; "
-                f"input has shape {tuple(input.shape)}, pass dim=-2."
-            )
+        self._check("FractionalLinear", input)
         return F.linear(self.derivative(input), self.weight, self.bias)
 
     def initial_state(
@@ -205,6 +199,30 @@ class FractionalLinear(Derived, nn.Linear):
         """
         d, state = self.derivative.step(x, state)
         return F.linear(d, self.weight, self.bias), state
+
+    def run(self, input: Tensor, state: StreamState | None = None) -> tuple[Tensor, StreamState]:
+        """Return the layer's value at the next samples of a series and the state after them; see `FractionalLayer.run`.
+
+        Args:
+            input: The next samples, as of `forward`; any number along `dim`.
+            state: From `initial_state`, `step` or the block before; None begins a series.
+
+        Raises:
+            ValueError: As in `FractionalLayer.run`.
+            TypeError: As there.
+        """
+        self._check("FractionalLinear.run", input)
+        d, state = self.derivative.run(input, state)
+        return F.linear(d, self.weight, self.bias), state
+
+    def _check(self, owner: str, input: Tensor) -> None:
+        check_dense(owner, "input", input)
+        check_features(owner, "input", input.shape, 2, self.in_features)
+        if errors.axis(owner, self.derivative.dim, input.ndim) == input.ndim - 1:
+            raise ValueError(
+                f"{owner}(dim={self.derivative.dim}): needs a time axis before the features, the last axis; "
+                f"input has shape {tuple(input.shape)}, pass dim=-2."
+            )
 
 
 def _watch(layer: nn.Module, arguments: tuple[Any, ...]) -> None:
@@ -391,16 +409,45 @@ class FractionalConv1d(Derived, nn.Conv1d):
             ValueError: As in `FractionalLayer.step`, or the state was made for another kernel.
             TypeError: As in `FractionalLayer.step`.
         """
-        check_is_state("FractionalConv1d.step", state, ConvolutionState)
+        self._check_state("FractionalConv1d.step", state)
+        d, derivative = self.derivative.step(x, state.derivative)
+        y, past = self._convolved(d.unsqueeze(-1), state.past)
+        return y.squeeze(-1), ConvolutionState(derivative, past)
+
+    def run(self, input: Tensor, state: ConvolutionState | None = None) -> tuple[Tensor, ConvolutionState]:
+        """Return the results for the next samples of a series and the state after them; see `FractionalLayer.run`.
+
+        Args:
+            input: The next samples, [batch, in_channels, n] or [in_channels, n]; any n.
+            state: From `initial_state`, `step` or the block before; None begins a series.
+
+        Raises:
+            ValueError: As in `initial_state` and `FractionalLayer.run`, or the state was made for another kernel.
+            TypeError: As there.
+        """
+        owner = "FractionalConv1d.run"
+        check_images(owner, input, self.in_channels, 1)
+        if state is None:
+            state = self.initial_state(input.shape[:-1], device=input.device)
+        self._check_state(owner, state)
+        d, derivative = self.derivative.run(input, state.derivative)
+        if not d.shape[-1]:
+            return d.new_empty(*d.shape[:-2], self.out_channels, 0), state
+        y, past = self._convolved(d, state.past)
+        return y, ConvolutionState(derivative, past)
+
+    def _check_state(self, owner: str, state: Any) -> None:
+        check_is_state(owner, state, ConvolutionState)
         if state.past.shape[-1] != self._reach:
             raise ValueError(
-                f"FractionalConv1d.step(state with {state.past.shape[-1]} past samples): needs {self._reach} of them, "
+                f"{owner}(state with {state.past.shape[-1]} past samples): needs {self._reach} of them, "
                 "dilation * (kernel_size - 1); pass a state of this layer's initial_state."
             )
-        d, derivative = self.derivative.step(x, state.derivative)
-        window = torch.cat([state.past, d.unsqueeze(-1).to(torch.float64)], dim=-1)
-        y = self._conv_forward(window.to(d.dtype), self.weight, self.bias).squeeze(-1)
-        return y, ConvolutionState(derivative, window[..., 1:])
+
+    def _convolved(self, d: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the convolution of the derivative's next values, and the last values that later results depend on."""
+        window = torch.cat([past, d.to(torch.float64)], dim=-1)
+        return self._conv_forward(window.to(d.dtype), self.weight, self.bias), window[..., d.shape[-1] :].clone()
 
     def extra_repr(self) -> str:
         return super().extra_repr() + (", padding='causal'" if self.is_causal else "")

@@ -376,6 +376,37 @@ class Recurrent(Ordered, nn.RNNBase, Generic[H]):
             out = h.to(projected.dtype)
         return out, RecurrentState(state.step + 1, tuple(hs), tuple(memories))
 
+    def run(self, x: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
+        """Return the outputs for the next samples of a series and the state after them; see `FractionalLayer.run`.
+
+        It takes one `step` after another, each of which autograd follows, and so costs more than `forward`.
+
+        Args:
+            x: The next samples, as of `forward` but packed or nested; any number.
+            state: From `initial_state`, `step` or the block before; None begins a series, of at most 2**20 samples.
+
+        Raises:
+            ValueError: As in `initial_state` and `step`.
+            TypeError: As there.
+        """
+        owner = f"{type(self).__name__}.run"
+        check_dense(owner, "x", x)
+        if not 2 <= x.ndim <= 3:
+            raise ValueError(
+                f"{owner}(x of shape {tuple(x.shape)}): needs two axes, time and features, or three with the batch; "
+                "pass x[None] or x.flatten(1, -2)."
+            )
+        axis = 1 if self.batch_first and x.ndim == 3 else 0
+        if state is None:
+            state = self.initial_state((*x.shape[:axis], *x.shape[axis + 1 :]), device=x.device)
+        outs = []
+        for each in x.unbind(axis):
+            out, state = self.step(each, state)
+            outs.append(out)
+        if outs:
+            return torch.stack(outs, axis), state
+        return x.new_empty(*x.shape[:-1], self.proj_size or self.hidden_size), state
+
     def _source(self) -> StreamSource:
         return StreamSource(type(self).__name__, self.definition, self.learn_alpha, 1.0)
 
