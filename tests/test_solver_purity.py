@@ -379,4 +379,5 @@ def test_a_sum_whose_terms_come_in_another_order_is_the_same_right_hand_side(rat
         sde = SDE(f, lambda t, y: torch.full_like(y, 1e-9), "diagonal")
         y = fsdeint(sde, g + distance, TS, generator=torch.Generator().manual_seed(0), **options)
     y.sum().backward()
+    assert f.rate.grad is not None
     assert torch.isfinite(f.rate.grad)
