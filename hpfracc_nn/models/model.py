@@ -32,7 +32,9 @@ class Model(ABC):
     As everywhere in Python `-` binds more tightly than `|`.
     """
 
+    domain: ClassVar[str]  # "rheology" or "impedance"
     adds: ClassVar[str]  # the arrangement in which what the network describes adds up
+    exchangeable: ClassVar[tuple[str, ...]] = ()  # names of two elements that may be exchanged, with their orders
 
     def __post_init__(self) -> None:
         """Check the parameters that are numbers."""

@@ -37,6 +37,7 @@ from hpfracc_nn.fractional.special.mittag_leffler import reciprocal_gamma
 
 Values = Mapping[str, Any]  # of the parameters, by name
 Slopes = dict[str, Array]  # derivatives by the parameters, by name
+Clock = Callable[[], float]  # returns a time
 
 POSITIVE, ORDER = "positive", "order"  # what a parameter may be: above 0, or in [0, 1]
 
@@ -68,7 +69,7 @@ class Points(NamedTuple):
     def power(self, exponent: Any, time: Any, xp: Namespace) -> Array:
         """Return (time s)**exponent."""
         if type(exponent) in (int, float) and exponent == 0:
-            return 1.0 + 0 * self.size
+            return 1.0 + 0 * (self.angle + self.size)
         return xp.exp(exponent * self.angle) * xp.exp(exponent * self._size(time, xp))
 
     def _size(self, time: Any, xp: Namespace) -> Array:
@@ -95,8 +96,8 @@ class Network(ABC):
         """Return the network with another name or value for each field, a function of what stands there."""
 
     @abstractmethod
-    def guess(self, scale: float, time: float, values: dict[str, float]) -> None:
-        """Add values with which F is about `scale` at s = 1 / time to the values of the orders."""
+    def guess(self, scale: float, time: Clock, values: dict[str, float]) -> None:
+        """Add values to those of the orders with which each leaf is about `scale` at s = 1 / time, a time of its own."""
 
 
 @dataclass(frozen=True)
@@ -156,12 +157,13 @@ class Power(Leaf):
         }
         return value, self._named(slopes)
 
-    def guess(self, scale: float, time: float, values: dict[str, float]) -> None:
+    def guess(self, scale: float, time: Clock, values: dict[str, float]) -> None:
         """See `Network.guess`."""
+        when = time()
         if isinstance(self.time, str):
-            values.setdefault(self.time, time)
+            values[self.time] = when
         if isinstance(self.coefficient, str):
-            ratio = _valued(self.time, values) / time
+            ratio = _valued(self.time, values) / when
             values[self.coefficient] = scale * ratio ** -_valued(self.exponent, values)
 
 
@@ -198,10 +200,10 @@ class HavriliakNegami(Leaf):
         }
         return value, self._named(slopes)
 
-    def guess(self, scale: float, time: float, values: dict[str, float]) -> None:
+    def guess(self, scale: float, time: Clock, values: dict[str, float]) -> None:
         """See `Network.guess`."""
         if isinstance(self.time, str):
-            values[self.time] = time
+            values[self.time] = time()
         if isinstance(self.strength, str):
             values[self.strength] = scale
 
@@ -242,10 +244,10 @@ class Diffusion(Leaf):
         }
         return value, self._named(slopes)
 
-    def guess(self, scale: float, time: float, values: dict[str, float]) -> None:
+    def guess(self, scale: float, time: Clock, values: dict[str, float]) -> None:
         """See `Network.guess`."""
         if isinstance(self.time, str):
-            values[self.time] = time
+            values[self.time] = time()
         if isinstance(self.strength, str):
             values[self.strength] = scale
 
@@ -286,7 +288,7 @@ class Sum(Network):
         """See `Network.mapped`."""
         return Sum(tuple(part.mapped(field) for part in self.parts))
 
-    def guess(self, scale: float, time: float, values: dict[str, float]) -> None:
+    def guess(self, scale: float, time: Clock, values: dict[str, float]) -> None:
         """See `Network.guess`."""
         for part in self.parts:
             part.guess(scale, time, values)
@@ -317,7 +319,7 @@ class Reciprocal(Network):
         """See `Network.mapped`."""
         return Reciprocal(self.of.mapped(field))
 
-    def guess(self, scale: float, time: float, values: dict[str, float]) -> None:
+    def guess(self, scale: float, time: Clock, values: dict[str, float]) -> None:
         """See `Network.guess`."""
         self.of.guess(1 / scale, time, values)
 

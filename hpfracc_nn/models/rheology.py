@@ -26,6 +26,9 @@ from hpfracc_nn.models.model import PARALLEL, Arrangement, Model, Parameter
 from hpfracc_nn.models.networks import Network, Power, Values, added, inverse, joined, on_axis, on_reals, response
 
 
+_PAIR = ("V", "alpha", "G", "beta")
+
+
 @dataclass(frozen=True)
 class Material(Model):
     """A viscoelastic model: what a material does under small strains.
@@ -35,6 +38,7 @@ class Material(Model):
     parameter that is an array.
     """
 
+    domain = "rheology"
     adds = PARALLEL
 
     def relaxation(self, t: Any) -> Array:
@@ -284,6 +288,8 @@ class FractionalMaxwell(Material):
     G: Parameter = None
     beta: Parameter = None
 
+    exchangeable = _PAIR
+
     def _network(self) -> Network:
         return joined((Power(self.V, self.alpha), Power(self.G, self.beta)))
 
@@ -313,6 +319,8 @@ class FractionalKelvinVoigt(Material):
     alpha: Parameter = None
     G: Parameter = None
     beta: Parameter = None
+
+    exchangeable = _PAIR
 
     def _network(self) -> Network:
         return added((Power(self.V, self.alpha), Power(self.G, self.beta)))
@@ -345,6 +353,8 @@ class FractionalZener(Material):
     alpha: Parameter = None
     G: Parameter = None
     beta: Parameter = None
+
+    exchangeable = _PAIR
 
     def _network(self) -> Network:
         maxwell = joined((Power(self.V, self.alpha), Power(self.G, self.beta)))
@@ -379,6 +389,8 @@ class FractionalPoyntingThomson(Material):
     G: Parameter = None
     beta: Parameter = None
 
+    exchangeable = _PAIR
+
     def _network(self) -> Network:
         voigt = added((Power(self.V, self.alpha), Power(self.G, self.beta)))
         return joined((Power(self.K, 0), voigt))
@@ -410,6 +422,8 @@ class FractionalJeffreys(Material):
     alpha: Parameter = None
     G: Parameter = None
     beta: Parameter = None
+
+    exchangeable = _PAIR
 
     def _network(self) -> Network:
         maxwell = joined((Power(self.V, self.alpha), Power(self.G, self.beta)))

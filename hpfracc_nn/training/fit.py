@@ -127,6 +127,7 @@ def least_squares(
     iterations: int,
     damping: float = FIRST,
     bounds: tuple[np.ndarray, np.ndarray] | None = None,
+    owner: str = "fit_fde",
 ) -> Minimum:
     """Return the minimum of the sum of squares by Gauss-Newton steps, damped where they do not go down.
 
@@ -140,7 +141,8 @@ def least_squares(
             of its standard error, by less.
         iterations: At most.
         damping: Of the first step; small where the start is near the minimum.
-        bounds: Least and largest values, [parameters] each; None is none.
+        bounds: Least and largest values, [parameters] each; None is none. Where the two are equal it stays.
+        owner: Who fits, for messages.
 
     Raises:
         RuntimeError: They were not enough, or nothing goes down from a point where the gradient is not small.
@@ -169,14 +171,14 @@ def least_squares(
                 break
             damping *= 10
             if damping > _MOST:
-                _check_gradient(jacobian[:, is_free] / scale[is_free], residuals, observed)
+                _check_gradient(owner, jacobian[:, is_free] / scale[is_free], residuals, observed)
                 return Minimum(point, residuals, jacobian, iteration)
         point, residuals, jacobian = following, found, slopes
         damping = max(damping / 10, _LEAST) if damping == was else damping  # what was too little is so once more
         if is_last:
             return Minimum(point, residuals, jacobian, iteration)
     raise RuntimeError(
-        f"fit_fde: the sum of squares was still going down after {iterations} iterations; begin nearer to the minimum, "
+        f"{owner}: the sum of squares was still going down after {iterations} iterations; begin nearer to the minimum, "
         "or allow more by iterations=..."
     )
 
@@ -236,12 +238,13 @@ def _step(jacobian: np.ndarray, residuals: np.ndarray, is_free: np.ndarray, damp
     return found
 
 
-def _check_gradient(columns: np.ndarray, residuals: np.ndarray, observed: np.ndarray) -> None:
+def _check_gradient(owner: str, columns: np.ndarray, residuals: np.ndarray, observed: np.ndarray) -> None:
     """Raise RuntimeError unless the gradient is 0, relative to the residuals; for a search that found no better step.
 
     Residuals of the size of rounding do not raise: no step makes those less.
 
     Args:
+        owner: Who fits, for messages.
         columns: The Jacobian [residuals, parameters], with columns of length 1.
         residuals: At the point where the fit stands.
         observed: The data, which say what rounding amounts to.
@@ -250,7 +253,7 @@ def _check_gradient(columns: np.ndarray, residuals: np.ndarray, observed: np.nda
     steepness = float(np.abs(columns.T @ residuals).max(initial=0.0))
     if left > _ROUNDING * np.linalg.norm(observed) and steepness > _FLAT * left:
         raise RuntimeError(
-            f"fit_fde: no step makes the sum of squares less, although a residual of {left:.3g} has a part of "
+            f"{owner}: no step makes the sum of squares less, although a residual of {left:.3g} has a part of "
             f"{steepness:.3g} that a parameter could take away; the equation has no solution nearby, or f is no smooth "
             "function of the parameters; begin elsewhere, or take more steps."
         )
