@@ -60,7 +60,10 @@ def evaluated(
     if framework == "torch":
         like = next(each for each in (x, *values.values(), of) if framework_of(type(each)) == "torch")
     arrays = {key: _double(value, like, xp) for key, value in values.items()}
-    found = formula(template, _double(x, like, xp), arrays, xp)
+    points = _double(x, like, xp)
+    axes = max((each.ndim for each in arrays.values()), default=0)
+    points = points.reshape((1,) * (axes - points.ndim) + tuple(points.shape))  # as the nodes are one more axis
+    found = formula(template, points, arrays, xp)
     dtype = like.dtype if xp is not NUMPY or like.dtype.kind == "f" else np.dtype(np.float64)
     found = xp.astype(found, xp.complex_of(dtype) if is_complex else dtype)
     return found[()] if framework == "numpy" else found
@@ -103,8 +106,8 @@ def _double(value: Any, like: Any, xp: Namespace) -> Array:
     return xp.constant(np.asarray(value, dtype=np.float64), like)
 
 
-def real_floats(owner: str, name: str, x: Array, xp: Namespace) -> Array:
-    """Return samples as real floats, or raise TypeError where they are complex; integers become doubles.
+def float_dtype(owner: str, name: str, x: Array, xp: Namespace) -> Any:
+    """Return the dtype of samples, that of doubles where they are whole numbers, or raise where they are complex.
 
     Args:
         owner: The public function, for messages.
@@ -114,5 +117,4 @@ def real_floats(owner: str, name: str, x: Array, xp: Namespace) -> Array:
     """
     if xp.iscomplexobj(x):
         raise TypeError(f"{owner}({name} of dtype {x.dtype}): needs real numbers; pass its real and imaginary parts.")
-    is_float = "float" in str(x.dtype)
-    return x if is_float else xp.asarray(x)
+    return x.dtype if "float" in str(x.dtype) else xp.float64

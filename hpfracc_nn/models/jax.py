@@ -26,13 +26,11 @@ def computed(
         values: Arrays of both.
         is_complex: Whether the result is complex.
     """
-    is_fixed = not isinstance(x, jax.Array) and bool(values)
-    arrays = {key: jnp.asarray(each) for key, each in ({} if is_fixed else {"x": x} | dict(values)).items()}
-    if is_fixed:
-        arrays = {key: jnp.asarray(each) for key, each in values.items()}
-        is_fixed = all(each.ndim == 0 for each in arrays.values())
-        arrays = arrays if is_fixed else {"x": jnp.asarray(x)} | arrays
-    floating = [each.dtype for each in arrays.values() if jnp.issubdtype(each.dtype, jnp.inexact)]
+    arrays = {key: jnp.asarray(each) for key, each in values.items()}
+    is_fixed = not isinstance(x, jax.Array) and bool(arrays) and all(each.ndim == 0 for each in arrays.values())
+    if not is_fixed:
+        arrays["x"] = jnp.asarray(x)
+    floating = [each for each in arrays.values() if jnp.issubdtype(each.dtype, jnp.inexact)]
     with jax.numpy_dtype_promotion("standard"):
         dtype = jnp.result_type(*(floating or [float]))
     shape = jnp.broadcast_shapes(*(each.shape for each in arrays.values()))

@@ -76,6 +76,12 @@ class Model(ABC):
             if isinstance(name, str)
         }
 
+    @property
+    def label(self) -> str:
+        """What the model is called in tables and plots: its class, with the parameters that have values."""
+        known = [f"{field}={value:g}" for field, value in self._slots() if isinstance(value, int | float)]
+        return type(self).__name__ + (f"({', '.join(known)})" if known else "")
+
     def named(self) -> Self:
         """Return the model with a name for each parameter that is unknown."""
         slots = list(self._slots())
@@ -159,6 +165,12 @@ class Arrangement(Model):
         """Return the expression that makes the model."""
         bracketed = [f"({each})" if isinstance(each, Arrangement) else repr(each) for each in self.parts]
         return f" {self.symbol} ".join(bracketed)
+
+    @property
+    def label(self) -> str:
+        """See `Model.label`."""
+        labels = [f"({each.label})" if isinstance(each, Arrangement) else each.label for each in self.parts]
+        return f" {self.symbol} ".join(labels)
 
     def _network(self) -> Network:
         found = tuple(each._network() for each in self.parts)

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.dispatch import placed
+from hpfracc_nn.fractional.dispatch import backend, framework_of, placed
 from hpfracc_nn.fractional.namespace import NAMESPACES, Array, Namespace
-from hpfracc_nn.models.evaluate import arrays_of, evaluated, real_floats
+from hpfracc_nn.models.evaluate import arrays_of, evaluated, float_dtype
 from hpfracc_nn.models.model import PARALLEL, Arrangement, Model, Parameter
 from hpfracc_nn.models.networks import Network, Power, Values, added, inverse, joined, on_axis, on_reals, response
 
@@ -170,22 +170,30 @@ def _history(owner: str, name: str, network: Network, x: Any, dt: float, dim: in
             f"{owner}(a parameter of shape {tuple(wrong.shape)}): needs parameters without axes; make a model for each "
             "of their values."
         )
-    x, framework = placed(owner, name, x, None, next(iter(arrays), None))
+    x, framework = placed(owner, name, x)
+    learned = next((each for each in arrays if framework_of(type(each)) != "numpy"), None)
+    if framework == "numpy" and learned is not None:
+        framework = framework_of(type(learned))
+    backend(framework)  # loads its namespace
+    if framework_of(type(x)) != framework:
+        x = NAMESPACES[framework].constant(np.asarray(x, dtype=np.float64), learned)
     dt, axis = errors.positive_step(owner, dt), errors.axis(owner, dim, x.ndim, array=name)
     xp, n = NAMESPACES[framework], x.shape[axis]
-    data = real_floats(owner, name, xp.moveaxis(x, axis, -1), xp)
+    dtype = float_dtype(owner, name, x, xp)
     if n == 0:
-        return x
+        return xp.astype(x, dtype)
+    data = xp.asarray(xp.moveaxis(x, axis, -1))  # doubles, where there are any
     steps = dt * np.arange(max(1, n - 1) + 1.0)[1:]
     columns = xp.like(evaluated(owner, "t", _columns, network, steps, of=data), data)
-    first, jump = data[..., :1], columns[0, :1]
+    columns = columns.reshape(len(columns), *(1,) * (data.ndim - 1), -1)
+    first, jump = data[..., :1], columns[0, ..., :1]
     if n == 1:
-        return xp.moveaxis(first * jump, -1, axis)
+        return xp.astype(xp.moveaxis(first * jump, -1, axis), dtype)
     slopes = xp.diff(data, n=1, axis=-1) / dt
     bends = xp.diff(slopes, n=1, axis=-1) / dt
     found = first * columns[1] + xp.convolve(slopes, columns[2])
     found = found + xp.convolve(xp.pad(bends, 1, axis=-1), columns[3])
-    return xp.moveaxis(xp.concat([first * jump, found], axis=-1), -1, axis)
+    return xp.astype(xp.moveaxis(xp.concat([first * jump, found], axis=-1), -1, axis), dtype)
 
 
 def _columns(network: Network, t: Array, values: Values, xp: Namespace) -> Array:
@@ -577,3 +585,21 @@ def prony(modes: int | Sequence[tuple[Parameter, Parameter]], *, equilibrium: Pa
         raise ValueError(f"prony(modes={modes!r}): needs at least one mode; pass their number, or pairs (G, tau).")
     parts: list[Any] = [] if equilibrium == 0 else [Spring("K" if equilibrium is None else equilibrium)]
     return reduce(or_, [*parts, *(MaxwellMode(*each) for each in pairs)])  # type: ignore[no-any-return]
+
+
+MATERIALS: dict[str, type[Material]] = {
+    "spring": Spring,
+    "dashpot": Dashpot,
+    "spring_pot": SpringPot,
+    "maxwell": Maxwell,
+    "kelvin_voigt": KelvinVoigt,
+    "zener": Zener,
+    "poynting_thomson": PoyntingThomson,
+    "jeffreys": Jeffreys,
+    "maxwell_mode": MaxwellMode,
+    "fractional_maxwell": FractionalMaxwell,
+    "fractional_kelvin_voigt": FractionalKelvinVoigt,
+    "fractional_zener": FractionalZener,
+    "fractional_poynting_thomson": FractionalPoyntingThomson,
+    "fractional_jeffreys": FractionalJeffreys,
+}

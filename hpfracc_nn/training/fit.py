@@ -128,6 +128,7 @@ def least_squares(
     damping: float = FIRST,
     bounds: tuple[np.ndarray, np.ndarray] | None = None,
     owner: str = "fit_fde",
+    is_search: bool = False,
 ) -> Minimum:
     """Return the minimum of the sum of squares by Gauss-Newton steps, damped where they do not go down.
 
@@ -143,6 +144,7 @@ def least_squares(
         damping: Of the first step; small where the start is near the minimum.
         bounds: Least and largest values, [parameters] each; None is none. Where the two are equal it stays.
         owner: Who fits, for messages.
+        is_search: Whether to return the point that was reached where the iterations were not enough.
 
     Raises:
         RuntimeError: They were not enough, or nothing goes down from a point where the gradient is not small.
@@ -171,11 +173,13 @@ def least_squares(
                 break
             damping *= 10
             if damping > _MOST:
+                if is_search:
+                    return Minimum(point, residuals, jacobian, iteration)
                 _check_gradient(owner, jacobian[:, is_free] / scale[is_free], residuals, observed)
                 return Minimum(point, residuals, jacobian, iteration)
         point, residuals, jacobian = following, found, slopes
         damping = max(damping / 10, _LEAST) if damping == was else damping  # what was too little is so once more
-        if is_last:
+        if is_last or (is_search and iteration == iterations):
             return Minimum(point, residuals, jacobian, iteration)
     raise RuntimeError(
         f"{owner}: the sum of squares was still going down after {iterations} iterations; begin nearer to the minimum, "

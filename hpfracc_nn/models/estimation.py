@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import cycle
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,8 @@ from hpfracc_nn.training.fit import FIRST, NEAR, Minimum, least_squares, scale_o
 _OWNER = "fit"
 _FAR = 30.0  # of a positive parameter's logarithm from what the data suggest: 13 decades
 _DRAWN, _WIDER = 60, 1.0  # first points that are compared for each fit, and decades beyond the data in which they lie
+_TRIED, _SEARCH = 4, 8  # of these points four times as many as are followed are searched from, for so many steps
+_MOST_LEAVES = 64
 _ROUNDS, _TOLERANCE = 200, 1e-9
 _LOOSE = 1e-7  # of the largest singular value of the scaled Jacobian: nothing determines that direction
 _SHARE = 0.1  # of the largest entry of such a direction: a parameter that it moves
@@ -75,9 +78,9 @@ class Problem:
         return float(residuals @ residuals) if np.isfinite(residuals).all() else np.inf
 
     def minimum(
-        self, start: np.ndarray, bounds: tuple[np.ndarray, np.ndarray], damping: float = FIRST, rounds: int = _ROUNDS
+        self, start: np.ndarray, bounds: np.ndarray, damping: float = FIRST, rounds: int = _ROUNDS, *, search: bool = False
     ) -> Minimum:
-        """Return the minimum that Gauss-Newton steps reach from a point."""
+        """Return the minimum that Gauss-Newton steps reach from a point; of a search, how far they come."""
         with np.errstate(all="ignore"):  # what is not finite is no way down
             return least_squares(
                 self,
@@ -86,9 +89,19 @@ class Problem:
                 tolerance=_TOLERANCE,
                 iterations=rounds,
                 damping=damping,
-                bounds=bounds,
+                bounds=(bounds[0], bounds[1]),
                 owner=_OWNER,
+                is_search=search,
             )
+
+    def size(self, point: np.ndarray) -> float:
+        """Return by what factor the network is too small, on average."""
+        ratios = []
+        for each in self.experiments:
+            predicted, _ = KINDS[each.kind].predict(self.network, each.x, self._named(point))
+            ratio = np.log(np.abs(each.observed) / np.abs(predicted)) * (-1 if each.kind == "creep" else 1)
+            ratios.append(ratio[np.isfinite(ratio)].mean() if np.isfinite(ratio).any() else 0.0)
+        return float(np.exp(np.clip(np.mean(ratios), -_FAR, _FAR)))
 
     def _named(self, point: np.ndarray) -> dict[str, float]:
         return dict(zip(self.names, self.values(point).tolist(), strict=True))
@@ -272,7 +285,7 @@ class ModelFit(LeastSquares):
         bounds = self.bounds.copy()
         bounds[:, place] = coordinate
         try:
-            found = self._problem.minimum(begin, (bounds[0], bounds[1]), NEAR)
+            found = self._problem.minimum(begin, bounds, NEAR)
         except RuntimeError:  # a valley without an end: the sum of squares there is an upper bound
             return begin, self._problem.squares(begin)
         return found.point, float(found.residuals @ found.residuals)
@@ -331,7 +344,7 @@ class ModelFit(LeastSquares):
                 f"decades; {left} are left; hide fewer."
             )
         problem = Problem(self._problem.network, self.fitted.roles, early)
-        point = problem.minimum(self.point, (self.bounds[0], self.bounds[1])).point
+        point = problem.minimum(self.point, self.bounds).point
         values = dict(zip(self.names, problem.values(point).tolist(), strict=True))
         missed = []
         for each, chosen in zip(self.experiments, late, strict=True):
@@ -370,7 +383,7 @@ def fit(
     *,
     start: Mapping[str, float] | None = None,
     bounds: Mapping[str, tuple[float, float]] | None = None,
-    starts: int = 6,
+    starts: int = 4,
     level: float = 0.95,
 ) -> ModelFit:
     """Return the parameters of a model that fit experiments best, in least squares.
@@ -421,7 +434,7 @@ def fit(
     best, reached = _best(problem, first, limits)
     point = _exchanged(chosen, problem, best.point)
     if not np.array_equal(point, best.point):
-        best = problem.minimum(point, (limits[0], limits[1]), NEAR)
+        best = problem.minimum(point, limits, NEAR)
     squares = float(best.residuals @ best.residuals)
     freedom = problem.target.size - len(problem.names)
     is_stated = experiments[0].is_stated
@@ -535,17 +548,25 @@ def _first_points(
     _, size = _middle(experiments)
     drawn = []
     for _ in range(_DRAWN):
-        values = {
+        orders = {
             name: float(rng.uniform())
             for name, is_order in zip(problem.names, problem.is_order, strict=True)
             if is_order
         }
-        problem.network.guess(size, lambda: float(np.exp(rng.uniform(*span))), values)
-        point = np.clip(problem.point(np.array([values[name] for name in problem.names])), *limits)
+        times = np.exp(rng.uniform(*span, size=_MOST_LEAVES)).tolist()
+
+        def point_of(size: float, orders: dict[str, float] = orders, times: list[float] = times) -> np.ndarray:
+            values, clock = dict(orders), cycle(times)
+            problem.network.guess(size, lambda: next(clock), values)
+            return np.clip(problem.point(np.array([values[name] for name in problem.names])), *limits)
+
         with np.errstate(all="ignore"):
+            point = point_of(size * problem.size(point_of(size)))
             drawn.append((problem.squares(point), point))
     usable = sorted((each for each in drawn if np.isfinite(each[0])), key=lambda each: each[0])
-    points = [point for _, point in usable[:count]]
+    searched = [problem.minimum(point, limits, rounds=_SEARCH, search=True) for _, point in usable[: _TRIED * count]]
+    searched.sort(key=lambda each: float(each.residuals @ each.residuals))
+    points = [each.point for each in searched[:count]]
     if start:
         for name in start:
             if name not in problem.names:
@@ -564,7 +585,7 @@ def _best(problem: Problem, first: Sequence[np.ndarray], limits: np.ndarray) -> 
     found, failures = [], []
     for point in first:
         try:
-            found.append(problem.minimum(point, (limits[0], limits[1])))
+            found.append(problem.minimum(point, limits))
         except RuntimeError as error:
             failures.append(error)
     if not found:
