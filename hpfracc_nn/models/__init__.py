@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hpfracc_nn.models.estimation import ModelFit as ModelFit
     from hpfracc_nn.models.estimation import Prediction as Prediction
     from hpfracc_nn.models.estimation import fit as fit
+    from hpfracc_nn.models.expressions import parse as parse
     from hpfracc_nn.models.impedance import KramersKronig as KramersKronig
     from hpfracc_nn.models.impedance import kramers_kronig as kramers_kronig
     from hpfracc_nn.models.model import Model as Model

@@ -52,6 +52,26 @@ class Comparison:
     rows: tuple[Row, ...]
     decades: float
 
+    @classmethod
+    def of(cls, fits: Sequence[ModelFit], decades: float = 1.0) -> Comparison:
+        """Return a comparison of fits to the same experiments; see `compare`."""
+        best = sorted(fits, key=lambda each: each.bic)
+        aic, bic = min(each.aic for each in best), best[0].bic
+        weights = np.exp(-0.5 * np.array([each.bic - bic for each in best]))
+        rows = [
+            Row(
+                each.fitted.label,
+                len(each.names),
+                each.deviation,
+                each.aic - aic,
+                each.bic - bic,
+                float(weight),
+                _extrapolated(each, decades),
+            )
+            for each, weight in zip(best, weights / weights.sum(), strict=True)
+        ]
+        return cls(tuple(best), tuple(rows), decades)
+
     @property
     def best(self) -> ModelFit:
         """The fit of the least BIC."""
@@ -112,22 +132,7 @@ def compare(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a wrong model's residuals have a trend; each fit keeps its notes
         fits = [fit(each, data, **options) for each in models]
-    fits.sort(key=lambda each: each.bic)
-    aic, bic = min(each.aic for each in fits), fits[0].bic
-    weights = np.exp(-0.5 * np.array([each.bic - bic for each in fits]))
-    rows = [
-        Row(
-            each.fitted.label,
-            len(each.names),
-            each.deviation,
-            each.aic - aic,
-            each.bic - bic,
-            float(weight),
-            _extrapolated(each, decades),
-        )
-        for each, weight in zip(fits, weights / weights.sum(), strict=True)
-    ]
-    return Comparison(tuple(fits), tuple(rows), decades)
+        return Comparison.of(fits, decades)
 
 
 def _extrapolated(found: ModelFit, decades: float) -> float:

@@ -28,10 +28,12 @@ _FAR = 30.0  # of a positive parameter's logarithm from what the data suggest: 1
 _DRAWN, _WIDER = 60, 1.0  # first points that are compared for each fit, and decades beyond the data in which they lie
 _TRIED, _SEARCH = 4, 8  # of these points four times as many as are followed are searched from, for so many steps
 _MOST_LEAVES = 64
-_ROUNDS, _TOLERANCE = 200, 1e-9
+_ROUNDS, _TOLERANCE = 100, 1e-8
 _LOOSE = 1e-7  # of the largest singular value of the scaled Jacobian: nothing determines that direction
 _SHARE = 0.1  # of the largest entry of such a direction: a parameter that it moves
+_VAGUE, _VAGUE_ORDER = 3.0, 0.5  # standard errors of a logarithm and of an order that say nothing: a factor of 20
 _AT_BOUND = 1e-6
+_ROUNDING = 1e-9  # residuals of data without noise
 _WORSE, _RARE = 1.2, 1e-3  # residuals by that much above the stated noise, and less probable than that, are a misfit
 _ALIKE = 4.0  # standard deviations of the correlation of neighbouring residuals, where they have a trend
 _PROFILE_STEPS, _PROFILE_TOLERANCE = 25, 1e-3
@@ -54,8 +56,7 @@ class Problem:
 
     def values(self, point: np.ndarray) -> np.ndarray:
         """Return the values of the parameters at a point."""
-        with np.errstate(over="ignore"):
-            return np.where(self.is_order, point, np.exp(np.where(self.is_order, 0.0, point)))
+        return np.where(self.is_order, point, np.exp(np.where(self.is_order, 0.0, point)))
 
     def point(self, values: np.ndarray) -> np.ndarray:
         """Return the point of values of the parameters."""
@@ -64,8 +65,8 @@ class Problem:
     def __call__(self, point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the predictions and their derivatives by the coordinates, [observations, parameters]."""
         found = [each.predictions(self.network, self._named(point), self.names) for each in self.experiments]
-        jacobian = np.concatenate([slopes for _, slopes in found])
-        return np.concatenate([value for value, _ in found]), jacobian * self.steepness(point)
+        values, jacobians = zip(*found, strict=True)
+        return np.concatenate(values), np.concatenate(jacobians) * self.steepness(point)
 
     def steepness(self, point: np.ndarray) -> np.ndarray:
         """Return the derivatives of the values by their coordinates."""
@@ -78,9 +79,9 @@ class Problem:
         return float(residuals @ residuals) if np.isfinite(residuals).all() else np.inf
 
     def minimum(
-        self, start: np.ndarray, bounds: np.ndarray, damping: float = FIRST, rounds: int = _ROUNDS, *, search: bool = False
+        self, start: np.ndarray, bounds: np.ndarray, damping: float = FIRST, rounds: int = _ROUNDS
     ) -> Minimum:
-        """Return the minimum that Gauss-Newton steps reach from a point; of a search, how far they come."""
+        """Return the minimum that Gauss-Newton steps reach from a point, or how far so many come."""
         with np.errstate(all="ignore"):  # what is not finite is no way down
             return least_squares(
                 self,
@@ -91,7 +92,7 @@ class Problem:
                 damping=damping,
                 bounds=(bounds[0], bounds[1]),
                 owner=_OWNER,
-                is_search=search,
+                is_search=True,
             )
 
     def size(self, point: np.ndarray) -> float:
@@ -284,10 +285,7 @@ class ModelFit(LeastSquares):
         begin[place] = coordinate
         bounds = self.bounds.copy()
         bounds[:, place] = coordinate
-        try:
-            found = self._problem.minimum(begin, bounds, NEAR)
-        except RuntimeError:  # a valley without an end: the sum of squares there is an upper bound
-            return begin, self._problem.squares(begin)
+        found = self._problem.minimum(begin, bounds, NEAR)
         return found.point, float(found.residuals @ found.residuals)
 
     @cached_property
@@ -404,7 +402,7 @@ def fit(
         TypeError: `model` is no model, or `data` are no experiments.
         ValueError: The model has no unknown parameter or no such experiment, there are too few data, or an argument is
             out of range.
-        RuntimeError: No start leads to a minimum.
+        RuntimeError: No first point has finite predictions.
 
     Warns:
         UserWarning: What `notes` say: a parameter that the data do not determine, or that is at its bound, and
@@ -439,7 +437,7 @@ def fit(
     freedom = problem.target.size - len(problem.names)
     is_stated = experiments[0].is_stated
     variance = squares / freedom
-    covariance, loose = _covariance(best.jacobian, 1.0 if is_stated else variance)
+    covariance, loose = _covariance(best.jacobian, 1.0 if is_stated else variance, problem.is_order)
     steepness = problem.steepness(best.point)
     values = problem.values(best.point)
     notes = _notes(problem, best, limits, loose, experiments, values)
@@ -564,7 +562,7 @@ def _first_points(
             point = point_of(size * problem.size(point_of(size)))
             drawn.append((problem.squares(point), point))
     usable = sorted((each for each in drawn if np.isfinite(each[0])), key=lambda each: each[0])
-    searched = [problem.minimum(point, limits, rounds=_SEARCH, search=True) for _, point in usable[: _TRIED * count]]
+    searched = [problem.minimum(point, limits, rounds=_SEARCH) for _, point in usable[: _TRIED * count]]
     searched.sort(key=lambda each: float(each.residuals @ each.residuals))
     points = [each.point for each in searched[:count]]
     if start:
@@ -582,14 +580,7 @@ def _first_points(
 
 def _best(problem: Problem, first: Sequence[np.ndarray], limits: np.ndarray) -> tuple[Minimum, int]:
     """Return the best minimum, and from how many of the first points it was reached."""
-    found, failures = [], []
-    for point in first:
-        try:
-            found.append(problem.minimum(point, limits))
-        except RuntimeError as error:
-            failures.append(error)
-    if not found:
-        raise failures[0]
+    found = [problem.minimum(point, limits) for point in first]
     sums = np.array([each.residuals @ each.residuals for each in found])
     least = sums.min()
     return found[int(sums.argmin())], int((sums <= least * (1 + 1e-6) + 1e-20 * problem.target.size).sum())
@@ -605,7 +596,7 @@ def _exchanged(model: Model, problem: Problem, point: np.ndarray) -> np.ndarray:
     return found
 
 
-def _covariance(jacobian: np.ndarray, variance: float) -> tuple[np.ndarray, np.ndarray]:
+def _covariance(jacobian: np.ndarray, variance: float, is_order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the covariance of the coordinates, NaN for those that are not determined, and which these are."""
     scale = scale_of(jacobian)
     _, sizes, directions = np.linalg.svd(jacobian / scale, full_matrices=False)
@@ -614,6 +605,7 @@ def _covariance(jacobian: np.ndarray, variance: float) -> tuple[np.ndarray, np.n
     loose = (parts > _SHARE * parts.max(axis=1, initial=0.0, keepdims=True)).any(axis=0)
     half = directions[~weak].T / sizes[~weak] / scale[:, None]
     covariance = variance * half @ half.T
+    loose |= np.sqrt(np.diag(covariance)) > np.where(is_order, _VAGUE_ORDER, _VAGUE)
     covariance[loose], covariance[:, loose] = np.nan, np.nan
     return covariance, loose
 
@@ -644,7 +636,7 @@ def _notes(
             f"the residuals are {ratio:.2g} times the stated noise: the model does not describe the data, and neither "
             "standard errors nor intervals hold."
         )
-    elif (share := _correlation(problem, best.residuals)) > _ALIKE:
+    elif ratio > _ROUNDING and (share := _correlation(problem, best.residuals)) > _ALIKE:
         notes.append(
             f"neighbouring residuals are alike ({share:.1f} standard deviations of their correlation): the model misses "
             "a trend, and standard errors are too small."

@@ -10,7 +10,7 @@ import numpy as np
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.namespace import NUMPY
-from hpfracc_nn.models.networks import Network, Slopes, Values, inverse, on_axis, response_tangents
+from hpfracc_nn.models.networks import Network, Slopes, Values, inverse, on_axis, response_tangents, tangents
 
 Predicted = tuple[np.ndarray, Slopes]  # values [parts, n] and their derivatives by the parameters, the same each
 
@@ -50,7 +50,7 @@ def _creep(network: Network, x: np.ndarray, values: Values) -> Predicted:
 
 
 def _harmonic(network: Network, x: np.ndarray, values: Values) -> Predicted:
-    value, slopes = network.tangents(on_axis(x, NUMPY), values)
+    value, slopes = tangents(network, on_axis(x, NUMPY), values)
     return _parts(value), {name: _parts(slope) for name, slope in slopes.items()}
 
 
@@ -210,12 +210,12 @@ class Experiment:
     def predictions(self, network: Network, values: Values, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
         """Return the predictions of `target` and their derivatives by the parameters, [parts n, parameters]."""
         found, slopes = KINDS[self.kind].predict(network, self.x, values)
-        columns = [slopes[name] if name in slopes else np.zeros_like(found) for name in names]
+        jacobian = np.empty((len(names), *found.shape))
+        for place, name in enumerate(names):
+            jacobian[place] = slopes.get(name, 0.0)
         if self.is_on_logarithms:
-            columns = [each / found for each in columns]
-            found = np.log(found)
-        jacobian = [self._scaled(each).ravel() for each in columns]
-        return self._scaled(found).ravel(), np.stack(jacobian, axis=-1) if names else np.empty((found.size, 0))
+            jacobian, found = jacobian / found, np.log(found)
+        return self._scaled(found).ravel(), self._scaled(jacobian).reshape(len(names), found.size).T
 
     def _scaled(self, values: np.ndarray) -> np.ndarray:
         return values / self._unit

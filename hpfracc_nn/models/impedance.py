@@ -399,17 +399,19 @@ def kramers_kronig(spectrum: Experiment, *, terms: int | None = None) -> Kramers
     wanted = range(2, most + 1) if terms is None else (errors.count(owner, "terms", terms, 2),)
     found = None
     for count in wanted:
-        found = _relaxations(omega, observed, count)
+        found = _relaxations(omega, observed, count, spectrum.kind == "oscillation")
         if found.mu <= _UNDERFIT:
             break
     assert found is not None  # most is at least 3
     return found
 
 
-def _relaxations(omega: np.ndarray, observed: np.ndarray, count: int) -> KramersKronig:
+def _relaxations(omega: np.ndarray, observed: np.ndarray, count: int, is_modulus: bool) -> KramersKronig:
+    """Return the fit by so many relaxations; those of a modulus are Maxwell models, time s / (1 + time s)."""
     s = 1j * omega
     times = np.geomspace(1 / omega[-1], 1 / omega[0], count)
-    columns = np.stack([np.ones_like(s), s / omega[-1], omega[0] / s, *(1 / (1 + time * s) for time in times)], axis=-1)
+    relaxations = ((time * s if is_modulus else 1) / (1 + time * s) for time in times)
+    columns = np.stack([np.ones_like(s), s / omega[-1], omega[0] / s, *relaxations], axis=-1)
     weighted = columns / np.abs(observed)[:, None]
     rows, target = (np.concatenate([each.real, each.imag]) for each in (weighted, observed / np.abs(observed)))
     strengths = np.linalg.lstsq(rows, target, rcond=None)[0]

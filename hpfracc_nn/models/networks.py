@@ -28,6 +28,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -37,6 +38,7 @@ from hpfracc_nn.fractional.special.mittag_leffler import reciprocal_gamma
 
 Values = Mapping[str, Any]  # of the parameters, by name
 Slopes = dict[str, Array]  # derivatives by the parameters, by name
+Pullback = Callable[[Any, Slopes], None]
 Clock = Callable[[], float]  # returns a time
 
 POSITIVE, ORDER = "positive", "order"  # what a parameter may be: above 0, or in [0, 1]
@@ -73,7 +75,9 @@ class Points(NamedTuple):
         return xp.exp(exponent * self.angle) * xp.exp(exponent * self._size(time, xp))
 
     def _size(self, time: Any, xp: Namespace) -> Array:
-        return self.size + (math.log(time) if isinstance(time, int | float) else xp.log(time))
+        if isinstance(time, int | float):
+            return self.size if time == 1 else self.size + math.log(time)
+        return self.size + xp.log(time)
 
 
 class Network(ABC):
@@ -84,8 +88,8 @@ class Network(ABC):
         """Return F(s)."""
 
     @abstractmethod
-    def tangents(self, s: Points, values: Values) -> tuple[np.ndarray, Slopes]:
-        """Return F(s) and its derivatives by all parameters that are names."""
+    def pullback(self, s: Points, values: Values) -> tuple[np.ndarray, Pullback]:
+        """Return F(s), and what adds its derivatives by all names, times a factor, to others."""
 
     @abstractmethod
     def parameters(self) -> Iterator[tuple[str, str]]:
@@ -117,14 +121,22 @@ class Leaf(Network):
         """See `Network.mapped`."""
         return replace(self, **{name: field(getattr(self, name)) for name in self.roles})
 
-    def _named(self, slopes: Mapping[str, Any]) -> Slopes:
-        """Return slopes by fields as slopes by names, computed where a field is a name."""
-        found = {}
-        for name, slope in slopes.items():
-            parameter = getattr(self, name)
-            if isinstance(parameter, str):
-                found[parameter] = found[parameter] + slope() if parameter in found else slope()
-        return found
+    def pullback(self, s: Points, values: Values) -> tuple[np.ndarray, Pullback]:
+        """See `Network.pullback`."""
+        value, steepness = self._steepness(s, values)
+        by_name = [(getattr(self, field), by) for field, by in steepness.items() if isinstance(getattr(self, field), str)]
+
+        def pull(factor: Any, slopes: Slopes) -> None:
+            whole = factor * value
+            for name, by in by_name:
+                slope = whole * by()
+                slopes[name] = slopes[name] + slope if name in slopes else slope
+
+        return value, pull
+
+    @abstractmethod
+    def _steepness(self, s: Points, values: Values) -> tuple[np.ndarray, dict[str, Callable[[], Any]]]:
+        """Return F(s), and what returns the derivative of its logarithm by each field."""
 
 
 def _valued(field: Any, values: Values) -> Any:
@@ -146,16 +158,13 @@ class Power(Leaf):
         coefficient, exponent, time = (_valued(each, values) for each in (self.coefficient, self.exponent, self.time))
         return coefficient * s.power(exponent, time, xp)
 
-    def tangents(self, s: Points, values: Values) -> tuple[np.ndarray, Slopes]:
-        """See `Network.tangents`."""
+    def _steepness(self, s: Points, values: Values) -> tuple[np.ndarray, dict[str, Callable[[], Any]]]:
         coefficient, exponent, time = (_valued(each, values) for each in (self.coefficient, self.exponent, self.time))
-        value = self.value(s, values, NUMPY)
-        slopes = {
-            "coefficient": lambda: value / coefficient,
-            "exponent": lambda: value * s.log(time, NUMPY),
-            "time": lambda: value * exponent / time,
+        return coefficient * s.power(exponent, time, NUMPY), {
+            "coefficient": lambda: 1 / coefficient,
+            "exponent": lambda: s.log(time, NUMPY),
+            "time": lambda: exponent / time,
         }
-        return value, self._named(slopes)
 
     def guess(self, scale: float, time: Clock, values: dict[str, float]) -> None:
         """See `Network.guess`."""
@@ -186,19 +195,16 @@ class HavriliakNegami(Leaf):
             return strength / (1 + power)
         return strength * xp.exp(-gamma * xp.log(1 + power))
 
-    def tangents(self, s: Points, values: Values) -> tuple[np.ndarray, Slopes]:
-        """See `Network.tangents`."""
+    def _steepness(self, s: Points, values: Values) -> tuple[np.ndarray, dict[str, Callable[[], Any]]]:
         strength, time, alpha, gamma = (_valued(each, values) for each in vars(self).values())
-        value = self.value(s, values, NUMPY)
         power = s.power(alpha, time, NUMPY)
-        part = -gamma * value * (power / (1 + power))  # by log of the power
-        slopes = {
-            "strength": lambda: value / strength,
+        part = -gamma * power / (1 + power)  # by the logarithm of the power
+        return self.value(s, values, NUMPY), {
+            "strength": lambda: 1 / strength,
             "time": lambda: part * alpha / time,
             "alpha": lambda: part * s.log(time, NUMPY),
-            "gamma": lambda: -value * np.log(1 + power),
+            "gamma": lambda: -np.log(1 + power),
         }
-        return value, self._named(slopes)
 
     def guess(self, scale: float, time: Clock, values: dict[str, float]) -> None:
         """See `Network.guess`."""
@@ -229,20 +235,17 @@ class Diffusion(Leaf):
         ratio = tanh_ratio(y, xp)
         return strength * (1 / (y * y * ratio) if self.is_blocked else ratio)
 
-    def tangents(self, s: Points, values: Values) -> tuple[np.ndarray, Slopes]:
-        """See `Network.tangents`."""
+    def _steepness(self, s: Points, values: Values) -> tuple[np.ndarray, dict[str, Callable[[], Any]]]:
         strength, time, alpha = (_valued(each, values) for each in (self.strength, self.time, self.alpha))
         y = s.power(alpha, time, NUMPY)
         ratio = tanh_ratio(y, NUMPY)
-        steepness = (1 - ratio - y * y * ratio * ratio) / ratio  # d log ratio / d log y: the derivative of tanh
-        value = strength * (1 / (y * y * ratio) if self.is_blocked else ratio)
-        part = value * (-2 - steepness if self.is_blocked else steepness)
-        slopes = {
-            "strength": lambda: value / strength,
+        part = (1 - y * y * ratio * ratio) / ratio - 1  # by log y, as the derivative of tanh is 1 - tanh**2
+        part = -2 - part if self.is_blocked else part
+        return self.value(s, values, NUMPY), {
+            "strength": lambda: 1 / strength,
             "time": lambda: part * alpha / time,
             "alpha": lambda: part * s.log(time, NUMPY),
         }
-        return value, self._named(slopes)
 
     def guess(self, scale: float, time: Clock, values: dict[str, float]) -> None:
         """See `Network.guess`."""
@@ -275,9 +278,18 @@ class Sum(Network):
             total = total + part.value(s, values, xp)
         return total
 
-    def tangents(self, s: Points, values: Values) -> tuple[np.ndarray, Slopes]:
-        """See `Network.tangents`."""
-        return _added([part.tangents(s, values) for part in self.parts])
+    def pullback(self, s: Points, values: Values) -> tuple[np.ndarray, Pullback]:
+        """See `Network.pullback`."""
+        found = [part.pullback(s, values) for part in self.parts]
+        total = found[0][0]
+        for value, _ in found[1:]:
+            total = total + value
+
+        def pull(factor: Any, slopes: Slopes) -> None:
+            for _, each in found:
+                each(factor, slopes)
+
+        return total, pull
 
     def parameters(self) -> Iterator[tuple[str, str]]:
         """See `Network.parameters`."""
@@ -304,12 +316,11 @@ class Reciprocal(Network):
         """See `Network.value`."""
         return 1 / self.of.value(s, values, xp)
 
-    def tangents(self, s: Points, values: Values) -> tuple[np.ndarray, Slopes]:
-        """See `Network.tangents`."""
-        value, slopes = self.of.tangents(s, values)
-        value = 1 / value
-        factor = -value * value
-        return value, {name: factor * slope for name, slope in slopes.items()}
+    def pullback(self, s: Points, values: Values) -> tuple[np.ndarray, Pullback]:
+        """See `Network.pullback`."""
+        below, pulled = self.of.pullback(s, values)
+        value = 1 / below
+        return value, lambda factor, slopes: pulled(-factor * value * value, slopes)
 
     def parameters(self) -> Iterator[tuple[str, str]]:
         """See `Network.parameters`."""
@@ -331,6 +342,14 @@ def _added(found: list[tuple[np.ndarray, Slopes]]) -> tuple[np.ndarray, Slopes]:
         for name, slope in more.items():
             slopes[name] = slopes[name] + slope if name in slopes else slope
     return total, slopes
+
+
+def tangents(network: Network, s: Points, values: Values) -> tuple[np.ndarray, Slopes]:
+    """Return F(s) and its derivatives by all names."""
+    value, pull = network.pullback(s, values)
+    slopes: Slopes = {}
+    pull(1.0, slopes)
+    return value, slopes
 
 
 def inverse(network: Network) -> Network:
@@ -391,9 +410,11 @@ def response_tangents(
     """Return the response of `response` at times t [n] and its derivatives by all names, [n] each, for NumPy."""
     if isinstance(network, Sum):
         return _added([response_tangents(part, t, integrals, values) for part in network.parts])
+    if isinstance(network.of if isinstance(network, Reciprocal) else network, Power):
+        return _power_tangents(network, t, integrals, values)
     parts = _decay(network, integrals, {})
     if parts is not None:
-        (first, by_first), (second, by_second) = (part.tangents(on_reals(0 * t, NUMPY), values) for part in parts)
+        (first, by_first), (second, by_second) = (tangents(part, on_reals(0 * t, NUMPY), values) for part in parts)
         value = np.exp(-second / first * t) / first
         return _added(
             [
@@ -401,9 +422,23 @@ def response_tangents(
                 (0.0 * value, {name: -value * t / first * slope for name, slope in by_second.items()}),
             ]
         )
-    value, slopes = network.tangents(_on_parabola(t, NUMPY), values)
-    weights, factor = _WEIGHTS * np.exp(-integrals * _LOGS), t ** (integrals - 1)
+    value, slopes = tangents(network, _on_parabola(t, NUMPY), values)
+    weights, factor = _weights(integrals), 1.0 if integrals == 1 else t ** (integrals - 1)
     return (weights @ value).real * factor, {name: (weights @ slope).real * factor for name, slope in slopes.items()}
+
+
+def _power_tangents(network: Network, t: np.ndarray, integrals: int, values: Values) -> tuple[np.ndarray, Slopes]:
+    """Return the response of a power c s**p, c t**(k - p - 1) / Gamma(k - p), and its derivatives."""
+    power = network.of if isinstance(network, Reciprocal) else network
+    exponent, logs = float(_exponent(network, values)), np.log(t)
+    gamma, slope = (float(reciprocal_gamma(np.asarray(integrals - exponent), n, NUMPY)) for n in (0, 1))
+    base = np.exp((integrals - exponent - 1) * logs)
+    at_one, slopes = tangents(network, on_reals(0 * t, NUMPY), values)
+    found = {name: each * base * gamma for name, each in slopes.items()}
+    if isinstance(power, Power) and isinstance(power.exponent, str):
+        sign = 1 if network is power else -1
+        found[power.exponent] = found[power.exponent] - sign * at_one * base * (logs * gamma + slope)
+    return at_one * base * gamma, found
 
 
 def _exponent(network: Network, values: Values) -> Any:
@@ -438,7 +473,13 @@ def _on_parabola(t: Array, xp: Namespace) -> Points:
     return Points(xp.constant(_LOGS.reshape(-1, *(1,) * t.ndim), t), -xp.log(t))
 
 
+@cache
+def _weights(integrals: int) -> np.ndarray:
+    """Return the weights of F(z / t) in the response, [nodes]."""
+    return _WEIGHTS * np.exp(-integrals * _LOGS)
+
+
 def _summed(value: Array, t: Array, integrals: int, xp: Namespace) -> Array:
     """Return the response at times t from F at the nodes, [nodes, *t]."""
-    weights = xp.constant((_WEIGHTS * np.exp(-integrals * _LOGS)).reshape(-1, *(1,) * t.ndim), t)
+    weights = xp.constant(_weights(integrals).reshape(-1, *(1,) * t.ndim), t)
     return xp.sum(weights * value, axis=0).real * t ** (integrals - 1)
