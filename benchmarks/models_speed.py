@@ -76,7 +76,12 @@ def main() -> None:
     table = Table(
         "models-speed",
         f"Fractional Maxwell model, 60 points with 3 % noise; processor seconds, median of {times.rounds} rounds.",
-        {"call": ("call", ""), "seconds": ("s", ".4f"), "ratio": ("times one start", ".1f"), "squares": ("squares", ".8f")},
+        {
+            "call": ("call", ""),
+            "seconds": ("s", ".4f"),
+            "ratio": ("times one start", ".1f"),
+            "squares": ("squares", ".8f"),
+        },
         folder=arguments.output,
     )
     table.begin("relaxation")

@@ -131,7 +131,9 @@ def fit(
     file: Annotated[Path, typer.Argument(help="A comma separated file with a header.")],
     model: Annotated[list[str], typer.Option(help="Such as fractional_zener; several are compared.")],
     kind: Annotated[str, typer.Option(help="relaxation, creep, oscillation, or impedance.")] = "",
-    columns: Annotated[str, typer.Option(help="Their names: t,G or t,J or omega,G',G'' or f,Z',Z''; else the first.")] = "",
+    columns: Annotated[
+        str, typer.Option(help="Their names: t,G or t,J or omega,G',G'' or f,Z',Z''; else the first.")
+    ] = "",
     noise: Annotated[float | None, typer.Option(help="Relative standard deviation of the data, such as 0.03.")] = None,
     hertz: Annotated[bool, typer.Option(help="Frequencies are in Hz, and not angular.")] = False,
     decades: Annotated[float, typer.Option(help="To hide, for the error of extrapolation.")] = 1.0,

@@ -70,5 +70,5 @@ def test_histories_under_transforms():
         np.testing.assert_allclose(jax.vmap(energy)(orders)[1], energy(orders[1]), rtol=1e-12)
     single = kind(**values).stress(jnp.asarray(x.copy(), jnp.float32), dt=0.1)
     assert single.dtype == jnp.float32
-    # In single precision an FFT rounds to eps |differences| |weights|, here of noise whose second differences are large.
+    # In single precision an FFT rounds to eps |differences| |weights|, here of noise.
     np.testing.assert_allclose(single, expected, atol=1e-3 * np.abs(expected).max())

@@ -110,7 +110,9 @@ def test_estimates_are_those_of_another_least_squares():
 
     other = optimize.least_squares(residuals, [2, 0.7, 2, 0.3], xtol=1e-12, ftol=1e-12, gtol=1e-12)
     found = fit(FractionalMaxwell, data)
-    np.testing.assert_allclose(found.values, [*np.exp(other.x[:1]), other.x[1], np.exp(other.x[2]), other.x[3]], rtol=1e-6)
+    np.testing.assert_allclose(
+        found.values, [*np.exp(other.x[:1]), other.x[1], np.exp(other.x[2]), other.x[3]], rtol=1e-6
+    )
     assert found.squares == pytest.approx(2 * other.cost, rel=1e-9)
     covariance = np.linalg.inv(other.jac.T @ other.jac) * 2 * other.cost / 56
     errors = np.sqrt(np.diag(covariance)) * [found.values[0], 1, found.values[2], 1]
@@ -264,13 +266,13 @@ def test_circuits_are_fitted():
     z = cell.impedance(omega)
     rng = np.random.default_rng(0)
     data = Experiment.impedance(
-        omega[::-1], (z + 0.005 * np.abs(z) * (rng.standard_normal(60) + 1j * rng.standard_normal(60)))[::-1], noise=0.005
+        omega[::-1],
+        (z + 0.005 * np.abs(z) * (rng.standard_normal(60) + 1j * rng.standard_normal(60)))[::-1],
+        noise=0.005,
     )
     found = fit(Resistor() - (Resistor() | ConstantPhase()) - Warburg(), data)
     assert found.names == ("R_1", "R_2", "Q", "alpha", "sigma")
-    for value, error, truth in zip(
-        found.values, found.standard_errors.values(), (10, 100, 1e-4, 0.85, 5), strict=True
-    ):
+    for value, error, truth in zip(found.values, found.standard_errors.values(), (10, 100, 1e-4, 0.85, 5), strict=True):
         assert abs(value - truth) < 4 * error
     others = compare([found.fitted, Resistor() - (Resistor() | Capacitor()) - Warburg()], data)
     assert others.rows[1].bic > 1000
@@ -300,14 +302,22 @@ REFUSALS = [
     (lambda: Experiment.relaxation([1.0, 1.0], [1.0, 2.0]), ValueError, r"t\[1\]=1 follows t\[0\]=1; sort them"),
     (lambda: Experiment.creep([2.0, 1.0], [1.0, 2.0]), ValueError, r"needs t to increase"),
     (lambda: Experiment.creep([0.0, 1.0], [1.0, 2.0]), ValueError, r"needs t > 0; t\[0\]=0; leave it out"),
-    (lambda: Experiment.relaxation([1.0, 2.0], [1.0, 0.0]), ValueError, r"G=0 at t=2; leave it out, or pass deviation="),
+    (
+        lambda: Experiment.relaxation([1.0, 2.0], [1.0, 0.0]),
+        ValueError,
+        r"G=0 at t=2; leave it out, or pass deviation=",
+    ),
     (lambda: Experiment.oscillation([1.0, 2.0], [1, 1], [1, -1]), ValueError, r"G''=-1 at omega=2"),
     (lambda: Experiment.relaxation([1.0, 2.0], [1.0, math.nan]), ValueError, r"G\[1\]=nan\): needs finite"),
     (lambda: Experiment.relaxation([1.0, 2.0], [1.0]), ValueError, "needs a value for each t"),
     (lambda: Experiment.relaxation([[1.0, 2.0]], [1.0]), ValueError, "needs one axis"),
     (lambda: Experiment.relaxation([1.0, 2.0], [1, 1], noise=0), ValueError, "needs a finite noise > 0"),
     (lambda: Experiment.relaxation([1.0, 2.0], [1, 1], noise=1, deviation=1), ValueError, "needs one of the two"),
-    (lambda: Experiment.relaxation([1.0, 2.0], [1, 1], deviation=[1, 2, 3]), ValueError, "needs one number, or the shape"),
+    (
+        lambda: Experiment.relaxation([1.0, 2.0], [1, 1], deviation=[1, 2, 3]),
+        ValueError,
+        "needs one number, or the shape",
+    ),
     (lambda: Experiment.relaxation([1.0, 2.0], [1, 1], deviation=-1), ValueError, "needs positive standard deviations"),
     (lambda: fit(GEL, step()), ValueError, "needs an unknown parameter"),
     (lambda: fit("maxwell", step()), TypeError, "needs a model"),
@@ -315,7 +325,11 @@ REFUSALS = [
     (lambda: fit(Maxwell, []), TypeError, "needs experiments"),
     (lambda: fit(Resistor, step()), ValueError, "needs a model of rheology"),
     (lambda: fit(Maxwell, [step(), sweep(noise=0.03)]), ValueError, "needs the noise of all experiments, or of none"),
-    (lambda: fit(FractionalMaxwell, Experiment.creep([1.0, 2.0], [1, 2])), ValueError, "needs more than the 4 parameters"),
+    (
+        lambda: fit(FractionalMaxwell, Experiment.creep([1.0, 2.0], [1, 2])),
+        ValueError,
+        "needs more than the 4 parameters",
+    ),
     (lambda: fit(Maxwell, step(), bounds={"V": (1, 2)}), ValueError, "needs the name of an unknown parameter: eta, G"),
     (lambda: fit(Maxwell, step(), bounds={"G": (2, 1)}), ValueError, "needs 0 < low < high"),
     (lambda: fit(SpringPot, step(), bounds={"alpha": (0, 2)}), ValueError, "needs 0 <= low < high <= 1"),

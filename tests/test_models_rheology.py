@@ -1,4 +1,4 @@
-"""Rheological models: identities between their responses, an independent inverse Laplace transform, limits, gradients."""
+"""Rheological models: identities between their responses, an independent inverse Laplace transform, limits."""
 
 import math
 
@@ -126,7 +126,7 @@ def fourier(model, omega):
     for part, shift in ((np.cos, 0.5), (np.sin, 1.0)):
         ends = (np.arange(64) + shift) * np.pi / omega
         first = integrate.quad(
-            lambda u: (float(model.relaxation(u**5)) - rest) * part(omega * u**5) * 5 * u**4,
+            lambda u, part=part: (float(model.relaxation(u**5)) - rest) * part(omega * u**5) * 5 * u**4,
             0,
             ends[0] ** 0.2,
             epsabs=1e-13,

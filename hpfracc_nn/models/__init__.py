@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from hpfracc_nn.models.comparison import Comparison as Comparison
     from hpfracc_nn.models.comparison import Row as Row
     from hpfracc_nn.models.comparison import compare as compare
-    from hpfracc_nn.models.experiments import Experiment as Experiment
     from hpfracc_nn.models.estimation import ModelFit as ModelFit
     from hpfracc_nn.models.estimation import Prediction as Prediction
     from hpfracc_nn.models.estimation import fit as fit
+    from hpfracc_nn.models.experiments import Experiment as Experiment
     from hpfracc_nn.models.expressions import parse as parse
     from hpfracc_nn.models.impedance import KramersKronig as KramersKronig
     from hpfracc_nn.models.impedance import kramers_kronig as kramers_kronig

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpfracc_nn.models.experiments import Experiment
 from hpfracc_nn.models.estimation import ModelFit, fit
+from hpfracc_nn.models.experiments import Experiment
 from hpfracc_nn.models.model import Model
 
 _OWNER = "compare"
@@ -101,7 +101,11 @@ class Comparison:
 
 
 def compare(
-    models: Sequence[Model | type[Model]], data: Experiment | Sequence[Experiment], *, decades: float = 1.0, **options: Any
+    models: Sequence[Model | type[Model]],
+    data: Experiment | Sequence[Experiment],
+    *,
+    decades: float = 1.0,
+    **options: Any,
 ) -> Comparison:
     """Return fits of several models to the same experiments, as a table and a figure.
 
@@ -140,4 +144,3 @@ def _extrapolated(found: ModelFit, decades: float) -> float:
         return found.extrapolation(decades)
     except (ValueError, RuntimeError):  # too little is left, or it leads nowhere
         return float("nan")
-

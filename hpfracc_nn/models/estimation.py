@@ -78,9 +78,7 @@ class Problem:
         residuals = self.target - np.concatenate(found)
         return float(residuals @ residuals) if np.isfinite(residuals).all() else np.inf
 
-    def minimum(
-        self, start: np.ndarray, bounds: np.ndarray, damping: float = FIRST, rounds: int = _ROUNDS
-    ) -> Minimum:
+    def minimum(self, start: np.ndarray, bounds: np.ndarray, damping: float = FIRST, rounds: int = _ROUNDS) -> Minimum:
         """Return the minimum that Gauss-Newton steps reach from a point, or how far so many come."""
         with np.errstate(all="ignore"):  # what is not finite is no way down
             return least_squares(
@@ -360,7 +358,9 @@ class ModelFit(LeastSquares):
                 f"[{low:.6g}, {high:.6g}]"
             )
         of = "times the stated noise" if self.is_stated else "residual deviation"
-        lines.append(f"{self.deviation:.3g} {of} over {self.observations} numbers; AIC {self.aic:.1f}, BIC {self.bic:.1f}")
+        lines.append(
+            f"{self.deviation:.3g} {of} over {self.observations} numbers; AIC {self.aic:.1f}, BIC {self.bic:.1f}"
+        )
         lines += self.notes
         return "\n".join(lines)
 
@@ -507,7 +507,7 @@ def _limits(problem: Problem, experiments: Sequence[Experiment], bounds: Mapping
     }
     problem.network.guess(size, lambda: time, typical)
     centre = problem.point(np.array([typical[name] for name in problem.names]))
-    limits = np.where(problem.is_order, [[0.0], [1.0]], centre + [[-_FAR], [_FAR]])
+    limits = np.where(problem.is_order, [[0.0], [1.0]], centre + _FAR * np.array([[-1.0], [1.0]]))
     for name, pair in bounds.items():
         if name not in problem.names:
             raise ValueError(
@@ -571,8 +571,12 @@ def _first_points(
                 raise ValueError(
                     f"{_OWNER}(start of {name!r}): needs the name of an unknown parameter: {', '.join(problem.names)}."
                 )
-        base = dict(zip(problem.names, problem.values(points[0]) if points else [1.0] * len(problem.names), strict=True))
-        points.insert(0, np.clip(problem.point(np.array([(base | dict(start))[name] for name in problem.names])), *limits))
+        base = dict(
+            zip(problem.names, problem.values(points[0]) if points else [1.0] * len(problem.names), strict=True)
+        )
+        points.insert(
+            0, np.clip(problem.point(np.array([(base | dict(start))[name] for name in problem.names])), *limits)
+        )
     if not points:
         raise RuntimeError(f"{_OWNER}: no first point has finite predictions; pass first values by start=.")
     return points
@@ -638,8 +642,8 @@ def _notes(
         )
     elif ratio > _ROUNDING and (share := _correlation(problem, best.residuals)) > _ALIKE:
         notes.append(
-            f"neighbouring residuals are alike ({share:.1f} standard deviations of their correlation): the model misses "
-            "a trend, and standard errors are too small."
+            f"neighbouring residuals are alike ({share:.1f} standard deviations of their correlation): the model "
+            "misses a trend, and standard errors are too small."
         )
     return tuple(notes)
 
@@ -654,4 +658,3 @@ def _correlation(problem: Problem, residuals: np.ndarray) -> float:
         squares += float((here * here).sum())
         pairs += here[:, 1:].size
     return total / squares * np.sqrt(pairs) if squares else 0.0
-

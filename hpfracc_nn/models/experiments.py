@@ -289,16 +289,18 @@ def _check_points(kind: str, name: str, x: np.ndarray) -> None:
 def _check_positive(of: Kind, x: np.ndarray, data: np.ndarray) -> None:
     for part, place in np.argwhere(data <= 0)[:1]:
         raise ValueError(
-            f"Experiment.{of.name}: needs positive data for a fit on logarithms; {of.parts[part]}={data[part, place]:g} "
-            f"at {of.x}={x[place]:g}; leave it out, or pass deviation=, the standard deviation of the data, for a fit "
-            "without logarithms."
+            f"Experiment.{of.name}: needs positive data for a fit on logarithms; "
+            f"{of.parts[part]}={data[part, place]:g} at {of.x}={x[place]:g}; leave it out, or pass deviation=, the "
+            "standard deviation of the data, for a fit without logarithms."
         )
 
 
 def _spread(kind: str, deviation: Any, shape: tuple[int, ...], order: np.ndarray) -> np.ndarray:
     found = errors.as_numbers(deviation)
     if found is None or not np.all((found > 0) & np.isfinite(found)):
-        raise ValueError(f"Experiment.{kind}(deviation): needs positive standard deviations; pass one, or one for each.")
+        raise ValueError(
+            f"Experiment.{kind}(deviation): needs positive standard deviations; pass one, or one for each."
+        )
     try:
         return np.broadcast_to(found, shape)[:, order]
     except ValueError:

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from hpfracc_nn.models.experiments import KINDS, Experiment, Kind
-from hpfracc_nn.models.estimation import ModelFit, Prediction
+
+ModelFit = Any  # `estimation.ModelFit` and its `Prediction`, which draw themselves here
+Prediction = Any
 
 _WIDTH, _HEIGHT = 5.2, 5.6  # inches, of an experiment
 _POINTS = 200  # of a curve
@@ -52,7 +54,14 @@ def _draw_curves(axes: Any, experiment: Experiment, kind: Kind, fits: Sequence[M
         error = None if experiment.deviation is None else experiment.deviation[part]
         filled = "none" if part == 0 else "0.3"
         axes.errorbar(
-            experiment.x, experiment.observed[part], error, fmt=marker, color="0.3", ms=4, mfc=filled, label=f"{name}, data"
+            experiment.x,
+            experiment.observed[part],
+            error,
+            fmt=marker,
+            color="0.3",
+            ms=4,
+            mfc=filled,
+            label=f"{name}, data",
         )
     x = np.geomspace(experiment.x[0], experiment.x[-1], _POINTS)
     for each, colour in zip(fits, _cycled(len(fits)), strict=True):

@@ -95,7 +95,7 @@ class Capacitor(Circuit):
 
     Examples:
         >>> Capacitor(C=0.5).impedance(1.0).round(12)
-        np.complex128(0-2j)
+        np.complex128(-2j)
     """
 
     C: Parameter = None
@@ -113,7 +113,7 @@ class Inductor(Circuit):
 
     Examples:
         >>> Inductor(L=2).impedance(1.0).round(12)
-        np.complex128(0+2j)
+        np.complex128(2j)
     """
 
     L: Parameter = None
@@ -280,7 +280,9 @@ class ColeCole(Circuit):
 
     Examples:
         >>> cell = Resistor(R=8) | ConstantPhase(Q=0.25, alpha=0.5)
-        >>> bool(np.isclose(cell.impedance(3.0), ColeCole(R=8, tau=4, alpha=0.5).impedance(3.0)))
+        >>> bool(
+        ...     np.isclose(cell.impedance(3.0), ColeCole(R=8, tau=4, alpha=0.5).impedance(3.0))
+        ... )
         True
     """
 
@@ -335,7 +337,7 @@ CIRCUITS: dict[str, type[Circuit]] = {
 }
 
 _UNDERFIT = 0.85  # of mu, by Schonleber et al.
-_PER_DECADE = 8  # relaxation times at most
+_PER_DECADE = 2, 8  # relaxation times, at least and at most; of fewer the misfit has strengths of both signs too
 
 
 class KramersKronig(NamedTuple):
@@ -391,18 +393,22 @@ def kramers_kronig(spectrum: Experiment, *, terms: int | None = None) -> Kramers
     """
     owner = "kramers_kronig"
     if not (isinstance(spectrum, Experiment) and len(spectrum.observed) == 2):
-        raise ValueError(f"{owner}(spectrum): needs an experiment in omega; pass Experiment.impedance(omega, impedance).")
+        raise ValueError(
+            f"{owner}(spectrum): needs an experiment in omega; pass Experiment.impedance(omega, impedance)."
+        )
     omega, observed = spectrum.x, spectrum.observed[0] + 1j * spectrum.observed[1]
     if omega.size < 4:
         raise ValueError(f"{owner}(spectrum of {omega.size} frequencies): needs at least four; measure at more.")
-    most = min(omega.size - 1, max(3, int(_PER_DECADE * np.log10(omega[-1] / omega[0]))))
-    wanted = range(2, most + 1) if terms is None else (errors.count(owner, "terms", terms, 2),)
+    least, most = (max(2, int(each * np.log10(omega[-1] / omega[0]))) for each in _PER_DECADE)
+    wanted = range(min(least, omega.size - 2), min(most, omega.size - 1) + 1)
+    if terms is not None:
+        wanted = range(errors.count(owner, "terms", terms, 2), terms + 1)
     found = None
     for count in wanted:
         found = _relaxations(omega, observed, count, spectrum.kind == "oscillation")
         if found.mu <= _UNDERFIT:
             break
-    assert found is not None  # most is at least 3
+    assert found is not None  # there is one number at least
     return found
 
 

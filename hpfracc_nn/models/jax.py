@@ -32,7 +32,7 @@ def computed(
         arrays["x"] = jnp.asarray(x)
     floating = [each for each in arrays.values() if jnp.issubdtype(each.dtype, jnp.inexact)]
     with jax.numpy_dtype_promotion("standard"):
-        dtype = jnp.result_type(*(floating or [float]))
+        dtype = jnp.result_type(*floating) if floating else jnp.result_type(float)
     shape = jnp.broadcast_shapes(*(each.shape for each in arrays.values()))
     spread = tuple(each if each.ndim == 0 else jnp.broadcast_to(each, shape) for each in arrays.values())
 

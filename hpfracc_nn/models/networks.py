@@ -43,9 +43,9 @@ Clock = Callable[[], float]  # returns a time
 
 POSITIVE, ORDER = "positive", "order"  # what a parameter may be: above 0, or in [0, 1]
 
-# The parabola z = MU (1 + i u)**2 at u = (k + 1/2) h: log z and exp(z) dz / (pi i) on its upper half, whose real part is
-# that of both. The rule's error is about exp(-2 pi / h) = 1e-15, what lies beyond the last node exp(-35) = 1e-15, and
-# rounding is exp(MU) = 20 times that of F.
+# The parabola z = MU (1 + i u)**2 at u = (k + 1/2) h: log z and exp(z) dz / (pi i) on its upper half, whose real part
+# is that of both. The rule's error is about exp(-2 pi / h) = 1e-15, what lies beyond the last node exp(-35) = 1e-15,
+# and rounding is exp(MU) = 20 times that of F.
 _MU, _STEP, _NODES = 3.0, 2 * np.pi / 35, 20
 _ROOTS = 1 + 1j * _STEP * (np.arange(_NODES) + 0.5)
 _LOGS = np.log(_MU) + 2 * np.log(_ROOTS)
@@ -65,7 +65,7 @@ class Points(NamedTuple):
     size: Array
 
     def log(self, time: Any, xp: Namespace) -> Array:
-        """Return log(time s)."""
+        """Return the logarithm of time s."""
         return self.angle + self._size(time, xp)
 
     def power(self, exponent: Any, time: Any, xp: Namespace) -> Array:
@@ -101,7 +101,7 @@ class Network(ABC):
 
     @abstractmethod
     def guess(self, scale: float, time: Clock, values: dict[str, float]) -> None:
-        """Add values to those of the orders with which each leaf is about `scale` at s = 1 / time, a time of its own."""
+        """Add values to those of the orders with which each leaf is about `scale` at s = 1 / time, its own time."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,9 @@ class Leaf(Network):
     def pullback(self, s: Points, values: Values) -> tuple[np.ndarray, Pullback]:
         """See `Network.pullback`."""
         value, steepness = self._steepness(s, values)
-        by_name = [(getattr(self, field), by) for field, by in steepness.items() if isinstance(getattr(self, field), str)]
+        by_name = [
+            (getattr(self, field), by) for field, by in steepness.items() if isinstance(getattr(self, field), str)
+        ]
 
         def pull(factor: Any, slopes: Slopes) -> None:
             whole = factor * value
@@ -151,7 +153,7 @@ class Power(Leaf):
     exponent: Any
     time: Any = 1.0
 
-    roles = {"coefficient": POSITIVE, "exponent": ORDER, "time": POSITIVE}
+    roles: ClassVar[dict[str, str]] = {"coefficient": POSITIVE, "exponent": ORDER, "time": POSITIVE}
 
     def value(self, s: Points, values: Values, xp: Namespace) -> Array:
         """See `Network.value`."""
@@ -185,7 +187,7 @@ class HavriliakNegami(Leaf):
     alpha: Any = 1.0
     gamma: Any = 1.0
 
-    roles = {"strength": POSITIVE, "time": POSITIVE, "alpha": ORDER, "gamma": ORDER}
+    roles: ClassVar[dict[str, str]] = {"strength": POSITIVE, "time": POSITIVE, "alpha": ORDER, "gamma": ORDER}
 
     def value(self, s: Points, values: Values, xp: Namespace) -> Array:
         """See `Network.value`."""
@@ -226,7 +228,7 @@ class Diffusion(Leaf):
     alpha: Any = 0.5
     is_blocked: bool = False
 
-    roles = {"strength": POSITIVE, "time": POSITIVE, "alpha": ORDER}
+    roles: ClassVar[dict[str, str]] = {"strength": POSITIVE, "time": POSITIVE, "alpha": ORDER}
 
     def value(self, s: Points, values: Values, xp: Namespace) -> Array:
         """See `Network.value`."""
@@ -396,7 +398,11 @@ def response(network: Network, t: Array, integrals: int, values: Values, xp: Nam
     exponent = _exponent(network, values)
     if exponent is not None:
         order = integrals - exponent
-        return network.value(on_reals(0 * t, xp), values, xp) * xp.exp((order - 1) * xp.log(t)) * _reciprocal_gamma(order, xp)
+        return (
+            network.value(on_reals(0 * t, xp), values, xp)
+            * xp.exp((order - 1) * xp.log(t))
+            * _reciprocal_gamma(order, xp)
+        )
     parts = _decay(network, integrals, values)
     if parts is not None:
         first, second = (part.value(on_reals(0 * t, xp), values, xp) for part in parts)
@@ -404,9 +410,7 @@ def response(network: Network, t: Array, integrals: int, values: Values, xp: Nam
     return _summed(network.value(_on_parabola(t, xp), values, xp), t, integrals, xp)
 
 
-def response_tangents(
-    network: Network, t: np.ndarray, integrals: int, values: Values
-) -> tuple[np.ndarray, Slopes]:
+def response_tangents(network: Network, t: np.ndarray, integrals: int, values: Values) -> tuple[np.ndarray, Slopes]:
     """Return the response of `response` at times t [n] and its derivatives by all names, [n] each, for NumPy."""
     if isinstance(network, Sum):
         return _added([response_tangents(part, t, integrals, values) for part in network.parts])
@@ -465,7 +469,9 @@ def _decay(network: Network, integrals: int, values: Values) -> tuple[Network, N
 
 
 def _reciprocal_gamma(x: Any, xp: Namespace) -> Any:
-    return float(reciprocal_gamma(np.asarray(x), 0, NUMPY)) if isinstance(x, int | float) else reciprocal_gamma(x, 0, xp)
+    return (
+        float(reciprocal_gamma(np.asarray(x), 0, NUMPY)) if isinstance(x, int | float) else reciprocal_gamma(x, 0, xp)
+    )
 
 
 def _on_parabola(t: Array, xp: Namespace) -> Points:
