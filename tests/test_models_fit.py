@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -320,8 +321,8 @@ REFUSALS = [
     ),
     (lambda: Experiment.relaxation([1.0, 2.0], [1, 1], deviation=-1), ValueError, "needs positive standard deviations"),
     (lambda: fit(GEL, step()), ValueError, "needs an unknown parameter"),
-    (lambda: fit("maxwell", step()), TypeError, "needs a model"),
-    (lambda: fit(Maxwell, T), TypeError, "needs experiments"),
+    (lambda: fit(cast(Any, "maxwell"), step()), TypeError, "needs a model"),
+    (lambda: fit(Maxwell, cast(Any, T)), TypeError, "needs experiments"),
     (lambda: fit(Maxwell, []), TypeError, "needs experiments"),
     (lambda: fit(Resistor, step()), ValueError, "needs a model of rheology"),
     (lambda: fit(Maxwell, [step(), sweep(noise=0.03)]), ValueError, "needs the noise of all experiments, or of none"),

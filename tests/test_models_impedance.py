@@ -1,6 +1,8 @@
 """Equivalent circuits: written out formulas, identities between elements, Kramers-Kronig."""
 
 import math
+from collections.abc import Callable
+from typing import Any, cast
 
 import mpmath
 import numpy as np
@@ -29,7 +31,7 @@ from tests.models_cases import PARAMETERS
 EVERY = pytest.mark.parametrize("name", CIRCUITS)
 OMEGA = np.geomspace(1e-9, 1e9, 37)
 
-Z = {  # the formulas of the elements, once more
+Z: dict[str, Callable[..., Any]] = {  # the formulas of the elements, once more
     "resistor": lambda s, R: R + 0 * s,
     "capacitor": lambda s, C: 1 / (C * s),
     "inductor": lambda s, L: L * s,
@@ -153,4 +155,4 @@ def test_texts_are_models():
     with pytest.raises(TypeError, match="unexpected keyword"):
         parse("resistor(V=1)")
     with pytest.raises(TypeError, match="unsupported operand"):
-        Resistor() | Spring()
+        Resistor() | cast(Any, Spring())

@@ -1,6 +1,7 @@
 """Rheological models: identities between their responses, an independent inverse Laplace transform, limits."""
 
 import math
+from typing import Any, cast
 
 import mpmath
 import numpy as np
@@ -204,6 +205,7 @@ def test_limits_at_orders_0_and_1_are_exact():
     np.testing.assert_allclose(SpringPot(V=2, alpha=1).creep(T), T / 2, rtol=1e-14)
     short = T[T < 100]  # beyond it the exponential is 0
     exponential = 3 * np.exp(-rate * short)
+    model: Any
     for model in (FractionalMaxwell(2, 1, 3, 0), FractionalMaxwell(3, 0, 2, 1.0), Maxwell(2, 3), MaxwellMode(3, 2 / 3)):
         np.testing.assert_allclose(model.relaxation(short), exponential, rtol=1e-13)
         np.testing.assert_allclose(model.creep(T), T / 2 + 1 / 3, rtol=1e-13)
@@ -282,7 +284,7 @@ def test_axes_and_few_samples():
         assert model.stress(x[:, :n, :], dt=0.1, dim=1).shape == (3, n, 2)
     np.testing.assert_allclose(model.stress(x[0, :2, 0], dt=0.1), found[0, :2, 0], rtol=1e-12)
     assert model.stress(x.astype(np.float32), dt=0.1, dim=1).dtype == np.float32
-    assert model.relaxation(np.float32([1, 2])).dtype == np.float32
+    assert model.relaxation(np.array([1, 2], np.float32)).dtype == np.float32
 
 
 def test_parameters_that_are_arrays_broadcast():
@@ -309,7 +311,7 @@ REFUSALS = [
     (lambda: SpringPot().at(W=1), ValueError, "they are V, alpha"),
     (lambda: SpringPot(V=1, alpha=0.5).at(V=1), ValueError, "every parameter has a value"),
     (lambda: rheology.prony([]), ValueError, "needs at least one mode"),
-    (lambda: Spring() | 3, TypeError, "unsupported operand"),
+    (lambda: Spring() | cast(Any, 3), TypeError, "unsupported operand"),
 ]
 
 

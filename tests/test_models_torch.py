@@ -6,7 +6,7 @@ import torch
 
 from hpfracc_nn.models import impedance
 from hpfracc_nn.models.impedance import CIRCUITS
-from hpfracc_nn.models.rheology import MATERIALS
+from hpfracc_nn.models.rheology import MATERIALS, FractionalMaxwell, SpringPot
 from tests.models_cases import PARAMETERS
 
 T = np.geomspace(1e-2, 1e2, 7)
@@ -72,10 +72,10 @@ def test_dtypes_and_devices_are_those_of_the_tensors():
     assert model.stress(t, dt=0.1).dtype == torch.float32
     np.testing.assert_allclose(model.relaxation(t).numpy(), model.relaxation(t.double().numpy()), rtol=1e-6)
     alpha = torch.tensor(0.5, dtype=torch.float64)
-    found = MATERIALS["spring_pot"](V=1, alpha=alpha).relaxation(T)  # a tensor only among the parameters
+    found = SpringPot(V=1, alpha=alpha).relaxation(T)  # a tensor only among the parameters
     assert found.dtype == torch.float64
     assert found.shape == T.shape
-    assert MATERIALS["spring_pot"](V=1, alpha=alpha).stress(T, dt=0.1).shape == T.shape
+    assert SpringPot(V=1, alpha=alpha).stress(T, dt=0.1).shape == T.shape
 
 
 def test_vmap_over_parameters_and_second_derivatives():
@@ -83,7 +83,7 @@ def test_vmap_over_parameters_and_second_derivatives():
     t = torch.from_numpy(T)
 
     def relaxation(alpha):
-        return MATERIALS["fractional_maxwell"](V=2.0, alpha=alpha, G=3.0, beta=0.1).relaxation(t)
+        return FractionalMaxwell(V=2.0, alpha=alpha, G=3.0, beta=0.1).relaxation(t)
 
     found = torch.func.vmap(relaxation)(orders)
     np.testing.assert_allclose(found[1].numpy(), relaxation(orders[1]).numpy(), rtol=1e-13)

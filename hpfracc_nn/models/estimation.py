@@ -132,7 +132,7 @@ class ModelFit(LeastSquares):
         covariance: Of the estimates, [parameters, parameters]; NaN where the data do not tell it.
         deviation: Standard deviation of the residuals: relative, or about 1 where the noise is stated.
         observations: How many numbers were fitted.
-        model: With the estimates as its parameters.
+        model: With the estimates as its parameters, of the class that was passed.
         fitted: The model that was passed, whose parameters are unknown.
         experiments: What was fitted.
         squares: Sum of squares of the residuals.
@@ -146,7 +146,7 @@ class ModelFit(LeastSquares):
     (1988), chapter 6, for profiles; Burnham & Anderson, Model Selection (2002), for AIC and BIC.
     """
 
-    model: Model
+    model: Any
     fitted: Model
     experiments: tuple[Experiment, ...]
     squares: float

@@ -40,13 +40,15 @@ def parse(text: str) -> Model:
 
 def _model(node: ast.expr, text: str) -> Model:
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        left: Any
         left, right = _model(node.left, text), _model(node.right, text)
         if left.domain != right.domain:
             raise ValueError(
                 f"{_OWNER}({text!r}): needs elements of rheology or of impedance; {left.label} and {right.label} are "
                 "of both; take one kind."
             )
-        return left - right if isinstance(node.op, ast.Sub) else left | right
+        arranged: Model = left - right if isinstance(node.op, ast.Sub) else left | right
+        return arranged
     if isinstance(node, ast.Name):
         return _kind(node.id)()
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.args:

@@ -20,7 +20,7 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional.namespace import Array, Namespace
 from hpfracc_nn.models.evaluate import evaluated
 from hpfracc_nn.models.experiments import Experiment
-from hpfracc_nn.models.model import SERIES, Arrangement, Model, Parameter
+from hpfracc_nn.models.model import PARALLEL, SERIES, Arrangement, Model, Parameter
 from hpfracc_nn.models.networks import (
     Diffusion,
     Network,
@@ -56,8 +56,15 @@ class Circuit(Model):
         """
         return evaluated("impedance", "omega", _harmonic, self._known("impedance"), omega, is_complex=True)
 
-    def _arrangement(self, symbol: str, parts: tuple[Model, ...]) -> Model:
-        return _CircuitArrangement(symbol, parts)
+    def __sub__(self, other: Circuit) -> Circuit:
+        """Return the two in series."""
+        parts = self._beside(SERIES, other)
+        return NotImplemented if parts is None else _CircuitArrangement(SERIES, parts)
+
+    def __or__(self, other: Circuit) -> Circuit:
+        """Return the two in parallel."""
+        parts = self._beside(PARALLEL, other)
+        return NotImplemented if parts is None else _CircuitArrangement(PARALLEL, parts)
 
 
 class _CircuitArrangement(Arrangement, Circuit):

@@ -41,21 +41,9 @@ class Model(ABC):
         for each in fields(self):
             check_parameter(f"{type(self).__name__}({each.name}", each.name, getattr(self, each.name))
 
-    def __sub__(self, other: Any) -> Model:
-        """Return the two in series."""
-        return self._arranged(SERIES, other)
-
-    def __or__(self, other: Any) -> Model:
-        """Return the two in parallel."""
-        return self._arranged(PARALLEL, other)
-
     @abstractmethod
     def _network(self) -> Network:
         """Return the network of the fields, which are values or names."""
-
-    @abstractmethod
-    def _arrangement(self, symbol: str, parts: tuple[Model, ...]) -> Model:
-        """Return parts in series or in parallel."""
 
     @property
     def network(self) -> Network:
@@ -126,10 +114,11 @@ class Model(ABC):
         """Return the model with other parameters, a function of (field, what stands there)."""
         return replace(self, **{each.name: field(each.name, getattr(self, each.name)) for each in fields(self)})
 
-    def _arranged(self, symbol: str, other: Any) -> Model:
-        if not isinstance(other, Model) or other.adds != self.adds:
-            return NotImplemented  # type: ignore[no-any-return]
-        return self._arrangement(symbol, (*self._parts(symbol), *other._parts(symbol)))
+    def _beside(self, symbol: str, other: Model) -> tuple[Model, ...] | None:
+        """Return what the two arranged consist of; None where the other is no such model."""
+        if not isinstance(other, Model) or other.domain != self.domain:
+            return None
+        return (*self._parts(symbol), *other._parts(symbol))
 
     def _parts(self, symbol: str) -> tuple[Model, ...]:
         """Return what the model consists of in this arrangement: itself, unless it is one."""

@@ -22,7 +22,7 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional.dispatch import backend, framework_of, placed
 from hpfracc_nn.fractional.namespace import NAMESPACES, Array, Namespace
 from hpfracc_nn.models.evaluate import arrays_of, evaluated, float_dtype
-from hpfracc_nn.models.model import PARALLEL, Arrangement, Model, Parameter
+from hpfracc_nn.models.model import PARALLEL, SERIES, Arrangement, Model, Parameter
 from hpfracc_nn.models.networks import Network, Power, Values, added, inverse, joined, on_axis, on_reals, response
 
 _PAIR = ("V", "alpha", "G", "beta")
@@ -136,8 +136,15 @@ class Material(Model):
         """
         return _history("strain", "stress", inverse(self._known("strain")), stress, dt, dim)
 
-    def _arrangement(self, symbol: str, parts: tuple[Model, ...]) -> Model:
-        return _MaterialArrangement(symbol, parts)
+    def __sub__(self, other: Material) -> Material:
+        """Return the two in series."""
+        parts = self._beside(SERIES, other)
+        return NotImplemented if parts is None else _MaterialArrangement(SERIES, parts)
+
+    def __or__(self, other: Material) -> Material:
+        """Return the two in parallel."""
+        parts = self._beside(PARALLEL, other)
+        return NotImplemented if parts is None else _MaterialArrangement(PARALLEL, parts)
 
 
 class _MaterialArrangement(Arrangement, Material):
