@@ -239,6 +239,23 @@ def test_bands_hold_the_curve_as_often_as_they_say():
     assert ((inside >= low) & (inside <= high)).all()
 
 
+@pytest.mark.slow
+def test_many_draws_have_no_bias_and_honest_intervals(load):
+    """The benchmark's acceptance at fewer draws; 200 are in benchmarks/results/models-recovery.md."""
+    recovery = load("models_recovery")
+    table = recovery.Table("recovery", "", {"model": ("", "")})
+    for name in ("FractionalMaxwell", "FractionalZener, beta=0", "FractionalKelvinVoigt"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            recovery.recover(name, recovery.CASES[name], 30, table)
+    assert len(table.records) == 12
+    low, high = stats.binom.ppf([5e-4, 1 - 5e-4], 30, 0.95)
+    for row in table.records:
+        assert abs(row["bias"]) < 4  # standard errors of the mean; one of 12 is above 3 in 3 % of all runs
+        assert low <= row["covered"] <= high
+        assert row["chosen"] >= 0.9
+
+
 def test_extrapolation_is_the_error_over_decades_that_were_hidden():
     right, wrong = fit(FractionalMaxwell, step()), quiet(SpringPot, step())
     assert right.extrapolation(1) < 0.1 < 0.3 < wrong.extrapolation(1)
