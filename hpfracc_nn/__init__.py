@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from hpfracc_nn import data as data
     from hpfracc_nn import fractional as fractional
     from hpfracc_nn import layers as layers
+    from hpfracc_nn import models as models
     from hpfracc_nn import preprocessing as preprocessing
     from hpfracc_nn import selection as selection
     from hpfracc_nn import series as series

@@ -1,13 +1,15 @@
-"""The commands of `hpfracc-nn`: demo, info, explain, calibrate, report, and wisdom show|export|import|merge|clear.
+"""The commands of `hpfracc-nn`: demo, fit, info, explain, calibrate, report, and wisdom show|export|import|merge|clear.
 
 What they print passes through `say`: names out of a file may hold what a terminal acts upon. A command loads what it
 needs besides typer and rich.
 """
 
 import importlib
+import math
 import platform
 import sys
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -122,6 +124,67 @@ def demo(
     say(f"Figure: {_drawn(result, name, days, output)}")
     for line in NEXT:
         say(line)
+
+
+@app.command()
+def fit(
+    file: Annotated[Path, typer.Argument(help="A comma separated file with a header.")],
+    model: Annotated[list[str], typer.Option(help="Such as fractional_zener; several are compared.")],
+    kind: Annotated[str, typer.Option(help="relaxation, creep, oscillation, or impedance.")] = "",
+    columns: Annotated[
+        str, typer.Option(help="Their names: t,G or t,J or omega,G',G'' or f,Z',Z''; else the first.")
+    ] = "",
+    noise: Annotated[float | None, typer.Option(help="Relative standard deviation of the data, such as 0.03.")] = None,
+    hertz: Annotated[bool, typer.Option(help="Frequencies are in Hz, and not angular.")] = False,
+    decades: Annotated[float, typer.Option(help="To hide, for the error of extrapolation.")] = 1.0,
+    output: Annotated[Path, typer.Option(help="Folder for the figure.")] = Path("fit-output"),
+) -> None:
+    """Fit models of rheology or impedance to your data: estimates with intervals, a comparison, and a figure."""
+    with in_one_line("fit", RuntimeError):
+        models = importlib.import_module("hpfracc_nn.models")
+        chosen = [models.parse(each) for each in model]
+        experiment = _experiment(file, kind or _default_kind(chosen), columns, noise, hertz)
+        output.mkdir(parents=True, exist_ok=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # the summaries say the same
+            fits = [models.fit(each, experiment) for each in track(chosen, "Fitting", console=Console(stderr=True))]
+            compared = models.Comparison.of(fits, decades)
+        for each in compared.fits:
+            say(each.fitted.label)
+            for line in each.summary().split("\n"):
+                say(line)
+            say("")
+        for line in compared.table().split("\n"):
+            say(line)
+        path = output / "fit.png"
+        (compared.best if len(fits) == 1 else compared).plot().savefig(path, dpi=150)
+    say(f"Figure: {path}")
+
+
+def _default_kind(chosen: Sequence[Any]) -> str:
+    return "impedance" if chosen[0].domain == "impedance" else "relaxation"
+
+
+def _experiment(file: Path, kind: str, columns: str, noise: float | None, hertz: bool) -> Any:
+    """Return what a file's columns hold: times or frequencies, and one or two columns of data."""
+    experiments = importlib.import_module("hpfracc_nn.models.experiments")
+    data = importlib.import_module("hpfracc_nn.data")
+    of = experiments.KINDS.get(kind)
+    if of is None:
+        raise ValueError(f"--kind {kind}: needs one of {', '.join(experiments.KINDS)}; pass one of these.")
+    count = 1 + len(of.parts)
+    names = [each.strip() for each in columns.split(",")] if columns else data.read_header(file)[:count]
+    if len(names) != count:
+        raise ValueError(
+            f"--columns: needs {count} names for {kind}, {of.x} and {', '.join(of.parts)}; got {len(names)}; pass them "
+            "with commas between."
+        )
+    x, *values = (data.read_column(file, each) for each in names)
+    if hertz and not of.is_in_time:
+        x = 2 * math.pi * x
+    if of.is_complex:
+        values = [values[0] + 1j * values[1]]
+    return getattr(experiments.Experiment, kind)(x, *values, noise=noise, name=file.stem)
 
 
 @app.command()

@@ -41,9 +41,10 @@ ARROWS = {
         "solvers",
     },  # a block is a memory equation, solved
     "training": {"errors", "lazy", "selection", "fractional", "layers", "solvers", "analytics"},
+    "models": {"errors", "lazy", "fractional", "layers", "training"},
     "preprocessing": {"errors", "labelled", "lazy", "fractional"},
     "data": {"", "errors", "lazy", "selection", "fractional", "layers", "series", "solvers", "training"},
-    "commands": {"", "analytics", "errors", "selection", "fractional", "training", "data"},
+    "commands": {"", "analytics", "errors", "selection", "fractional", "models", "training", "data"},
     "cli": {"commands"},
     "__main__": {"cli"},
     "jax": {"errors", "lazy", "selection", "fractional", "layers", "solvers", "training", "data"},
@@ -56,6 +57,7 @@ ARROWS = {
         "fractional",
         "series",
         "layers",
+        "models",
         "solvers",
         "training",
         "preprocessing",
@@ -69,7 +71,7 @@ JAX_FILES = ("jax/*", "*/jax/*", "*/jax.py", "flax/*", "*/flax/*", "*/flax.py")
 TOPS = ("data/*", "training/*")
 THIRD_PARTY = {
     "numpy": ("*",),
-    "scipy": ("fractional/*", "series/*", "layers/*", "solvers/*", "training/*", "data/*"),
+    "scipy": ("fractional/*", "series/*", "layers/*", "models/*", "solvers/*", "training/*", "data/*"),
     "filelock": ("selection/*",),
     "platformdirs": ("selection/*",),
     "opentelemetry": ("selection/observe/telemetry.py",),
@@ -85,7 +87,7 @@ THIRD_PARTY = {
     "lightning": ("training/*",),
     "typer": ("commands.py",),
     "rich": ("commands.py", "training/*"),
-    "matplotlib": (*TOPS, "analytics/*"),
+    "matplotlib": (*TOPS, "analytics/*", "models/figures.py"),
     "pandas": (*TOPS, "analytics/*", "series/*"),
     "arch": TOPS,
     "statsmodels": TOPS,

@@ -206,3 +206,48 @@ def test_the_module_loads_no_optional_package():
     packages = ("typer", "rich", "torch", "lightning", "matplotlib", "pandas", "arch")
     done = process(f"import sys, hpfracc_nn.cli; print([name for name in {packages} if name in sys.modules])")
     assert done.stdout == "[]\n"
+
+
+def test_models_are_fitted_to_a_file(tmp_path):
+    pytest.importorskip("matplotlib")
+    from hpfracc_nn.models.rheology import FractionalMaxwell
+
+    t = np.geomspace(0.01, 1000, 40)
+    modulus = FractionalMaxwell(V=10, alpha=0.8, G=5, beta=0.2).relaxation(t)
+    modulus = modulus * np.exp(0.03 * np.random.default_rng(0).standard_normal(40))
+    file = tmp_path / "relaxation.csv"
+    file.write_text("t, G\n" + "".join(f"{a}, {b}\n" for a, b in zip(t, modulus, strict=True)))
+    chosen = ["--model", "fractional_maxwell", "--model", "maxwell", "--output", tmp_path]
+    result = run("fit", file, *chosen)
+    assert result.exit_code == 0, result.output
+    assert "FractionalMaxwell\n" in result.output
+    assert "last decade" in result.output
+    assert (tmp_path / "fit.png").is_file()
+    omega = np.geomspace(0.1, 100, 20)
+    spectrum = tmp_path / "cell.csv"
+    lines = [f"{w / (2 * np.pi)}, {1 + 0 * w}, {-1 / (0.1 * w)}\n" for w in omega]
+    spectrum.write_text("f, Re, Im\n" + "".join(lines))
+    circuit = ["--hertz", "--model", "Resistor - Capacitor", "--output", tmp_path]
+    result = run("fit", spectrum, *circuit)
+    assert result.exit_code == 0, result.output
+    assert "\nC           0.1 " in result.output
+
+
+FIT_REFUSALS = [
+    (["--model", "foo"], "needs the name of a model"),
+    (["--model", "maxwell", "--columns", "t"], "--columns: needs 2 names for relaxation"),
+    (["--model", "maxwell", "--columns", "t,H"], "no column 'H'"),
+    (["--model", "maxwell", "--kind", "flow"], "--kind flow: needs one of relaxation, creep, oscillation, impedance"),
+    (["--model", "resistor"], "--columns: needs 3 names for impedance"),
+    (["--model", "maxwell"], "leave it out, or pass deviation="),
+]
+
+
+@pytest.mark.parametrize(("arguments", "text"), FIT_REFUSALS)
+def test_a_fit_that_cannot_be_is_told_in_one_line(tmp_path, arguments, text):
+    file = tmp_path / "relaxation.csv"
+    file.write_text("t, G\n1, 2\n2, 0\n3, 1\n")
+    result = run("fit", file, *arguments, "--output", tmp_path)
+    assert result.exit_code == 1
+    assert text in result.stderr
+    assert result.stderr.count("\n") == 1 or "Fitting" in result.stderr

@@ -25,6 +25,7 @@ PAGES = [
     "docs/quickstarts.md",
     "docs/differencing.md",
     "docs/migration.md",
+    "docs/models.md",
     "docs/jax.md",
     "docs/jax_layers.md",
     "docs/jax_recurrent.md",

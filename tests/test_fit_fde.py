@@ -1,5 +1,6 @@
 """Orders and parameters from observations: what is found, how sure, and what is said about it."""
 
+import functools
 import warnings
 
 import numpy as np
@@ -337,3 +338,30 @@ def test_thirty_noisy_series_give_the_order_and_an_honest_interval(alpha):
 def test_parameters_without_names_are_refused(params):
     with pytest.raises(TypeError, match=r"fit_fde\(params of type .*needs first values by their names"):
         fit_fde(lambda t, y, p: -y, [0.5, 1.0], [[0.5], [0.4]], torch.ones(1), params)
+
+
+def test_weights_are_those_of_least_squares_and_zero_leaves_out():
+    t = np.linspace(0.1, 4, 40)
+    y = data.relaxation(t, 0.6, noise=0.02, rng=np.random.default_rng(0))[:, None]
+    call = functools.partial(fit_fde, decay, y0=torch.ones(1).double(), params={"rate": 1.0}, n_steps=40)
+    plain, same = call(ts=t, observed=y), call(ts=t, observed=y, weights=3.0)
+    np.testing.assert_allclose(same.values, plain.values, rtol=1e-10)
+    np.testing.assert_allclose(same.covariance, plain.covariance, rtol=1e-8)
+    # A weight of 2 is an observation that was made twice; 0 is none.
+    twice = np.ones((40, 1))
+    twice[::2] = 2
+    weighted = call(ts=t, observed=y, weights=twice)
+    pairs, seen = np.concatenate([y, y], 1), np.concatenate([twice > 0, twice > 1], 1)
+    both = call(ts=t, observed=pairs, weights=seen, observe=lambda states: states.repeat(1, 2))
+    np.testing.assert_allclose(weighted.values, both.values, rtol=1e-7)
+    gaps = y.copy()
+    gaps[5:9] = np.nan
+    kept = np.delete(np.arange(40), np.arange(5, 9))
+    left_out = call(ts=t, observed=gaps, weights=np.isfinite(gaps))
+    assert left_out.observations == 36
+    np.testing.assert_allclose(left_out.values, call(ts=t[kept], observed=y[kept]).values, atol=2e-4)  # another mesh
+    for weights, text in [(-1.0, "needs finite numbers >= 0"), (np.ones(3), "broadcasts to that of observed")]:
+        with pytest.raises(ValueError, match=text):
+            call(ts=t, observed=y, weights=weights)
+    with pytest.raises(ValueError, match="pass weights that are 0 there"):
+        call(ts=t, observed=gaps)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hpfracc_nn.data.series import fgn as fgn
     from hpfracc_nn.data.series import log_parkinson as log_parkinson
     from hpfracc_nn.data.series import read_column as read_column
+    from hpfracc_nn.data.series import read_header as read_header
     from hpfracc_nn.data.series import rfsv as rfsv
     from hpfracc_nn.data.series import sp500_volatility as sp500_volatility
 

@@ -71,6 +71,31 @@ def sp500_volatility(days: int = 2000) -> tuple[np.ndarray, np.ndarray]:
     return dates, log_parkinson(prices["High"].to_numpy(), prices["Low"].to_numpy())
 
 
+def read_header(path: str | os.PathLike[str]) -> list[str]:
+    """Return the names of the columns of a comma separated file.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It is no text in UTF-8, or empty.
+
+    Examples:
+        >>> with open("relaxation.csv", "w") as file:
+        ...     print("t, G", file=file)
+        >>> read_header("relaxation.csv")
+        ['t', 'G']
+    """
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"no file {str(path)!r}; pass the path of a comma separated file with a header.")
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        try:
+            found = next(csv.reader(file, skipinitialspace=True), [])
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}: needs text in UTF-8; {error}; save it as UTF-8.") from None
+    if not found:
+        raise ValueError(f"{path}: needs a header, the names of its columns; the file is empty.")
+    return [each.strip() for each in found]
+
+
 def read_column(path: str | os.PathLike[str], column: str) -> np.ndarray:
     """Return one column of a comma separated file with a header, in the order of its lines.
 

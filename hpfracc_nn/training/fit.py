@@ -17,6 +17,7 @@ FIRST, NEAR = 1e-3, 1e-9  # that of the first step, from anywhere and from where
 _SINGULAR = 1e-10  # of the largest singular value: derivatives are right to about 1e-13
 _PART = 0.05  # of the largest entry of the direction that changes nothing
 _ROUNDING, _FLAT = 1e-8, 1e-3
+_EXACT = 1e-13  # of the data: residuals that are rounding
 _NEAR_ZERO = 1e-2  # of a parameter's first value
 
 
@@ -127,6 +128,8 @@ def least_squares(
     iterations: int,
     damping: float = FIRST,
     bounds: tuple[np.ndarray, np.ndarray] | None = None,
+    owner: str = "fit_fde",
+    is_search: bool = False,
 ) -> Minimum:
     """Return the minimum of the sum of squares by Gauss-Newton steps, damped where they do not go down.
 
@@ -140,7 +143,9 @@ def least_squares(
             of its standard error, by less.
         iterations: At most.
         damping: Of the first step; small where the start is near the minimum.
-        bounds: Least and largest values, [parameters] each; None is none.
+        bounds: Least and largest values, [parameters] each; None is none. Where the two are equal it stays.
+        owner: Who fits, for messages.
+        is_search: Whether to return the point that was reached where the iterations were not enough.
 
     Raises:
         RuntimeError: They were not enough, or nothing goes down from a point where the gradient is not small.
@@ -151,6 +156,7 @@ def least_squares(
     point = start
     predicted, jacobian = model(point)
     residuals = observed - predicted
+    exact = _EXACT**2 * (observed @ observed)
     for iteration in range(1, iterations + 1):
         slope = jacobian.T @ residuals
         is_free = ~(((point <= low) & (slope < 0)) | ((point >= high) & (slope > 0)))
@@ -158,9 +164,10 @@ def least_squares(
         last, was = residuals @ residuals, damping
         deviation = np.sqrt(max(last, np.finfo(float).tiny) / observed.size)
         # Of a step without damping, which says how far it is: one with damping is short also where it is far.
-        is_near = np.abs(_step(jacobian / scale, residuals, is_free, 0.0)).max() <= np.sqrt(tolerance) * deviation
+        step = _steps(jacobian / scale, residuals, is_free)
+        is_near = np.abs(step(0.0)).max() <= np.sqrt(tolerance) * deviation
         while True:
-            following = np.clip(point + _step(jacobian / scale, residuals, is_free, damping) / scale, low, high)
+            following = np.clip(point + step(damping) / scale, low, high)
             predicted, slopes = model(following)
             found = observed - predicted
             reached = found @ found
@@ -169,14 +176,16 @@ def least_squares(
                 break
             damping *= 10
             if damping > _MOST:
-                _check_gradient(jacobian[:, is_free] / scale[is_free], residuals, observed)
+                if is_search:
+                    return Minimum(point, residuals, jacobian, iteration)
+                _check_gradient(owner, jacobian[:, is_free] / scale[is_free], residuals, observed)
                 return Minimum(point, residuals, jacobian, iteration)
         point, residuals, jacobian = following, found, slopes
         damping = max(damping / 10, _LEAST) if damping == was else damping  # what was too little is so once more
-        if is_last:
+        if is_last or residuals @ residuals <= exact or (is_search and iteration == iterations):
             return Minimum(point, residuals, jacobian, iteration)
     raise RuntimeError(
-        f"fit_fde: the sum of squares was still going down after {iterations} iterations; begin nearer to the minimum, "
+        f"{owner}: the sum of squares was still going down after {iterations} iterations; begin nearer to the minimum, "
         "or allow more by iterations=..."
     )
 
@@ -219,29 +228,36 @@ def covariance_of(
     return variance * half @ half.T
 
 
-def _step(jacobian: np.ndarray, residuals: np.ndarray, is_free: np.ndarray, damping: float) -> np.ndarray:
-    """Return the step of damped least squares (Levenberg-Marquardt), 0 for parameters that may not move.
+def _steps(jacobian: np.ndarray, residuals: np.ndarray, is_free: np.ndarray) -> Callable[[float], np.ndarray]:
+    """Return a function of the damping: the step of damped least squares, 0 for parameters that may not move.
+
+    The damping is added to the diagonal of the normal equations (Levenberg-Marquardt).
 
     Args:
         jacobian: Of the residuals by the parameters, [residuals, parameters], with columns of length 1.
         residuals: What the step is to take away.
         is_free: Which parameters may move.
-        damping: Added to the diagonal of the normal equations.
     """
-    columns = jacobian[:, is_free]
-    count = columns.shape[1]
-    rows = np.concatenate([columns, np.sqrt(damping) * np.eye(count)])
-    found = np.zeros(is_free.size)
-    found[is_free] = np.linalg.lstsq(rows, np.concatenate([residuals, np.zeros(count)]), rcond=_SINGULAR)[0]
-    return found
+    left, sizes, right = np.linalg.svd(jacobian[:, is_free], full_matrices=False)
+    parts = left.T @ residuals
+
+    def step(damping: float) -> np.ndarray:
+        squares = sizes**2 + damping
+        is_seen = squares > _SINGULAR**2 * squares.max(initial=0.0)
+        found = np.zeros(is_free.size)
+        found[is_free] = right.T @ np.where(is_seen, sizes * parts / np.where(is_seen, squares, 1.0), 0.0)
+        return found
+
+    return step
 
 
-def _check_gradient(columns: np.ndarray, residuals: np.ndarray, observed: np.ndarray) -> None:
+def _check_gradient(owner: str, columns: np.ndarray, residuals: np.ndarray, observed: np.ndarray) -> None:
     """Raise RuntimeError unless the gradient is 0, relative to the residuals; for a search that found no better step.
 
     Residuals of the size of rounding do not raise: no step makes those less.
 
     Args:
+        owner: Who fits, for messages.
         columns: The Jacobian [residuals, parameters], with columns of length 1.
         residuals: At the point where the fit stands.
         observed: The data, which say what rounding amounts to.
@@ -250,7 +266,7 @@ def _check_gradient(columns: np.ndarray, residuals: np.ndarray, observed: np.nda
     steepness = float(np.abs(columns.T @ residuals).max(initial=0.0))
     if left > _ROUNDING * np.linalg.norm(observed) and steepness > _FLAT * left:
         raise RuntimeError(
-            f"fit_fde: no step makes the sum of squares less, although a residual of {left:.3g} has a part of "
+            f"{owner}: no step makes the sum of squares less, although a residual of {left:.3g} has a part of "
             f"{steepness:.3g} that a parameter could take away; the equation has no solution nearby, or f is no smooth "
             "function of the parameters; begin elsewhere, or take more steps."
         )

@@ -197,6 +197,7 @@ def fit_fde(
     bounds: tuple[float, float] = (0.02, 1.0),
     t0: float = 0.0,
     observe: Callable[[Tensor], Tensor] | None = None,
+    weights: Any = None,
     scheme: str | Scheme = "trapezoid",
     mesh: str | Mesh = "graded",
     n_steps: int = 100,
@@ -209,21 +210,23 @@ def fit_fde(
     The model is fitted twice: with n_steps, and from there with twice as many, whose estimates are returned. Where
     alpha moves by more than a quarter of its standard error a warning says so: the solver's error is in the estimate
     then. Another says that alpha is at a bound. Derivatives are exact, and parameters may be of any size.
-    Standard errors are those of independent errors of equal variance. An order that is estimated beside a network is a
-    hyper-parameter and no measurement, since the network makes up for a wrong one: a model with parameters of its own
-    gives a warning.
+    Standard errors are those of independent errors, of equal variance unless there are weights. An order that is
+    estimated beside a network is a hyper-parameter and no measurement, since the network makes up for a wrong one: a
+    model with parameters of its own gives a warning.
 
     Args:
         f: Called as f(t, y, params) with tensors of no axes by name; differentiable in y and in them. Once the states
             are known it may be called for many times at once under `torch.func.vmap`.
         ts: Times of the observations, increasing, not before t0; [observations].
-        observed: [observations, ...], finite.
+        observed: [observations, ...], finite where weights are positive.
         y0: The state at t0, or a function of the parameters that returns it.
         params: First values by name; every parameter must change what is observed, and in a way of its own.
         alpha: First value of the order.
         bounds: Where it stays, in (0, 1]; the bounds themselves are allowed.
         t0: Where the derivative begins.
         observe: Makes what is observed of the states [observations, *state]; None: the states are.
+        weights: Of the squares, such as one over variances; broadcasts to `observed`. Only their ratios count. An
+            observation of weight 0 is left out, and may be NaN. A mask of booleans says which are used.
         scheme: As in `fdeint`.
         mesh: As in `fdeint`.
         n_steps: Of the first solve.
@@ -258,7 +261,9 @@ def fit_fde(
     """
     _check(f, y0, params, alpha, bounds, level, tolerance)
     names = names_of(tuple(params))
-    times, data = _observations(ts, observed, t0, len(names))
+    times, data, roots = _observations(ts, observed, weights, t0, len(names))
+    is_used = roots > 0
+    counted = int(is_used.sum())
     count = errors.count("fit_fde", "n_steps", n_steps)
     most = errors.count("fit_fde", "iterations", iterations)
     chosen = Method.of("fit_fde", scheme, "auto", mesh)
@@ -273,11 +278,14 @@ def fit_fde(
         def predicted(point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             at = coordinates.values(point)
             found, jacobian = model(at)
-            return found, jacobian * coordinates.slope(at)
+            if found.size != roots.size:  # there is no solution
+                return found, jacobian
+            jacobian = jacobian[is_used] * roots[is_used, None]
+            return found[is_used] * roots[is_used], jacobian * coordinates.slope(at)
 
         best = least_squares(
             predicted,
-            data.ravel(),
+            data.ravel()[is_used] * roots[is_used],
             coordinates.of(values),
             tolerance=tolerance,
             iterations=most,
@@ -293,7 +301,7 @@ def fit_fde(
         start, total = rough.point, rough.iterations
     first = fitted(start, count, damping=NEAR if total else FIRST)
     last = fitted(first.point, 2 * count, damping=NEAR)
-    variance = float(last.residuals @ last.residuals) / (data.size - len(names))
+    variance = float(last.residuals @ last.residuals) / (counted - len(names))
     covariance = covariance_of(last.jacobian, variance, names)
     shift = float(abs(last.point[0] - first.point[0]))
     notes = _notes(float(last.point[0]), bounds)
@@ -307,7 +315,7 @@ def fit_fde(
     for note in notes:
         warnings.warn(f"fit_fde: {note}", UserWarning, stacklevel=2)
     total += first.iterations + last.iterations
-    return Fit(names, last.point, covariance, np.sqrt(variance), data.size, total, 2 * count, shift, level, notes)
+    return Fit(names, last.point, covariance, np.sqrt(variance), counted, total, 2 * count, shift, level, notes)
 
 
 def _held(mesh: Mesh, alpha: float) -> Mesh:
@@ -324,12 +332,17 @@ def _notes(alpha: float, bounds: tuple[float, float]) -> tuple[str, ...]:
     return (f"alpha is at its bound {alpha:g}: its standard error and interval are those of a model without bounds.",)
 
 
-def _observations(ts: Any, observed: Any, t0: float, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return times and data as float64 arrays, or raise ValueError for data that no fit can use.
+def _observations(
+    ts: Any, observed: Any, weights: Any, t0: float, count: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return times, data and the roots of flat weights as float64 arrays, or raise for data that no fit can use.
+
+    The weights have a mean of 1 over what is used.
 
     Args:
         ts: Times.
         observed: Data, time first.
+        weights: Of the data, or None.
         t0: Where the derivative begins.
         count: Number of parameters of the fit.
     """
@@ -339,14 +352,19 @@ def _observations(ts: Any, observed: Any, t0: float, count: int) -> tuple[np.nda
             f"fit_fde(ts of shape {times.shape}, observed of shape {data.shape}): needs an observation for each time; "
             "pass observed with time as its first axis."
         )
-    if data.size <= count:
+    each = _weights(weights, data.shape)
+    if np.count_nonzero(each) <= count:
+        used = "numbers" if weights is None else "numbers with positive weights"
         raise ValueError(
-            f"fit_fde(observed of {data.size} numbers): needs more than the {count} parameters; observe more."
+            f"fit_fde(observed of {np.count_nonzero(each)} {used}): needs more than the {count} parameters; observe "
+            "more."
         )
-    if not np.isfinite(data).all():
-        place = np.argwhere(~np.isfinite(data))[0].tolist()
+    missing = ~np.isfinite(data) & (each > 0)
+    if missing.any():
+        place = np.argwhere(missing)[0].tolist()
         raise ValueError(
-            f"fit_fde(observed): needs finite numbers; observed{place}={data[tuple(place)]}; leave that time out."
+            f"fit_fde(observed): needs finite numbers; observed{place}={data[tuple(place)]}; leave that time out, or "
+            "pass weights that are 0 there."
         )
     if not (times.size == 1 and t0 < times[0] < math.inf):  # one time makes two with t0
         times = checks.increasing("fit_fde", times)
@@ -355,7 +373,23 @@ def _observations(ts: Any, observed: Any, t0: float, count: int) -> tuple[np.nda
             f"fit_fde(t0={t0:g}): needs t0 <= ts[0], where the derivative begins; ts[0]={times[0]:g}; pass t0=ts[0], "
             "or leave out what is before."
         )
-    return times, data
+    return times, np.where(each > 0, data, 0.0), np.sqrt(each / each[each > 0].mean()).ravel()
+
+
+def _weights(weights: Any, shape: tuple[int, ...]) -> np.ndarray:
+    if weights is None:
+        return np.ones(shape)
+    is_mask = getattr(weights, "dtype", None) in (np.bool_, torch.bool)
+    found = np.asarray(weights, dtype=np.float64) if is_mask else errors.as_numbers(weights)
+    if found is None or not np.all(np.isfinite(found) & (found >= 0)):
+        raise ValueError("fit_fde(weights): needs finite numbers >= 0; pass one over the variances, 0 to leave out.")
+    try:
+        return np.broadcast_to(found, shape)
+    except ValueError:
+        raise ValueError(
+            f"fit_fde(weights of shape {found.shape}): needs a shape that broadcasts to that of observed, {shape}; "
+            "pass one for each observation."
+        ) from None
 
 
 def _check(

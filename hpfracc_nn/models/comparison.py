@@ -1,0 +1,146 @@
+"""Models compared on the same experiments: by information criteria, and by what they predict of hidden decades."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpfracc_nn.models.estimation import ModelFit, fit
+from hpfracc_nn.models.experiments import Experiment
+from hpfracc_nn.models.model import Model
+
+_OWNER = "compare"
+
+
+class Row(NamedTuple):
+    """A model in a comparison.
+
+    Attributes:
+        model: Its name.
+        parameters: How many were estimated.
+        deviation: Of the residuals.
+        aic: Akaike's information criterion less the least one.
+        bic: The Bayesian information criterion less the least one.
+        weight: exp(-bic / 2) as a part of that of all models: how probable each is, of models that were equally so.
+        extrapolation: Residual over the hidden decades, NaN where too little is left.
+    """
+
+    model: str
+    parameters: int
+    deviation: float
+    aic: float
+    bic: float
+    weight: float
+    extrapolation: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Models fitted to the same experiments, the one of the least BIC first.
+
+    Attributes:
+        fits: Of the models.
+        rows: One for each.
+        decades: How many were hidden for the extrapolation.
+    """
+
+    fits: tuple[ModelFit, ...]
+    rows: tuple[Row, ...]
+    decades: float
+
+    @classmethod
+    def of(cls, fits: Sequence[ModelFit], decades: float = 1.0) -> Comparison:
+        """Return a comparison of fits to the same experiments; see `compare`."""
+        best = sorted(fits, key=lambda each: each.bic)
+        aic, bic = min(each.aic for each in best), best[0].bic
+        weights = np.exp(-0.5 * np.array([each.bic - bic for each in best]))
+        rows = [
+            Row(
+                each.fitted.label,
+                len(each.names),
+                each.deviation,
+                each.aic - aic,
+                each.bic - bic,
+                float(weight),
+                _extrapolated(each, decades),
+            )
+            for each, weight in zip(best, weights / weights.sum(), strict=True)
+        ]
+        return cls(tuple(best), tuple(rows), decades)
+
+    @property
+    def best(self) -> ModelFit:
+        """The fit of the least BIC."""
+        return self.fits[0]
+
+    def table(self) -> str:
+        """Return the rows as text."""
+        width = max(len("model"), *(len(row.model) for row in self.rows))
+        hidden = f"last {self.decades:g} decades" if self.decades != 1 else "last decade"
+        lines = [f"{'model':{width}}  parameters  deviation    dAIC    dBIC  weight  {hidden}"]
+        for row in self.rows:
+            lines.append(
+                f"{row.model:{width}}  {row.parameters:10d}  {row.deviation:9.3g}  {row.aic:6.1f}  {row.bic:6.1f}  "
+                f"{row.weight:6.3f}  {row.extrapolation:{len(hidden)}.3g}"
+            )
+        return "\n".join(lines)
+
+    def plot(self) -> Any:
+        """Return a matplotlib figure: the data, every model, and their residuals.
+
+        Raises:
+            ModuleNotFoundError: matplotlib is not installed.
+        """
+        from hpfracc_nn.models.figures import draw_fits
+
+        return draw_fits(self.fits)
+
+
+def compare(
+    models: Sequence[Model | type[Model]],
+    data: Experiment | Sequence[Experiment],
+    *,
+    decades: float = 1.0,
+    **options: Any,
+) -> Comparison:
+    """Return fits of several models to the same experiments, as a table and a figure.
+
+    Args:
+        models: Models or their classes, as in `fit`.
+        data: As in `fit`.
+        decades: How many are hidden for `ModelFit.extrapolation`.
+        options: As in `fit`.
+
+    Raises:
+        ValueError: There is no model, or as in `fit`.
+        TypeError: As in `fit`.
+        RuntimeError: As in `fit`.
+
+    Source: Burnham & Anderson, Model Selection (2002), section 6.4, for the weights.
+
+    Examples:
+        >>> from hpfracc_nn.models.rheology import FractionalMaxwell, Maxwell
+        >>> t = np.geomspace(0.01, 100, 40)
+        >>> noise = np.exp(0.02 * np.random.default_rng(0).standard_normal(40))
+        >>> gel = FractionalMaxwell(V=10, alpha=0.8, G=5, beta=0.2)
+        >>> step = Experiment.relaxation(t, gel.relaxation(t) * noise)
+        >>> compare([Maxwell, FractionalMaxwell], step).rows[0].model
+        'FractionalMaxwell'
+    """
+    if not models:
+        raise ValueError(f"{_OWNER}(models={models!r}): needs at least one model; pass a list of models.")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a wrong model's residuals have a trend; each fit keeps its notes
+        fits = [fit(each, data, **options) for each in models]
+        return Comparison.of(fits, decades)
+
+
+def _extrapolated(found: ModelFit, decades: float) -> float:
+    try:
+        return found.extrapolation(decades)
+    except (ValueError, RuntimeError):  # too little is left, or it leads nowhere
+        return float("nan")

@@ -1,0 +1,309 @@
+"""Experiments: what was measured, on which scale it is fitted, and what a model predicts of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.namespace import NUMPY
+from hpfracc_nn.models.networks import Network, Slopes, Values, inverse, on_axis, response_tangents, tangents
+
+Predicted = tuple[np.ndarray, Slopes]  # values [parts, n] and their derivatives by the parameters, the same each
+
+
+class Kind(NamedTuple):
+    """What is measured in a kind of experiment.
+
+    Attributes:
+        name: Of the kind.
+        x: Name of what it is measured at, a time or an angular frequency.
+        parts: Names of what is measured, one or two.
+        domain: "rheology" or "impedance": whose models predict it.
+        predict: (network, x, values) to predictions.
+        is_complex: Whether the two parts are those of a complex number of either sign, scaled by its modulus.
+    """
+
+    name: str
+    x: str
+    parts: tuple[str, ...]
+    domain: str
+    predict: Callable[[Network, np.ndarray, Values], Predicted]
+    is_complex: bool = False
+
+    @property
+    def is_in_time(self) -> bool:
+        """Whether it is measured at times, the last of which say most about what comes."""
+        return self.x == "t"
+
+
+def _relaxation(network: Network, x: np.ndarray, values: Values) -> Predicted:
+    value, slopes = response_tangents(network, x, 1, values)
+    return value[None], {name: slope[None] for name, slope in slopes.items()}
+
+
+def _creep(network: Network, x: np.ndarray, values: Values) -> Predicted:
+    return _relaxation(inverse(network), x, values)
+
+
+def _harmonic(network: Network, x: np.ndarray, values: Values) -> Predicted:
+    value, slopes = tangents(network, on_axis(x, NUMPY), values)
+    return _parts(value), {name: _parts(slope) for name, slope in slopes.items()}
+
+
+def _parts(value: np.ndarray) -> np.ndarray:
+    return np.stack([value.real, value.imag])
+
+
+KINDS = {
+    each.name: each
+    for each in (
+        Kind("relaxation", "t", ("G",), "rheology", _relaxation),
+        Kind("creep", "t", ("J",), "rheology", _creep),
+        Kind("oscillation", "omega", ("G'", "G''"), "rheology", _harmonic),
+        Kind("impedance", "omega", ("Z'", "Z''"), "impedance", _harmonic, is_complex=True),
+    )
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    """What was measured, made by `relaxation`, `creep`, `oscillation` or `impedance`.
+
+    Each of these takes one of two statements about the noise, or none:
+
+    - `noise`, its relative standard deviation, such as 0.03. Positive data are then fitted on logarithms, an impedance
+      relative to its modulus.
+    - `deviation`, standard deviations in the units of the data, one or one for each value. Data are then fitted as they
+      are, and may have any sign.
+    - With none, the scale is that of `noise`, whose size is estimated: it is the same in all experiments of a fit.
+
+    Attributes:
+        kind: Of the experiment, a name in `KINDS`.
+        x: Times or angular frequencies, [n], increasing.
+        observed: [parts, n]; one part, or two: storage and loss, or real and imaginary part.
+        deviation: Standard deviations, [parts, n], or None.
+        noise: Relative standard deviation, or None.
+        name: In tables and plots.
+
+    Examples:
+        >>> step = Experiment.relaxation([0.1, 1.0, 10.0], [3.0, 1.0, 0.4], noise=0.03)
+        >>> len(step), step.is_stated
+        (3, True)
+    """
+
+    kind: str
+    x: np.ndarray
+    observed: np.ndarray
+    deviation: np.ndarray | None = None
+    noise: float | None = None
+    name: str = field(default="")
+
+    @classmethod
+    def relaxation(
+        cls, t: Any, modulus: Any, *, deviation: Any = None, noise: float | None = None, name: str = ""
+    ) -> Experiment:
+        """Return a step of strain: relaxation moduli G, stress over strain, at times t after the step.
+
+        Raises:
+            ValueError: Times do not increase from above 0, there are fewer than two, a modulus is not finite, or it is
+                not positive and there is no `deviation`.
+
+        Examples:
+            >>> Experiment.relaxation([1.0, 2.0], [3.0, 2.0]).kind
+            'relaxation'
+        """
+        return cls._checked("relaxation", t, (modulus,), deviation, noise, name)
+
+    @classmethod
+    def creep(
+        cls, t: Any, compliance: Any, *, deviation: Any = None, noise: float | None = None, name: str = ""
+    ) -> Experiment:
+        """Return a step of stress: creep compliances J, strain over stress, at times t after the step.
+
+        Raises:
+            ValueError: As in `relaxation`.
+
+        Examples:
+            >>> Experiment.creep([1.0, 2.0], [3.0, 4.0]).kind
+            'creep'
+        """
+        return cls._checked("creep", t, (compliance,), deviation, noise, name)
+
+    @classmethod
+    def oscillation(
+        cls, omega: Any, storage: Any, loss: Any, *, deviation: Any = None, noise: float | None = None, name: str = ""
+    ) -> Experiment:
+        """Return a frequency sweep: storage and loss moduli at angular frequencies omega, in rad per unit of time.
+
+        Raises:
+            ValueError: As in `relaxation`.
+
+        Examples:
+            >>> Experiment.oscillation([1.0, 2.0], [3.0, 4.0], [1.0, 1.2]).observed.shape
+            (2, 2)
+        """
+        return cls._checked("oscillation", omega, (storage, loss), deviation, noise, name)
+
+    @classmethod
+    def impedance(
+        cls, omega: Any, impedance: Any, *, deviation: Any = None, noise: float | None = None, name: str = ""
+    ) -> Experiment:
+        """Return a spectrum: complex impedances at angular frequencies omega = 2 pi f.
+
+        Raises:
+            ValueError: As in `relaxation`, but for the signs.
+
+        Examples:
+            >>> Experiment.impedance([1.0, 2.0], [3.0 - 1j, 2.0 - 0.5j]).observed.shape
+            (2, 2)
+        """
+        values = np.asarray(impedance)
+        return cls._checked("impedance", omega, (values.real, values.imag), deviation, noise, name)
+
+    @classmethod
+    def _checked(
+        cls, kind: str, x: Any, observed: tuple[Any, ...], deviation: Any, noise: float | None, name: str
+    ) -> Experiment:
+        of = KINDS[kind]
+        points = _row(kind, of.x, x)
+        values = [_row(kind, part, each) for part, each in zip(of.parts, observed, strict=True)]
+        order = np.argsort(points, kind="stable") if not of.is_in_time else np.arange(points.size)
+        _check_points(kind, of.x, points[order])  # sweeps run either way, times only one
+        for part, each in zip(of.parts, values, strict=True):
+            if each.shape != points.shape:
+                raise ValueError(
+                    f"Experiment.{kind}({of.x} of {points.size} numbers, {part} of {each.size}): needs a value for "
+                    f"each {of.x}; pass as many."
+                )
+        if noise is not None and deviation is not None:
+            raise ValueError(f"Experiment.{kind}(noise={noise!r}, deviation=...): needs one of the two; leave one out.")
+        if noise is not None:
+            noise = errors.real(f"Experiment.{kind}", "noise", noise, 0.0, above=True, example=0.03)
+        data = np.stack(values)[:, order]
+        spread = None if deviation is None else _spread(kind, deviation, data.shape, order)
+        if spread is None and not of.is_complex:
+            _check_positive(of, points[order], data)
+        return cls(kind, points[order], data, spread, noise, name or kind)
+
+    def __len__(self) -> int:
+        """Return how many times or frequencies there are."""
+        return self.x.size
+
+    @property
+    def is_stated(self) -> bool:
+        """Whether the noise is stated."""
+        return self.deviation is not None or self.noise is not None
+
+    @property
+    def is_on_logarithms(self) -> bool:
+        """Whether the data are fitted on logarithms."""
+        return self.deviation is None and not KINDS[self.kind].is_complex
+
+    def target(self) -> np.ndarray:
+        """Return what is fitted, [parts n], in units of the noise where that is stated."""
+        return self._scaled(np.log(self.observed) if self.is_on_logarithms else self.observed).ravel()
+
+    def predictions(self, network: Network, values: Values, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the predictions of `target` and their derivatives by the parameters, [parts n, parameters]."""
+        found, slopes = KINDS[self.kind].predict(network, self.x, values)
+        jacobian = np.empty((len(names), *found.shape))
+        for place, name in enumerate(names):
+            jacobian[place] = slopes.get(name, 0.0)
+        if self.is_on_logarithms:
+            jacobian, found = jacobian / found, np.log(found)
+        return self._scaled(found).ravel(), self._scaled(jacobian).reshape(len(names), found.size).T
+
+    def _scaled(self, values: np.ndarray) -> np.ndarray:
+        return values / self._unit
+
+    @property
+    def _unit(self) -> Any:
+        """What residuals are divided by: a number, or [parts, n]."""
+        if self.deviation is not None:
+            return self.deviation
+        noise = 1.0 if self.noise is None else self.noise
+        return noise * np.hypot(*self.observed) if KINDS[self.kind].is_complex else noise
+
+    def log_units(self) -> float:
+        """Return the sum of the logarithms of what residuals are divided by, for the likelihood."""
+        return float(np.log(np.broadcast_to(self._unit, self.observed.shape)).sum())
+
+    def part(self, chosen: np.ndarray) -> Experiment:
+        """Return the experiment at some of its points, a mask [n]."""
+        spread = None if self.deviation is None else self.deviation[:, chosen]
+        return replace(self, x=self.x[chosen], observed=self.observed[:, chosen], deviation=spread)
+
+    def is_late(self, decades: float) -> np.ndarray:
+        """Return which points lie in the last decades of time, or of 1 / omega; [n]."""
+        factor = 10.0**decades
+        return self.x > self.x[-1] / factor if KINDS[self.kind].is_in_time else self.x < self.x[0] * factor
+
+    @property
+    def middle(self) -> tuple[float, float]:
+        """The typical time, and the typical size of the network F at s = 1 / time."""
+        logs = np.log(self.x)
+        time = float(np.exp((1 if KINDS[self.kind].is_in_time else -1) * (logs[0] + logs[-1]) / 2))
+        size = float(np.median(np.hypot(*self.observed) if len(self.observed) == 2 else np.abs(self.observed[0])))
+        return time, 1 / size if self.kind == "creep" else size
+
+    @property
+    def times(self) -> tuple[float, float]:
+        """The least and the largest time, or 1 / omega."""
+        ends = self.x[0], self.x[-1]
+        return ends if KINDS[self.kind].is_in_time else (1 / ends[1], 1 / ends[0])
+
+
+def _row(kind: str, name: str, values: Any) -> np.ndarray:
+    found = errors.as_numbers(values)
+    if found is None or found.ndim != 1:
+        shape = "no array of real numbers" if found is None else f"of shape {found.shape}"
+        raise ValueError(f"Experiment.{kind}({name} {shape}): needs one axis; pass one number for each measurement.")
+    for place in np.flatnonzero(~np.isfinite(found))[:1]:
+        raise ValueError(
+            f"Experiment.{kind}({name}[{place}]={found[place]}): needs finite numbers; leave that measurement out."
+        )
+    return found
+
+
+def _check_points(kind: str, name: str, x: np.ndarray) -> None:
+    if x.size < 2:
+        raise ValueError(
+            f"Experiment.{kind}({name} of {x.size} numbers): needs at least two; measure at more, over some decades."
+        )
+    if not x[0] > 0:
+        raise ValueError(
+            f"Experiment.{kind}({name}): needs {name} > 0; {name}[0]={x[0]:g}; leave it out, or count from the step on."
+        )
+    for place in np.flatnonzero(np.diff(x) <= 0)[:1]:
+        way = "sort them, and pass repeated runs as experiments of their own"
+        raise ValueError(
+            f"Experiment.{kind}({name}): needs {name} to increase; {name}[{place + 1}]={x[place + 1]:g} follows "
+            f"{name}[{place}]={x[place]:g}; {way}."
+        )
+
+
+def _check_positive(of: Kind, x: np.ndarray, data: np.ndarray) -> None:
+    for part, place in np.argwhere(data <= 0)[:1]:
+        raise ValueError(
+            f"Experiment.{of.name}: needs positive data for a fit on logarithms; "
+            f"{of.parts[part]}={data[part, place]:g} at {of.x}={x[place]:g}; leave it out, or pass deviation=, the "
+            "standard deviation of the data, for a fit without logarithms."
+        )
+
+
+def _spread(kind: str, deviation: Any, shape: tuple[int, ...], order: np.ndarray) -> np.ndarray:
+    found = errors.as_numbers(deviation)
+    if found is None or not np.all((found > 0) & np.isfinite(found)):
+        raise ValueError(
+            f"Experiment.{kind}(deviation): needs positive standard deviations; pass one, or one for each."
+        )
+    try:
+        return np.broadcast_to(found, shape)[:, order]
+    except ValueError:
+        raise ValueError(
+            f"Experiment.{kind}(deviation of shape {found.shape}): needs one number, or the shape of the data, {shape}."
+        ) from None

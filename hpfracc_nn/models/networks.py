@@ -1,0 +1,491 @@
+"""Networks of power laws and relaxations: one function of s = i omega, from which every response follows.
+
+A network F(s) is a modulus (stress over strain) or an impedance (voltage over current). It is built of a few leaves,
+sums and reciprocals. Springs side by side add their moduli, and so do resistors in a row their impedances; the other
+arrangement adds reciprocals:
+
+    series modulus = Reciprocal(Sum((Reciprocal(a), Reciprocal(b))))
+
+A field of a leaf is a number, an array, or a name, whose value is looked up when the network is evaluated. The same
+name may stand in several fields.
+
+Responses in time are inverse Laplace transforms. F has no singularity but on the negative real axis, since that holds
+for the leaves and is kept by sums and reciprocals (they are complete Bernstein or Stieltjes functions for orders in
+[0, 1]). So one parabola fits all of them at all times,
+
+    f(t) = 1 / (2 pi i) int exp(z) F(z / t) dz / t,
+
+with the same 20 nodes z, and with it each derivative by a parameter. The error is about 1e-14 of |F(1 / t)|.
+Where the response itself is exponentially smaller, as that of a spring and a dashpot in a row, it is a closed form.
+
+Weideman & Trefethen, Parabolic and hyperbolic contours for computing the Bromwich integral, Math. Comp. 76 (2007);
+Schilling, Song & Vondracek, Bernstein Functions (2012), chapters 6 and 7.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
+from hpfracc_nn.fractional.special.mittag_leffler import reciprocal_gamma
+
+Values = Mapping[str, Any]  # of the parameters, by name
+Slopes = dict[str, Array]  # derivatives by the parameters, by name
+Pullback = Callable[[Any, Slopes], None]
+Clock = Callable[[], float]  # returns a time
+
+POSITIVE, ORDER = "positive", "order"  # what a parameter may be: above 0, or in [0, 1]
+
+# The parabola z = MU (1 + i u)**2 at u = (k + 1/2) h: log z and exp(z) dz / (pi i) on its upper half, whose real part
+# is that of both. The rule's error is about exp(-2 pi / h) = 1e-15, what lies beyond the last node exp(-35) = 1e-15,
+# and rounding is exp(MU) = 20 times that of F.
+_MU, _STEP, _NODES = 3.0, 2 * np.pi / 35, 20
+_ROOTS = 1 + 1j * _STEP * (np.arange(_NODES) + 0.5)
+_LOGS = np.log(_MU) + 2 * np.log(_ROOTS)
+_WEIGHTS = 2 * _STEP * _MU / np.pi * np.exp(_MU * _ROOTS**2) * _ROOTS
+_NEAR = 0.02  # below it tanh(y) / y is a series
+
+
+class Points(NamedTuple):
+    """Where networks are evaluated: s = exp(angle + size), in factors, because powers of these are powers of s.
+
+    Attributes:
+        angle: Complex, with an imaginary part between -pi and pi; broadcasts with `size`.
+        size: Real.
+    """
+
+    angle: Array
+    size: Array
+
+    def log(self, time: Any, xp: Namespace) -> Array:
+        """Return the logarithm of time s."""
+        return self.angle + self._size(time, xp)
+
+    def power(self, exponent: Any, time: Any, xp: Namespace) -> Array:
+        """Return (time s)**exponent."""
+        if type(exponent) in (int, float) and exponent == 0:
+            return 1.0 + 0 * (self.angle + self.size)
+        return xp.exp(exponent * self.angle) * xp.exp(exponent * self._size(time, xp))
+
+    def _size(self, time: Any, xp: Namespace) -> Array:
+        if isinstance(time, int | float):
+            return self.size if time == 1 else self.size + math.log(time)
+        return self.size + xp.log(time)
+
+
+class Network(ABC):
+    """A function F(s) with parameters."""
+
+    @abstractmethod
+    def value(self, s: Points, values: Values, xp: Namespace) -> Array:
+        """Return F(s)."""
+
+    @abstractmethod
+    def pullback(self, s: Points, values: Values) -> tuple[np.ndarray, Pullback]:
+        """Return F(s), and what adds its derivatives by all names, times a factor, to others."""
+
+    @abstractmethod
+    def parameters(self) -> Iterator[tuple[str, str]]:
+        """Yield (name, role) of every field that is a name, some more than once."""
+
+    @abstractmethod
+    def mapped(self, field: Callable[[Any], Any]) -> Network:
+        """Return the network with another name or value for each field, a function of what stands there."""
+
+    @abstractmethod
+    def guess(self, scale: float, time: Clock, values: dict[str, float]) -> None:
+        """Add values to those of the orders with which each leaf is about `scale` at s = 1 / time, its own time."""
+
+
+@dataclass(frozen=True)
+class Leaf(Network):
+    """A network that has no parts; its fields are parameters."""
+
+    roles: ClassVar[dict[str, str]]
+
+    def parameters(self) -> Iterator[tuple[str, str]]:
+        """See `Network.parameters`."""
+        for name, role in self.roles.items():
+            value = getattr(self, name)
+            if isinstance(value, str):
+                yield value, role
+
+    def mapped(self, field: Callable[[Any], Any]) -> Network:
+        """See `Network.mapped`."""
+        return replace(self, **{name: field(getattr(self, name)) for name in self.roles})
+
+    def pullback(self, s: Points, values: Values) -> tuple[np.ndarray, Pullback]:
+        """See `Network.pullback`."""
+        value, steepness = self._steepness(s, values)
+        by_name = [
+            (getattr(self, field), by) for field, by in steepness.items() if isinstance(getattr(self, field), str)
+        ]
+
+        def pull(factor: Any, slopes: Slopes) -> None:
+            whole = factor * value
+            for name, by in by_name:
+                slope = whole * by()
+                slopes[name] = slopes[name] + slope if name in slopes else slope
+
+        return value, pull
+
+    @abstractmethod
+    def _steepness(self, s: Points, values: Values) -> tuple[np.ndarray, dict[str, Callable[[], Any]]]:
+        """Return F(s), and what returns the derivative of its logarithm by each field."""
+
+
+def _valued(field: Any, values: Values) -> Any:
+    return values[field] if isinstance(field, str) else field
+
+
+@dataclass(frozen=True)
+class Power(Leaf):
+    """F = coefficient (time s)**exponent."""
+
+    coefficient: Any
+    exponent: Any
+    time: Any = 1.0
+
+    roles: ClassVar[dict[str, str]] = {"coefficient": POSITIVE, "exponent": ORDER, "time": POSITIVE}
+
+    def value(self, s: Points, values: Values, xp: Namespace) -> Array:
+        """See `Network.value`."""
+        coefficient, exponent, time = (_valued(each, values) for each in (self.coefficient, self.exponent, self.time))
+        return coefficient * s.power(exponent, time, xp)
+
+    def _steepness(self, s: Points, values: Values) -> tuple[np.ndarray, dict[str, Callable[[], Any]]]:
+        coefficient, exponent, time = (_valued(each, values) for each in (self.coefficient, self.exponent, self.time))
+        return coefficient * s.power(exponent, time, NUMPY), {
+            "coefficient": lambda: 1 / coefficient,
+            "exponent": lambda: s.log(time, NUMPY),
+            "time": lambda: exponent / time,
+        }
+
+    def guess(self, scale: float, time: Clock, values: dict[str, float]) -> None:
+        """See `Network.guess`."""
+        when = time()
+        if isinstance(self.time, str):
+            values[self.time] = when
+        if isinstance(self.coefficient, str):
+            ratio = _valued(self.time, values) / when
+            values[self.coefficient] = scale * ratio ** -_valued(self.exponent, values)
+
+
+@dataclass(frozen=True)
+class HavriliakNegami(Leaf):
+    """F = strength (1 + (time s)**alpha)**-gamma."""
+
+    strength: Any
+    time: Any
+    alpha: Any = 1.0
+    gamma: Any = 1.0
+
+    roles: ClassVar[dict[str, str]] = {"strength": POSITIVE, "time": POSITIVE, "alpha": ORDER, "gamma": ORDER}
+
+    def value(self, s: Points, values: Values, xp: Namespace) -> Array:
+        """See `Network.value`."""
+        strength, time, alpha, gamma = (_valued(each, values) for each in vars(self).values())
+        power = s.power(alpha, time, xp)
+        if type(gamma) in (int, float) and gamma == 1:
+            return strength / (1 + power)
+        return strength * xp.exp(-gamma * xp.log(1 + power))
+
+    def _steepness(self, s: Points, values: Values) -> tuple[np.ndarray, dict[str, Callable[[], Any]]]:
+        strength, time, alpha, gamma = (_valued(each, values) for each in vars(self).values())
+        power = s.power(alpha, time, NUMPY)
+        part = -gamma * power / (1 + power)  # by the logarithm of the power
+        return self.value(s, values, NUMPY), {
+            "strength": lambda: 1 / strength,
+            "time": lambda: part * alpha / time,
+            "alpha": lambda: part * s.log(time, NUMPY),
+            "gamma": lambda: -np.log(1 + power),
+        }
+
+    def guess(self, scale: float, time: Clock, values: dict[str, float]) -> None:
+        """See `Network.guess`."""
+        if isinstance(self.time, str):
+            values[self.time] = time()
+        if isinstance(self.strength, str):
+            values[self.strength] = scale
+
+
+@dataclass(frozen=True)
+class Diffusion(Leaf):
+    """F = strength tanh(y) / y with y = (time s)**alpha; coth(y) / y where nothing leaves at the far end.
+
+    A name in `strength` and `time` is a parameter; `is_blocked` is a claim.
+    """
+
+    strength: Any
+    time: Any
+    alpha: Any = 0.5
+    is_blocked: bool = False
+
+    roles: ClassVar[dict[str, str]] = {"strength": POSITIVE, "time": POSITIVE, "alpha": ORDER}
+
+    def value(self, s: Points, values: Values, xp: Namespace) -> Array:
+        """See `Network.value`."""
+        strength, time, alpha = (_valued(each, values) for each in (self.strength, self.time, self.alpha))
+        y = s.power(alpha, time, xp)
+        ratio = tanh_ratio(y, xp)
+        return strength * (1 / (y * y * ratio) if self.is_blocked else ratio)
+
+    def _steepness(self, s: Points, values: Values) -> tuple[np.ndarray, dict[str, Callable[[], Any]]]:
+        strength, time, alpha = (_valued(each, values) for each in (self.strength, self.time, self.alpha))
+        y = s.power(alpha, time, NUMPY)
+        ratio = tanh_ratio(y, NUMPY)
+        part = (1 - y * y * ratio * ratio) / ratio - 1  # by log y, as the derivative of tanh is 1 - tanh**2
+        part = -2 - part if self.is_blocked else part
+        return self.value(s, values, NUMPY), {
+            "strength": lambda: 1 / strength,
+            "time": lambda: part * alpha / time,
+            "alpha": lambda: part * s.log(time, NUMPY),
+        }
+
+    def guess(self, scale: float, time: Clock, values: dict[str, float]) -> None:
+        """See `Network.guess`."""
+        if isinstance(self.time, str):
+            values[self.time] = time()
+        if isinstance(self.strength, str):
+            values[self.strength] = scale
+
+
+def tanh_ratio(y: Array, xp: Namespace) -> Array:
+    """Return tanh(y) / y for complex y with a real part that is not negative."""
+    is_near = xp.abs(y) < _NEAR
+    square = xp.where(is_near, y * y, 0.0)
+    far = xp.where(is_near, 1.0 + 0 * y, y)
+    decay = xp.exp(-2 * far)
+    series = 1 - square / 3 * (1 - square * (2 / 5) * (1 - square * (17 / 42)))
+    return xp.where(is_near, series, (1 - decay) / ((1 + decay) * far))
+
+
+@dataclass(frozen=True)
+class Sum(Network):
+    """The sum of networks."""
+
+    parts: tuple[Network, ...]
+
+    def value(self, s: Points, values: Values, xp: Namespace) -> Array:
+        """See `Network.value`."""
+        total = self.parts[0].value(s, values, xp)
+        for part in self.parts[1:]:
+            total = total + part.value(s, values, xp)
+        return total
+
+    def pullback(self, s: Points, values: Values) -> tuple[np.ndarray, Pullback]:
+        """See `Network.pullback`."""
+        found = [part.pullback(s, values) for part in self.parts]
+        total = found[0][0]
+        for value, _ in found[1:]:
+            total = total + value
+
+        def pull(factor: Any, slopes: Slopes) -> None:
+            for _, each in found:
+                each(factor, slopes)
+
+        return total, pull
+
+    def parameters(self) -> Iterator[tuple[str, str]]:
+        """See `Network.parameters`."""
+        for part in self.parts:
+            yield from part.parameters()
+
+    def mapped(self, field: Callable[[Any], Any]) -> Network:
+        """See `Network.mapped`."""
+        return Sum(tuple(part.mapped(field) for part in self.parts))
+
+    def guess(self, scale: float, time: Clock, values: dict[str, float]) -> None:
+        """See `Network.guess`."""
+        for part in self.parts:
+            part.guess(scale, time, values)
+
+
+@dataclass(frozen=True)
+class Reciprocal(Network):
+    """The reciprocal of a network."""
+
+    of: Network
+
+    def value(self, s: Points, values: Values, xp: Namespace) -> Array:
+        """See `Network.value`."""
+        return 1 / self.of.value(s, values, xp)
+
+    def pullback(self, s: Points, values: Values) -> tuple[np.ndarray, Pullback]:
+        """See `Network.pullback`."""
+        below, pulled = self.of.pullback(s, values)
+        value = 1 / below
+        return value, lambda factor, slopes: pulled(-factor * value * value, slopes)
+
+    def parameters(self) -> Iterator[tuple[str, str]]:
+        """See `Network.parameters`."""
+        return self.of.parameters()
+
+    def mapped(self, field: Callable[[Any], Any]) -> Network:
+        """See `Network.mapped`."""
+        return Reciprocal(self.of.mapped(field))
+
+    def guess(self, scale: float, time: Clock, values: dict[str, float]) -> None:
+        """See `Network.guess`."""
+        self.of.guess(1 / scale, time, values)
+
+
+def _added(found: list[tuple[np.ndarray, Slopes]]) -> tuple[np.ndarray, Slopes]:
+    total, slopes = found[0][0], dict(found[0][1])
+    for value, more in found[1:]:
+        total = total + value
+        for name, slope in more.items():
+            slopes[name] = slopes[name] + slope if name in slopes else slope
+    return total, slopes
+
+
+def tangents(network: Network, s: Points, values: Values) -> tuple[np.ndarray, Slopes]:
+    """Return F(s) and its derivatives by all names."""
+    value, pull = network.pullback(s, values)
+    slopes: Slopes = {}
+    pull(1.0, slopes)
+    return value, slopes
+
+
+def inverse(network: Network) -> Network:
+    """Return 1 / F."""
+    return network.of if isinstance(network, Reciprocal) else Reciprocal(network)
+
+
+def added(parts: tuple[Network, ...]) -> Network:
+    """Return the sum of networks; one of a sum has its parts."""
+    flat = tuple(each for part in parts for each in (part.parts if isinstance(part, Sum) else (part,)))
+    return flat[0] if len(flat) == 1 else Sum(flat)
+
+
+def joined(parts: tuple[Network, ...]) -> Network:
+    """Return the network whose reciprocal is the sum of the reciprocals of others."""
+    return inverse(added(tuple(inverse(part) for part in parts)))
+
+
+def on_axis(omega: Array, xp: Namespace) -> Points:
+    """Return the points s = i omega."""
+    return Points(xp.constant(np.asarray(0.5j * np.pi), omega), xp.log(omega))
+
+
+def on_reals(logs: Array, xp: Namespace) -> Points:
+    """Return the points s = exp(logs)."""
+    return Points(xp.constant(np.asarray(0.0), logs), logs)
+
+
+def response(network: Network, t: Array, integrals: int, values: Values, xp: Namespace) -> Array:
+    """Return the inverse Laplace transform of F(s) s**-integrals at times t > 0.
+
+    Args:
+        network: Of one parameter each, which broadcasts with t.
+        t: float64, of any shape.
+        integrals: 1 is the response to a step, 2 its integral, and so on.
+        values: Of the names.
+        xp: The namespace of t.
+    """
+    if isinstance(network, Sum):
+        total = response(network.parts[0], t, integrals, values, xp)
+        for part in network.parts[1:]:
+            total = total + response(part, t, integrals, values, xp)
+        return total
+    exponent = _exponent(network, values)
+    if exponent is not None:
+        order = integrals - exponent
+        return (
+            network.value(on_reals(0 * t, xp), values, xp)
+            * xp.exp((order - 1) * xp.log(t))
+            * _reciprocal_gamma(order, xp)
+        )
+    parts = _decay(network, integrals, values)
+    if parts is not None:
+        first, second = (part.value(on_reals(0 * t, xp), values, xp) for part in parts)
+        return xp.exp(-second / first * t) / first
+    return _summed(network.value(_on_parabola(t, xp), values, xp), t, integrals, xp)
+
+
+def response_tangents(network: Network, t: np.ndarray, integrals: int, values: Values) -> tuple[np.ndarray, Slopes]:
+    """Return the response of `response` at times t [n] and its derivatives by all names, [n] each, for NumPy."""
+    if isinstance(network, Sum):
+        return _added([response_tangents(part, t, integrals, values) for part in network.parts])
+    if isinstance(network.of if isinstance(network, Reciprocal) else network, Power):
+        return _power_tangents(network, t, integrals, values)
+    parts = _decay(network, integrals, {})
+    if parts is not None:
+        (first, by_first), (second, by_second) = (tangents(part, on_reals(0 * t, NUMPY), values) for part in parts)
+        value = np.exp(-second / first * t) / first
+        return _added(
+            [
+                (value, {name: value * (second / first * t - 1) / first * slope for name, slope in by_first.items()}),
+                (0.0 * value, {name: -value * t / first * slope for name, slope in by_second.items()}),
+            ]
+        )
+    value, slopes = tangents(network, _on_parabola(t, NUMPY), values)
+    weights, factor = _weights(integrals), 1.0 if integrals == 1 else t ** (integrals - 1)
+    return (weights @ value).real * factor, {name: (weights @ slope).real * factor for name, slope in slopes.items()}
+
+
+def _power_tangents(network: Network, t: np.ndarray, integrals: int, values: Values) -> tuple[np.ndarray, Slopes]:
+    """Return the response of a power c s**p, c t**(k - p - 1) / Gamma(k - p), and its derivatives."""
+    power = network.of if isinstance(network, Reciprocal) else network
+    exponent, logs = float(_exponent(network, values)), np.log(t)
+    gamma, slope = (float(reciprocal_gamma(np.asarray(integrals - exponent), n, NUMPY)) for n in (0, 1))
+    base = np.exp((integrals - exponent - 1) * logs)
+    at_one, slopes = tangents(network, on_reals(0 * t, NUMPY), values)
+    found = {name: each * base * gamma for name, each in slopes.items()}
+    if isinstance(power, Power) and isinstance(power.exponent, str):
+        sign = 1 if network is power else -1
+        found[power.exponent] = found[power.exponent] - sign * at_one * base * (logs * gamma + slope)
+    return at_one * base * gamma, found
+
+
+def _exponent(network: Network, values: Values) -> Any:
+    """Return p of a network that is a constant times s**p, None for others or where p is a name that has no value."""
+    power = network.of if isinstance(network, Reciprocal) else network
+    if not isinstance(power, Power) or (isinstance(power.exponent, str) and power.exponent not in values):
+        return None
+    exponent = _valued(power.exponent, values)
+    return exponent if network is power else -exponent
+
+
+def _decay(network: Network, integrals: int, values: Values) -> tuple[Network, Network] | None:
+    """Return the parts a s**p and b s**(p - 1) where the response is exp(-b t / a) / a, else None.
+
+    Of exponents that are arrays nothing is known.
+    """
+    if not (isinstance(network, Reciprocal) and isinstance(network.of, Sum) and len(network.of.parts) == 2):
+        return None
+    exponents = [_exponent(part, values) for part in network.of.parts]
+    if not all(isinstance(each, int | float) for each in exponents):
+        return None
+    first, second = sorted(zip(exponents, network.of.parts, strict=True), key=lambda pair: -pair[0])
+    return (first[1], second[1]) if (first[0], second[0]) == (1 - integrals, -integrals) else None
+
+
+def _reciprocal_gamma(x: Any, xp: Namespace) -> Any:
+    return (
+        float(reciprocal_gamma(np.asarray(x), 0, NUMPY)) if isinstance(x, int | float) else reciprocal_gamma(x, 0, xp)
+    )
+
+
+def _on_parabola(t: Array, xp: Namespace) -> Points:
+    """Return the points z / t, [nodes, *t]."""
+    return Points(xp.constant(_LOGS.reshape(-1, *(1,) * t.ndim), t), -xp.log(t))
+
+
+@cache
+def _weights(integrals: int) -> np.ndarray:
+    """Return the weights of F(z / t) in the response, [nodes]."""
+    return _WEIGHTS * np.exp(-integrals * _LOGS)
+
+
+def _summed(value: Array, t: Array, integrals: int, xp: Namespace) -> Array:
+    """Return the response at times t from F at the nodes, [nodes, *t]."""
+    weights = xp.constant(_weights(integrals).reshape(-1, *(1,) * t.ndim), t)
+    return xp.sum(weights * value, axis=0).real * t ** (integrals - 1)
