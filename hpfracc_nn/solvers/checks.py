@@ -125,6 +125,34 @@ def diverged(owner: str, n: int, t: float, size: float) -> FloatingPointError:
     )
 
 
+class StepLimit(RuntimeError):
+    """A solve to a tolerance has taken all the steps that it may."""
+
+
+def too_many(owner: str, max_steps: int, t: float, end: float, h: float) -> StepLimit:
+    """Return what is said where `max_steps` have not led to the end: how far they came, and the step `h` there."""
+    return StepLimit(
+        f"{owner}(max_steps={max_steps}): reached t={t:g} of {end:g}, where a step is {h:.3g}; pass a larger max_steps "
+        "or larger tolerances, or look at what f does there."
+    )
+
+
+def stuck(owner: str, n: int, t: float, h: float, size: float) -> FloatingPointError:
+    """Return what is said where no step is short enough.
+
+    Args:
+        owner: What solves.
+        n: The step.
+        t: Its time.
+        h: The last length that was tried.
+        size: Of the state there.
+    """
+    return FloatingPointError(
+        f"{owner}: at step {n}, t={t:g}, steps down to {h:.3g} were too long for the tolerance, for a state of size "
+        f"{size:.3g}: the solution may end there, or f may be undefined or jump; stop before, or raise rtol and atol."
+    )
+
+
 def exploded(
     owner: str,
     scheme: str,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,8 @@ from hpfracc_nn.fractional.torch.tracing import is_traced, uncompiled
 from hpfracc_nn.selection import BackendManager, Site, given_manager
 from hpfracc_nn.solvers import checks
 from hpfracc_nn.solvers.history import History
-from hpfracc_nn.solvers.mesh import Mesh, Uniform, interpolation
+from hpfracc_nn.solvers.collocation import Collocation, check_fixed, check_history
+from hpfracc_nn.solvers.mesh import MESHES, Graded, Mesh, Points, Uniform, interpolation
 from hpfracc_nn.solvers.method import Method, laid_out
 from hpfracc_nn.solvers.schemes import Scheme
 from hpfracc_nn.solvers.torch import (
@@ -25,6 +26,7 @@ from hpfracc_nn.solvers.torch import (
 )
 from hpfracc_nn.solvers.torch.adjoint import recorded, trainable
 from hpfracc_nn.solvers.torch.integrate import Problem, Progress
+from hpfracc_nn.solvers.torch.solution import Event, collocated, like_start, options_of
 from hpfracc_nn.solvers.torch.state import (
     Casts,
     Field,
@@ -124,7 +126,7 @@ class Call:
         grid_of = _grid_of if is_plain else _grid_of.__wrapped__
         orders, has_slope, is_tensor = tuple(self.orders.tolist()), dy0 is not None, self.alpha is not None
         self.grid = grid_of(method.mesh, times.tobytes(), resolution(ts), n_steps, orders, has_slope, is_tensor)
-        self.dy0 = None if dy0 is None else _like(self.y0, checked_state("fdeint", "dy0", dy0))
+        self.dy0 = None if dy0 is None else like_start(self.y0, checked_state("fdeint", "dy0", dy0))
 
     def solved(self, site: Site, adjoint: bool, params: Iterable[Tensor] | None, progress: Progress | None) -> State:
         """Return the states at the output times."""
@@ -193,23 +195,20 @@ class Call:
         return found + torch.as_tensor(missed).to(states).view(-1, *[1] * dz0.ndim) * dz0
 
 
-def _like(y0: State, dy0: State) -> State:
-    shapes = [tuple(part.shape) for part in (y0 if isinstance(y0, tuple) else (y0,))]
-    given = [tuple(part.shape) for part in (dy0 if isinstance(dy0, tuple) else (dy0,))]
-    if shapes != given or isinstance(y0, tuple) != isinstance(dy0, tuple):
-        raise ValueError(
-            f"fdeint(dy0 of shape {given}): needs the shape of y0, {shapes}; pass a derivative for each entry."
-        )
-    return dy0
-
-
 def fdeint(
     f: RightHandSide,
     y0: S,
     ts: Tensor | Sequence[float] | np.ndarray,
     alpha: float | Tensor,
     *,
-    scheme: str | Scheme = "predictor_corrector",
+    args: Any = None,
+    scheme: str | Scheme | Collocation | None = None,
+    rtol: float | None = None,
+    atol: float | Tensor | None = None,
+    max_steps: int = 10_000,
+    events: Event | Sequence[Event] = (),
+    full: bool = False,
+    throw: bool = True,
     history: str | History = "auto",
     mesh: str | Mesh = "uniform",
     n_steps: int | None = None,
@@ -218,7 +217,7 @@ def fdeint(
     params: Iterable[Tensor] | None = None,
     progress: Progress | None = None,
     manager: BackendManager | None = None,
-) -> S:
+) -> Any:
     """Return the solution of D^alpha y = f(t, y), Caputo's derivative from ts[0] on, at the times `ts`.
 
     Costs n_steps evaluations of f (twice that for predictor_corrector, some more where a step solves an equation) and
@@ -264,11 +263,34 @@ def fdeint(
         >>> y[-1]  # E_(1/2)(-1) = e erfc(1) = 0.4276
         tensor([0.4276], dtype=torch.float64)
     """
+    f = f if args is None else partial(_with_args, f, args)
+    if scheme is None:
+        scheme = "predictor_corrector" if rtol is None and atol is None else "collocation"
+    if scheme == Collocation.name or isinstance(scheme, Collocation):
+        check_history("fdeint", history)
+        options = options_of(
+            rtol=rtol,
+            atol=atol,
+            mesh=None if mesh == "uniform" else checks.named("fdeint", "mesh", mesh, MESHES, (Uniform, Graded, Points)),
+            n_steps=n_steps,
+            events=events,
+            max_steps=max_steps,
+            throw=throw,
+            progress=progress,
+        )
+        chosen = scheme if isinstance(scheme, Collocation) else Collocation()
+        solution = collocated(f, y0, ts, alpha, chosen, options, dy0, adjoint, params)
+        return solution if full else solution.ys
     are_names = type(scheme) is type(history) is type(mesh) is str
     method = (_method if are_names else Method.of)("fdeint", scheme, history, mesh)
+    check_fixed("fdeint", method.scheme.name, rtol, atol, full, events, throw)
     site = given_manager("fdeint", manager).shared_site(method.op, "torch", "fdeint")
-    found: S = solved(f, y0, ts, alpha, method, site, n_steps, dy0, adjoint, params, progress)
-    return found
+    return solved(f, y0, ts, alpha, method, site, n_steps, dy0, adjoint, params, progress)
+
+
+def _with_args(f: RightHandSide, args: Any, t: Tensor, y: Any) -> Any:
+    """Return f(t, y, args)."""
+    return f(t, y, args)
 
 
 @uncompiled
