@@ -382,7 +382,9 @@ def estimated(sizes: Array, xp: Namespace) -> Array:
 
 TINY = 1e-280
 SAFETY = 0.9
-LARGEST, SMALLEST = 8.0, 0.1  # factors of a step
+LARGEST, SMALLEST = 32.0, 0.1  # factors of a step
+LARGER = 4.0  # the largest for a step that is shorter than the time before it
+UNSOLVED = 0.4  # for one whose equations are not solved
 _START = 1e-8  # the smallest factor of the first step, whose error goes like h**(2 alpha)
 
 
@@ -398,13 +400,14 @@ class Controller:
     stages: int
     alpha: float
 
-    def grown(self, error: float, h: float, before: tuple[float, float] | None) -> float:
+    def grown(self, error: float, h: float, before: tuple[float, float] | None, time: float) -> float:
         """Return the next step after one that was accepted.
 
         Args:
             error: Its error, a part of what is allowed.
             h: Its length.
             before: Error and length of the step before, where that led to it without a rejection.
+            time: Since the start, where it ends.
         """
         power = 1 / (self.stages + self.alpha)
         error = max(error, 1e-30)
@@ -412,12 +415,12 @@ class Controller:
         if before is not None:  # what has made steps longer and errors larger goes on
             last, length = before
             factor = max(factor, min(factor * (h / length) * (max(last, 1e-30) / error) ** power, h / length))
-        return h * min(max(factor, SMALLEST), LARGEST)
+        return h * min(max(factor, SMALLEST), LARGEST if h > 0.5 * time else LARGER)
 
     def shrunk(self, error: float, h: float, is_first: bool) -> float:
         """Return a shorter step in place of one whose error is too large, or not finite."""
         if not error < math.inf:
-            return h * SMALLEST
+            return h * UNSOLVED
         power = 1 / (2 * self.alpha if is_first else self.stages + self.alpha)
         return h * min(max(SAFETY * (SAFETY / error) ** power, _START if is_first else SMALLEST), 0.7)
 

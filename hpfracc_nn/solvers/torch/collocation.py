@@ -50,6 +50,9 @@ _SLOW = 0.5  # a contraction that is worse than this has a Jacobian made
 _PART = 0.01  # of what a step is allowed: what is left of the stage equations' error
 _FLOOR = 32.0  # times eps: what rounding leaves of a change
 _GUESSES = 12.0  # iterations that a contraction may still need
+_WORSE = 2.0  # changes that grow so much lead away: the iteration begins again
+_RENEWED = 3  # times a step has its Jacobian made anew
+_STAYS = 8  # steps for which Jacobians at all stages are made after one that needed them
 _SHORTEST = 16.0  # times eps: of a step, a part of the time
 
 
@@ -230,9 +233,10 @@ class Stages:
         self.is_dense = self.count * problem.scheme.stages <= roots.dense
         self._is_newton = self.is_dense and self.count <= SMALL
         self._jacobian: Tensor | None = None  # [1 or s, d, d]
-        self._factors: tuple[float, Any] | None = None
+        self._factors: tuple[Any, Any] | None = None
+        self._made_at, self._kept = -1, 0  # in which step it was made, and for how many since one was made for all
         self._rate = 1.0
-        self.iterations = min(roots.iterations, 25) if problem.rtol is not None else roots.iterations
+        self.iterations = min(roots.iterations, 20) if problem.rtol is not None else roots.iterations
         self.tolerance = TOLERANCES[problem.like.dtype] if roots.tolerance is None else roots.tolerance
 
     def solve(
@@ -249,54 +253,39 @@ class Stages:
             guess: F, about.
             scale: What the step allows, [*shape], or None where the equation is solved to its own tolerance.
         """
-        for attempt in range(4):
-            found, is_worth_more = self._iterated(n, start, h, history, weights, guess, scale, attempt)
-            if found is not None or not is_worth_more:
-                return found
-        return None
-
-    def _iterated(
-        self,
-        n: int,
-        start: float,
-        h: float,
-        history: Tensor,
-        weights: Tensor,
-        values: Tensor,
-        scale: Tensor | None,
-        attempt: int,
-    ) -> tuple[tuple[Tensor, Tensor, Tensor] | None, bool]:
-        """Return what `solve` does, and whether another attempt, with a better Jacobian, may find it."""
         problem, last, rate = self.problem, math.inf, max(self._rate, 0.01) ** 0.8
         allowed = _PART if scale is not None and problem.scheme.roots.tolerance is None else 1.0
-        is_fresh = self._jacobian is None
+        where, values, renewed = (n, start, h), guess, 0
         for k in range(self.iterations):
             states = history + problem.mixed(weights, values)
-            found = problem.stages(n, start, h, states)
+            found = problem.stages(*where, states)
             problem.statistics.iterations += 1
-            residual = found - values
+            delta = found - values
+            if not is_finite(delta):
+                return None
             if self._is_newton:
-                if not is_finite(residual):
-                    return None, False
-                delta = self._newton(n, start, h, states, weights, residual, attempt)
-            else:
-                delta = residual
+                delta = self._newton(*where, states, weights, delta)
             change, floor = self._sizes(problem.mixed(weights, delta), states, history, scale)
-            if not change < math.inf:
-                return None, self._escalate(attempt, is_fresh)
-            values = values + delta
-            if k:
-                theta = change / last if last else 0.0
-                rate = theta / (1 - theta) if theta < 1 else math.inf
-                if change <= floor and rate > 0.5:
-                    rate = 0.0  # rounding is all that is left
-            if change * rate <= allowed:
-                self._rate = min(rate, 1.0)
-                return (values, states, found), False
-            if k and self._is_slow(change, last, allowed, self.iterations - k - 1):
-                return None, self._escalate(attempt, is_fresh)
+            theta = change / last if last else 0.0
+            if theta < math.inf:
+                values = values + delta
+                if last < math.inf:
+                    rate = theta / (1 - theta) if theta < 1 else math.inf
+                    rate = 0.0 if change <= floor and rate > 0.5 else rate  # rounding is all that is left
+                if change * rate <= allowed:
+                    self._rate = min(rate, 1.0)
+                    self._kept += 1
+                    return values, states, found
+            left = self.iterations - k - 1
+            if not theta < math.inf or (last < math.inf and self._is_slow(theta, change, allowed, left)):
+                if not change < math.inf or theta >= _WORSE:
+                    values = guess
+                renewed += 1
+                if renewed > _RENEWED or not self._renewed(*where, history + problem.mixed(weights, values)):
+                    return None
+                change, rate = math.inf, 1.0
             last = change
-        return None, self._escalate(attempt, is_fresh)
+        return None
 
     def _sizes(self, change: Tensor, states: Tensor, history: Tensor, scale: Tensor | None) -> tuple[float, float]:
         """Return a change of the stages' states as a part of what is allowed, and the part that rounding is."""
@@ -306,33 +295,40 @@ class Stages:
         found = self.problem.sizes(torch.cat([change, _FLOOR * self.problem.eps * largest[None]]), scale).amax(1)
         return float(found[:-1].max()), float(found[-1])
 
-    def _is_slow(self, change: float, last: float, allowed: float, left: int) -> bool:
-        theta = change / last
+    def _is_slow(self, theta: float, change: float, allowed: float, left: int) -> bool:
+        """Return whether changes that shrink by theta need more iterations than a better Jacobian is worth."""
         if theta >= 1:
             return True
         needed = math.log(allowed * (1 - theta) / change) / math.log(theta)
-        return needed > (left if self._is_newton else min(left, _GUESSES)) or (theta > _SLOW and needed > 3)
+        if not self._is_newton:
+            return needed > _GUESSES or (theta > _SLOW and needed > 3)
+        return needed > left or needed > max(4, self.count)
 
-    def _escalate(self, attempt: int, is_fresh: bool) -> bool:
-        """Take to a better Jacobian; return whether there is one."""
+    def _renewed(self, n: int, start: float, h: float, states: Tensor) -> bool:
+        """Take to a better Jacobian, at these states; return whether there is one."""
         self._rate = 1.0
         if not self._is_newton:
             self._is_newton = True
             return True
-        self._jacobian = None
-        return attempt < 3
+        if not self.is_dense:
+            return False
+        self._jacobian, self._factors, self._kept = self._made(n, start, h, states, is_one=False), None, 0
+        return True
 
-    def _newton(
-        self, n: int, start: float, h: float, states: Tensor, weights: Tensor, residual: Tensor, attempt: int
-    ) -> Tensor:
+    def _newton(self, n: int, start: float, h: float, states: Tensor, weights: Tensor, residual: Tensor) -> Tensor:
         """Return the change of F that takes the residual away, with the Jacobian that is kept."""
         if not self.is_dense:
             return self._krylov(n, start, h, states, weights, residual)
         if self._jacobian is None:
-            self._jacobian, self._factors = self._made(n, start, h, states, is_one=attempt < 2), None
-        if self._factors is None or self._factors[0] != h:
+            self._jacobian, self._factors = self._made(n, start, h, states, is_one=True), None
+        if self._factors is None or self._factors[0] != (n, h):
+            if self._made_at != n and self._jacobian.shape[0] > 1:
+                if self._kept < _STAYS:
+                    self._jacobian = self._made(n, start, h, states, is_one=False)
+                else:
+                    self._jacobian = self._jacobian[-1:]
             matrix = stage_matrix(self.problem.layout, weights, self._jacobian)
-            self._factors = h, torch.linalg.lu_factor_ex(matrix)[:2]
+            self._factors = (n, h), torch.linalg.lu_factor_ex(matrix)[:2]
         return torch.linalg.lu_solve(*self._factors[1], residual.reshape(-1, 1)).view_as(residual)
 
     def _made(self, n: int, start: float, h: float, states: Tensor, is_one: bool) -> Tensor:
@@ -340,6 +336,7 @@ class Stages:
         problem = self.problem
         problem.statistics.jacobians += 1
         problem.statistics.products += self.count * (1 if is_one else states.shape[0])
+        self._made_at = n
         with torch.enable_grad():
             z = states.detach().requires_grad_()
             if is_one:
@@ -529,7 +526,7 @@ class Integrator:
         """Take steps to a time since the start, as the tolerance allows them."""
         h = self._first(end) if first is None else first
         before: tuple[float, float] | None = None
-        track = self.track
+        track, is_again = self.track, False
         while self.time < end:
             if len(track.lengths) >= self.problem.max_steps:
                 return self._ended("max_steps", self._too_many(end, h))
@@ -539,7 +536,7 @@ class Integrator:
             error = math.inf if step is None else self._error(step)
             if step is None or not error <= 1:
                 self.problem.statistics.rejected += 1
-                h, before = self.controller.shrunk(error, h, self.n == 0), None
+                h, before, is_again = self.controller.shrunk(error, h, self.n == 0), None, True
                 if h <= self._shortest():
                     return self._ended("failed", self._stuck(h))
                 continue
@@ -551,7 +548,8 @@ class Integrator:
                 break
             if progress is not None:
                 progress(self.n, self.n + math.ceil((end - self.time) / h))
-            h, before = self.controller.grown(error, h, before), (error, h)
+            longer = self.controller.grown(error, h, before, self.time)
+            h, before, is_again = min(longer, h) if is_again else longer, (error, h), False
         track.end = self.time
         return track
 
