@@ -56,6 +56,21 @@ _STAYS = 8  # steps for which Jacobians at all stages are made after one that ne
 _SHORTEST = 16.0  # times eps: of a step, a part of the time
 
 
+@dataclass(frozen=True, eq=False)
+class Mask:
+    """Which samples are still solved: of the others f is 0, and is evaluated at another state.
+
+    Attributes:
+        first: The first step that it is for.
+        is_solved: For each number of a state, [*shape].
+        instead: The states that f is evaluated at, [*shape].
+    """
+
+    first: int
+    is_solved: Tensor
+    instead: Tensor
+
+
 @dataclass(eq=False)
 class Problem:
     """What a solve needs beside the tensors that gradients are wanted of.
@@ -69,6 +84,8 @@ class Problem:
         atol: The same; a number, or a tensor that broadcasts to a state.
         max_steps: After how many an error is raised.
         throws: Whether one is; else the solve ends, or goes on without the samples that fail.
+        statistics: What was done.
+        mask: Which samples are solved now; None is all.
     """
 
     field: Field
@@ -80,6 +97,7 @@ class Problem:
     max_steps: int
     throws: bool = True
     statistics: Statistics = field(default_factory=Statistics)
+    mask: Mask | None = None
 
     def __post_init__(self) -> None:
         self.layout: Layout = self.field.layout
@@ -112,7 +130,11 @@ class Problem:
         """Return f at the stages of step n, [s, *shape]."""
         times = torch.from_numpy(self.begin + (start + h * self.rule.nodes)).to(self.like).unbind()
         self.statistics.evaluations += len(times)
-        return torch.stack([self.field.checked(n, t, z) for t, z in zip(times, states.unbind(), strict=True)])
+        mask = self.mask
+        if mask is not None:
+            states = torch.where(mask.is_solved, states, mask.instead)
+        found = torch.stack([self.field.checked(n, t, z) for t, z in zip(times, states.unbind(), strict=True)])
+        return found if mask is None else torch.where(mask.is_solved, found, torch.zeros_like(found))
 
     def base(self, z0: Tensor, dz0: Tensor | None, elapsed: np.ndarray) -> Tensor:
         """Return the Taylor polynomial at times, [times, *shape], or what broadcasts to that."""
@@ -399,7 +421,10 @@ class Track:
         ends: The states at the ends of the steps, [*shape].
         errors: The estimate of each, as a part of what was allowed; NaN on a given mesh.
         status: Why the solve ended: "finished", "event", "max_steps" or "failed".
-        failed: When each sample failed, as time since the start; NaN of those that did not, [samples].
+        message: What an error would have said, or "".
+        end: The time of the end, since the start.
+        masks: Which samples were solved, from which step on.
+        failed: When a sample failed, as time since the start.
     """
 
     lengths: list[float] = field(default_factory=list)
@@ -411,6 +436,8 @@ class Track:
     status: str = "finished"
     message: str = ""
     end: float = 0.0
+    masks: list[Mask] = field(default_factory=list)
+    failed: dict[int, float] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -538,7 +565,9 @@ class Integrator:
                 self.problem.statistics.rejected += 1
                 h, before, is_again = self.controller.shrunk(error, h, self.n == 0), None, True
                 if h <= self._shortest():
-                    return self._ended("failed", self._stuck(h))
+                    if not self._left_out(h):
+                        return self._ended("failed", self._stuck(h))
+                    h = max(1e3 * h, 1e-9 * self.time)
                 continue
             step.error = error
             is_over = watch is not None and watch(self, step)
@@ -562,13 +591,43 @@ class Integrator:
         self.track.status, self.track.message, self.track.end = status, str(error), self.time
         return self.track
 
+    def _left_out(self, h: float) -> bool:
+        """Go on without the sample that keeps a step from being taken; return whether there are others."""
+        problem, layout = self.problem, self.problem.layout
+        if problem.throws or len(self.track.failed) + 1 >= problem.samples:
+            return False
+        weights, guess = problem.weights_within(h)[:, :-1], self._guess(h)
+        states = self.sums(h * problem.rule.nodes) + problem.mixed(weights, guess)
+        change = problem.stages(self.n, self.time, h, states) - guess
+        sizes = problem.sizes(change, problem.scale(self.before)).amax(0)
+        sizes = torch.where(torch.isfinite(sizes), sizes, torch.full_like(sizes, torch.inf))
+        sizes[list(self.track.failed)] = -1.0
+        worst = int(sizes.argmax())
+        self.track.failed[worst] = self.time
+        is_solved = torch.ones(problem.samples, dtype=torch.bool, device=problem.like.device)
+        is_solved[list(self.track.failed)] = False
+        each = [is_solved.view(-1, *[1] * (len(shape) - 1)).expand(shape) for shape in layout.shapes]
+        mask = layout.ravel(tuple(each)) if layout.is_tuple else each[0]
+        good = self.before if problem.mask is None else torch.where(
+            problem.mask.is_solved, self.before, problem.mask.instead
+        )
+        problem.mask = Mask(self.n, mask, good)
+        self.track.masks.append(problem.mask)
+        self.stages = Stages(problem)
+        self._last = None if self._last is None else torch.where(mask, self._last, torch.zeros_like(self._last))
+        self.before = torch.where(mask, self.before, torch.zeros_like(self.before))
+        return True
+
     def _error(self, step: Taken) -> float:
         """Return the estimate of a step's error, as a part of what is allowed."""
         problem = self.problem
         some = problem.as_like(problem.rule.coefficients[-LAST:])
         last = (some @ step.values.reshape(step.values.shape[0], -1)).view(LAST, *step.end.shape)
         factor = problem.layout.broadcast(problem.as_like(np.power(step.h, problem.orders) * problem.spread))
-        sizes = problem.sizes(last * factor, problem.scale(self.before, step.end))
+        last = last * factor
+        if problem.mask is not None:
+            last = torch.where(problem.mask.is_solved, last, torch.zeros_like(last))
+        sizes = problem.sizes(last, problem.scale(self.before, step.end))
         return float(estimated(sizes.double().cpu().numpy(), NUMPY).max())
 
     def _first(self, end: float) -> float:
@@ -754,7 +813,7 @@ class _Solve(torch.autograd.Function):
         known, z0, dz0, alpha, *parameters = tensors
         values, track = solved(problem, run, earlier, known, before, z0, dz0)
         kept.append(track)
-        ctx.given = problem, [*earlier, *track.lengths], len(earlier), Snapshot([problem.field.f], read)
+        ctx.given = problem, [*earlier, *track.lengths], len(earlier), track.masks, Snapshot([problem.field.f], read)
         states = torch.stack(track.states) if track.states else values
         signatures = torch.cat(track.signatures, 1) if track.signatures else values.new_zeros(2, 0)
         ctx.save_for_backward(values, states, signatures, known, z0, dz0, alpha, *parameters)
@@ -763,13 +822,13 @@ class _Solve(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         check_once("fdeint", grads)
-        problem, lengths, earlier, snapshot = ctx.given
+        problem, lengths, earlier, masks, snapshot = ctx.given
         values, states, signatures, known, z0, dz0, alpha, *parameters = ctx.saved_tensors
         needs = ctx.needs_input_grad[2:]
         wanted = [each for each, is_needed in zip(parameters, needs[4:], strict=True) if is_needed]
         learns = alpha is not None and needs[3]
         every = values if known is None else torch.cat([known, values])
-        replay = Replay(problem, Mesh(np.array(lengths)), earlier, every, states, alpha if learns else None, wanted)
+        replay = Replay(problem, Mesh(np.array(lengths)), earlier, every, states, alpha if learns else None, wanted, masks)
         with without(grads[0].device.type), snapshot.renewed(wanted):
             replay.run(grads[0], signatures)
             totals = iter(direct_parts(wanted, replay.gradients.totals))
@@ -795,6 +854,7 @@ class Replay:
         states: Where f was evaluated in those of this solve, [steps - earlier, s, *shape].
         alpha: The orders, [a], where their gradient is wanted, else None.
         parameters: The tensors whose gradients are wanted.
+        masks: Which samples were solved, from which step on.
     """
 
     def __init__(
@@ -806,7 +866,9 @@ class Replay:
         states: Tensor,
         alpha: Tensor | None,
         parameters: list[Tensor],
+        masks: list[Mask],
     ):
+        self.masks = masks
         self.problem, self.mesh, self.earlier, self.values, self.states = problem, mesh, earlier, values, states
         self.gradients = Gradients(problem.field.label, parameters, problem.field.makes_leaves)
         zero = torch.zeros_like(values[0, 0]) if values.shape[0] else problem.like.new_zeros(problem.layout.shape)
@@ -835,6 +897,7 @@ class Replay:
         with torch.no_grad():
             for n in reversed(range(self.earlier, self.mesh.lengths.size)):
                 self._split(n)
+                problem.mask = next((each for each in reversed(self.masks) if each.first <= n), None)
                 g = grads[n - self.earlier] + problem.layout.as_state(self._of_values[:, n * s : (n + 1) * s].contiguous())
                 sums.append(signature.sums(self._step(n, g)))
             for n in reversed(range(self.earlier)):

@@ -108,6 +108,8 @@ class Solution:
         status: "finished", "event", "max_steps" or "failed".
         message: What an error would have said, or "".
         events: The zeros of each event.
+        failed: With `throw=False` the time at which each sample had no solution any more, float64 [samples]; NaN of
+            those that had. Its states are NaN after that.
     """
 
     ts: Tensor
@@ -118,6 +120,7 @@ class Solution:
     status: str
     message: str
     events: tuple[Occurrences, ...]
+    failed: Tensor
     _solve: Solve = field(repr=False)
     _values: Tensor = field(repr=False)
     _steps: Mesh = field(repr=False)
@@ -153,9 +156,10 @@ class Solution:
                 "continue the solve by continued(ts)."
             )
         found = self._solve.at(np.clip(times, first, last) - first, self._values, self._steps, derivative)
-        if given.ndim == 0:
-            found = found[0]
-        return self._solve.layout.unravel(found)
+        found = self._solve.unravel(found, times, self.failed)
+        if given.ndim:
+            return found
+        return tuple(part[0] for part in found) if isinstance(found, tuple) else found[0]
 
     def continued(self, ts: Any, **options: Any) -> Solution:
         """Return the solution that goes on from the end, with all of its history.
@@ -257,6 +261,19 @@ class Solve:
             problem, steps, elapsed, values, self.z0, self.dz0, self.alpha if learns else None, derivative
         )
 
+    def unravel(self, ys: Tensor, times: np.ndarray, failed: Tensor) -> Any:
+        """Return states [times, *shape] as the user's, NaN after samples have failed."""
+        found = self.layout.unravel(ys)
+        if bool(failed.isnan().all()):
+            return found
+        is_over = torch.as_tensor(times)[:, None] > failed
+
+        def blank(part: Tensor) -> Tensor:
+            over = is_over.to(part.device).view(*is_over.shape, *[1] * (part.ndim - 2))
+            return torch.where(over, torch.full_like(part, torch.nan), part)
+
+        return tuple(map(blank, found)) if isinstance(found, tuple) else blank(found)
+
     def run(self, ts: Any, options: Options, earlier: Solution | None = None) -> Solution:
         """Return the solution at times, after an earlier one where it goes on."""
         times = checks.increasing("fdeint", np.asarray(times_of("fdeint", ts), dtype=np.float64))
@@ -347,15 +364,19 @@ class Solve:
         if track.status == "event" and lengths.size:
             # The polynomial of the last step is cut at the event, so that what goes on begins there.
             ends = self.at(np.array([end]), values.detach(), steps)[0].detach()
+        failed = torch.full((problem.samples,), torch.nan, dtype=torch.float64)
+        for sample, time in track.failed.items():
+            failed[sample] = self.begin + time
         return Solution(
             torch.as_tensor(times),
-            self.layout.unravel(ys),
+            self.unravel(ys, times, failed),
             torch.from_numpy(self.begin + steps.times),
             torch.tensor([*errors_before, *track.errors], dtype=torch.float64),
             problem.statistics,
             track.status,
             track.message,
             tuple(self._occurrences(event, watch, k, values, steps) for k, event in enumerate(watch.events)),
+            failed,
             self,
             values,
             steps,
@@ -398,6 +419,11 @@ class Solve:
             raise ValueError(
                 f"Solution.continued({wrong[0]}): needs what may change, {', '.join(sorted(_CHANGEABLE))}; leave it "
                 "out, or solve anew."
+            )
+        if not bool(earlier.failed.isnan().all()) or earlier.status in ("max_steps", "failed"):
+            raise ValueError(
+                "Solution.continued: needs a solve whose samples all have a solution up to its end; solve anew without "
+                "those that failed."
             )
         if earlier.status == "event":
             raise ValueError(
