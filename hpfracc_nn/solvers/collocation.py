@@ -188,9 +188,7 @@ def _at(rule: Rule, alpha: Array, x: np.ndarray, factor: Array, xp: Namespace, d
     return factor[..., None] * xp.constant(values @ rule.slopes if derivative else values, alpha)
 
 
-def after(
-    stages: int, alpha: Array, gap: np.ndarray, h: np.ndarray, xp: Namespace, derivative: int = 0
-) -> Array:
+def after(stages: int, alpha: Array, gap: np.ndarray, h: np.ndarray, xp: Namespace, derivative: int = 0) -> Array:
     """Return the weights of steps that are over, [a, p, s].
 
     Args:
@@ -299,7 +297,9 @@ class Tree:
         joined = [Group(n, n + 1, start, h)]
         while self._roots and self._roots[-1].last - self._roots[-1].first == joined[-1].last - joined[-1].first:
             left, right = self._roots.pop(), joined[-1]
-            joined.append(Group(left.first, right.last, left.start, right.start - left.start + right.length, (left, right)))
+            joined.append(
+                Group(left.first, right.last, left.start, right.start - left.start + right.length, (left, right))
+            )
         self._roots.append(joined[-1])
         self.groups.append(joined)
         return joined

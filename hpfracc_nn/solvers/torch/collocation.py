@@ -608,8 +608,10 @@ class Integrator:
         is_solved[list(self.track.failed)] = False
         each = [is_solved.view(-1, *[1] * (len(shape) - 1)).expand(shape) for shape in layout.shapes]
         mask = layout.ravel(tuple(each)) if layout.is_tuple else each[0]
-        good = self.before if problem.mask is None else torch.where(
-            problem.mask.is_solved, self.before, problem.mask.instead
+        good = (
+            self.before
+            if problem.mask is None
+            else torch.where(problem.mask.is_solved, self.before, problem.mask.instead)
         )
         problem.mask = Mask(self.n, mask, good)
         self.track.masks.append(problem.mask)
@@ -721,7 +723,9 @@ def evaluated_at(
     found = []
     for first in range(0, times.size, rows):
         some = times[first : first + rows]
-        weights = dense_weights(mesh, some, problem.scheme.stages, problem.orders if alpha is None else alpha, derivative)
+        weights = dense_weights(
+            mesh, some, problem.scheme.stages, problem.orders if alpha is None else alpha, derivative
+        )
         part = layout.as_state(problem.as_like(weights) @ flat)
         if derivative:
             part = part if dz0 is None else part + dz0
@@ -828,7 +832,9 @@ class _Solve(torch.autograd.Function):
         wanted = [each for each, is_needed in zip(parameters, needs[4:], strict=True) if is_needed]
         learns = alpha is not None and needs[3]
         every = values if known is None else torch.cat([known, values])
-        replay = Replay(problem, Mesh(np.array(lengths)), earlier, every, states, alpha if learns else None, wanted, masks)
+        replay = Replay(
+            problem, Mesh(np.array(lengths)), earlier, every, states, alpha if learns else None, wanted, masks
+        )
         with without(grads[0].device.type), snapshot.renewed(wanted):
             replay.run(grads[0], signatures)
             totals = iter(direct_parts(wanted, replay.gradients.totals))
@@ -898,7 +904,9 @@ class Replay:
             for n in reversed(range(self.earlier, self.mesh.lengths.size)):
                 self._split(n)
                 problem.mask = next((each for each in reversed(self.masks) if each.first <= n), None)
-                g = grads[n - self.earlier] + problem.layout.as_state(self._of_values[:, n * s : (n + 1) * s].contiguous())
+                g = grads[n - self.earlier] + problem.layout.as_state(
+                    self._of_values[:, n * s : (n + 1) * s].contiguous()
+                )
                 sums.append(signature.sums(self._step(n, g)))
             for n in reversed(range(self.earlier)):
                 self._split(n)

@@ -64,7 +64,13 @@ class Event:
     Examples:
         >>> half = Event(lambda t, y: y[0] - 0.5, is_terminal=True)
         >>> found = fdeint(
-        ...     lambda t, y: -y, torch.ones(1).double(), [0, 9], 0.5, rtol=1e-8, events=half, full=True
+        ...     lambda t, y: -y,
+        ...     torch.ones(1).double(),
+        ...     [0, 9],
+        ...     0.5,
+        ...     rtol=1e-8,
+        ...     events=half,
+        ...     full=True,
         ... )
         >>> found.status, found.events[0].times  # E_(1/2)(-t**(1/2)) = 1/2 there
         ('event', tensor([0.5920], dtype=torch.float64))
@@ -337,9 +343,7 @@ class Solve:
             parameters, read = trainable(problem.field, self.z0, self.params)
             tensors = [self.z0, self.dz0, alpha, known, *parameters]
             if any(each is not None and each.requires_grad for each in tensors):
-                return recorded(
-                    problem, steps, lengths, read, known, before, self.z0, self.dz0, alpha, parameters
-                )
+                return recorded(problem, steps, lengths, read, known, before, self.z0, self.dz0, alpha, parameters)
         return solved(problem, steps, lengths, known, before, self.z0, self.dz0)
 
     def _solution(
@@ -469,7 +473,9 @@ class Watched:
         for k, event in enumerate(self.events):
             values = np.stack([self._value(event, start + step.h * x, y) for x, y in zip(places, states, strict=True)])
             for i, entry in np.argwhere(self._changes(values, event.direction)).tolist():
-                zeros.append((self._root(integrator, step, event, entry, places[i : i + 2], values[i : i + 2]), k, entry))
+                zeros.append(
+                    (self._root(integrator, step, event, entry, places[i : i + 2], values[i : i + 2]), k, entry)
+                )
         zeros.sort()
         for x, k, entry in zeros:
             self.found.append((k, start + step.h * x, entry))
