@@ -14,9 +14,9 @@ that depends on a is explicit, so that any framework can differentiate it:
 - from further away: Gauss's rule with more nodes;
 - from far away: Gauss's rule with the stages themselves.
 
-Seen from as far as their own length, several steps together are a few points: the kernel is a polynomial there, and what
-it is multiplied by are the moments of F with the Lagrange polynomials of these points. `Tree` joins steps pairwise, so
-that a step costs O(log n) whatever the mesh. Nothing in this asks for equal steps or for alpha below 1.
+Seen from as far as their own length, several steps together are a few points: the kernel is a polynomial there, and
+what it is multiplied by are the moments of F with the Lagrange polynomials of these points. `Tree` joins steps
+pairwise, so that a step costs O(log n) whatever the mesh. Nothing in this asks for equal steps or for alpha below 1.
 
 The error of a step is estimated from the last Legendre coefficients of f on it: those that follow are extrapolated, and
 what the first of them adds to y within the step is `spread`.

@@ -3,16 +3,17 @@
 A solve returns f at all stages, F, [steps, s, *shape]; the solution at any time is linear in it (`Trajectory`). The
 adjoint goes through the steps backwards: with g the cotangent of F_n that comes from outside and from later steps, the
 stages of step n solve u = g + M' J' u, M the weights of the step itself and J the Jacobians of f, and J' u is the
-cotangent of their states, which the transposed weights bring to earlier steps. The mesh is a constant of the derivative.
+cotangent of their states, which the transposed weights bring to earlier steps. The mesh is a constant.
 
 Shapes: [*shape] a state, a orders alpha, r numbers of a state for each, s stages.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -96,7 +97,7 @@ class Problem:
     atol: float | Tensor
     max_steps: int
     throws: bool = True
-    statistics: Statistics = field(default_factory=Statistics)
+    statistics: Statistics = dataclasses.field(default_factory=Statistics)
     mask: Mask | None = None
 
     def __post_init__(self) -> None:
@@ -427,17 +428,17 @@ class Track:
         failed: When a sample failed, as time since the start.
     """
 
-    lengths: list[float] = field(default_factory=list)
-    values: list[Tensor] = field(default_factory=list)
-    states: list[Tensor] = field(default_factory=list)
-    signatures: list[Tensor] = field(default_factory=list)
-    ends: list[Tensor] = field(default_factory=list)
-    errors: list[float] = field(default_factory=list)
+    lengths: list[float] = dataclasses.field(default_factory=list)
+    values: list[Tensor] = dataclasses.field(default_factory=list)
+    states: list[Tensor] = dataclasses.field(default_factory=list)
+    signatures: list[Tensor] = dataclasses.field(default_factory=list)
+    ends: list[Tensor] = dataclasses.field(default_factory=list)
+    errors: list[float] = dataclasses.field(default_factory=list)
     status: str = "finished"
     message: str = ""
     end: float = 0.0
-    masks: list[Mask] = field(default_factory=list)
-    failed: dict[int, float] = field(default_factory=dict)
+    masks: list[Mask] = dataclasses.field(default_factory=list)
+    failed: dict[int, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -679,7 +680,7 @@ class Mesh:
     """The steps of a solve that is over: their lengths, and the tree that looks back on them."""
 
     lengths: np.ndarray
-    tree: Tree = field(init=False)
+    tree: Tree = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         self.tree = Tree()
@@ -727,10 +728,10 @@ def evaluated_at(
             mesh, some, problem.scheme.stages, problem.orders if alpha is None else alpha, derivative
         )
         part = layout.as_state(problem.as_like(weights) @ flat)
-        if derivative:
-            part = part if dz0 is None else part + dz0
-        else:
+        if not derivative:
             part = part + problem.base(z0, dz0, some)
+        elif dz0 is not None:
+            part = part + dz0
         found.append(part)
     return torch.cat(found)
 
@@ -827,7 +828,7 @@ class _Solve(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         check_once("fdeint", grads)
         problem, lengths, earlier, masks, snapshot = ctx.given
-        values, states, signatures, known, z0, dz0, alpha, *parameters = ctx.saved_tensors
+        values, states, signatures, known, _, dz0, alpha, *parameters = ctx.saved_tensors
         needs = ctx.needs_input_grad[2:]
         wanted = [each for each, is_needed in zip(parameters, needs[4:], strict=True) if is_needed]
         learns = alpha is not None and needs[3]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -15,8 +15,8 @@ from torch.autograd import forward_ad
 from hpfracc_nn.fractional.torch.tracing import is_traced, uncompiled
 from hpfracc_nn.selection import BackendManager, Site, given_manager
 from hpfracc_nn.solvers import checks
-from hpfracc_nn.solvers.history import History
 from hpfracc_nn.solvers.collocation import Collocation, check_fixed, check_history
+from hpfracc_nn.solvers.history import History
 from hpfracc_nn.solvers.mesh import MESHES, Graded, Mesh, Points, Uniform, interpolation
 from hpfracc_nn.solvers.method import Method, laid_out
 from hpfracc_nn.solvers.schemes import Scheme
@@ -196,7 +196,7 @@ class Call:
 
 
 def fdeint(
-    f: RightHandSide,
+    f: Callable[..., Any],
     y0: S,
     ts: Tensor | Sequence[float] | np.ndarray,
     alpha: float | Tensor,
@@ -220,18 +220,31 @@ def fdeint(
 ) -> Any:
     """Return the solution of D^alpha y = f(t, y), Caputo's derivative from ts[0] on, at the times `ts`.
 
-    Costs n_steps evaluations of f (twice that for predictor_corrector, some more where a step solves an equation) and
-    the history's sum over the past; where gradients are wanted f is evaluated twice more, to see that it may be
-    evaluated again. Only the states are saved, n_steps + 1 of them (by predictor_corrector three times
-    as many numbers), and backwards f is evaluated again.
+    With a tolerance, `rtol` or `atol`, the steps are chosen by the solver, and the scheme is `Collocation`. Otherwise
+    there are `n_steps`, at the cost of as many evaluations of f (twice that for predictor_corrector, some more where a
+    step solves an equation) and of the history's sum over the past. Where gradients are wanted f is evaluated twice
+    more, to see that it may be evaluated again. Only the states are saved, n_steps + 1 of them (by predictor_corrector
+    three times as many numbers, by collocation twice those of all stages), and backwards f is evaluated again.
 
     Args:
-        f: Called as f(t, y) with t a tensor of no axes and y like y0: dy of the same shape. It must not change y.
+        f: Called as f(t, y) with t a tensor of no axes and y like y0, or as f(t, y, args): dy of the same shape. It
+            must not change y.
         y0: The state at ts[0], float32 or float64: a tensor of any shape, or a tuple of tensors.
-        ts: Increasing times, in the caller's unit; on a uniform mesh, points of it.
+        ts: Increasing times, in the caller's unit; on a uniform mesh, points of it, by collocation any.
         alpha: In (0, 2): a float, or a tensor, which may be learned: one number, or one for each entry along some of
             y0's axes (a shape that broadcasts to y0's).
-        scheme: "rectangle", "predictor_corrector", "trapezoid", "bdf2", or a `Scheme` with its options.
+        args: What f is called with besides, or None.
+        scheme: "rectangle", "predictor_corrector", "trapezoid", "bdf2", "collocation", or a `Scheme` or `Collocation`
+            with its options; None is "collocation" with a tolerance and "predictor_corrector" without.
+        rtol: The error that a step may have, relative to the state: the root mean square over a sample of its error
+            divided by atol + rtol |y| is at most 1. A sample is what belongs to one index of the first axis of y0, if
+            it has several axes, else all of y0. At least 100 times the dtype's rounding; None beside `atol` is 1e-3.
+        atol: The same, absolute: a number, or a tensor that broadcasts to y0; None beside `rtol` is 1e-6.
+        max_steps: After how many steps to a tolerance an error is raised.
+        events: What is watched, an `Event` or several; by collocation.
+        full: Whether a `Solution` is returned, in place of the states; by collocation.
+        throw: Whether a solve to a tolerance that cannot go on raises an error. Otherwise its states are NaN from there
+            on, and where y0 has several samples the others go on.
         history: "auto", which asks the BackendManager, "full", "fft", "exponentials", or a `History` with its options.
         mesh: "uniform", "graded", or a `Mesh`. Graded meshes suit y that begins like t**alpha.
         n_steps: Steps from ts[0] to ts[-1]; None takes those of `ts`.
@@ -246,13 +259,14 @@ def fdeint(
         manager: Who chooses the kernel of the history; None is the process-wide BackendManager.
 
     Returns:
-        The states at `ts`, time first: [times, *y0.shape], or a tuple of such.
+        The states at `ts`, time first: [times, *y0.shape], or a tuple of such; a `Solution` with `full`.
 
     Raises:
         ValueError: An argument is out of range, or f returns another shape.
         TypeError: An argument has the wrong type, or f returns one.
         FloatingPointError: f returns what is not finite, or the solution diverges or explodes.
-        RuntimeError: The equation of an implicit step is not solved.
+        RuntimeError: The equation of an implicit step is not solved, or max_steps do not lead to the end.
+        NotImplementedError: Collocation is asked for what its adjoint does not do, such as second derivatives.
         LookupError: No kernel that the manager allows can keep this history.
 
     Source: Diethelm, Ford & Freed, Nonlinear Dynamics 29 (2002) 3; Garrappa, Mathematics 6 (2018) 16.
@@ -262,8 +276,13 @@ def fdeint(
         >>> y = fdeint(lambda t, y: -y, torch.ones(1, dtype=torch.float64), ts, 0.5)
         >>> y[-1]  # E_(1/2)(-1) = e erfc(1) = 0.4276
         tensor([0.4276], dtype=torch.float64)
+        >>> y = fdeint(
+        ...     lambda t, y: -y, torch.ones(1).double(), [0, 1], 0.5, rtol=1e-9, atol=1e-9
+        ... )
+        >>> bool((y[-1] - mittag_leffler(-1.0, 0.5)).abs() < 1e-9)
+        True
     """
-    f = f if args is None else partial(_with_args, f, args)
+    function: RightHandSide = f if args is None else partial(_with_args, f, args)
     if scheme is None:
         scheme = "predictor_corrector" if rtol is None and atol is None else "collocation"
     if scheme == Collocation.name or isinstance(scheme, Collocation):
@@ -279,16 +298,16 @@ def fdeint(
             progress=progress,
         )
         chosen = scheme if isinstance(scheme, Collocation) else Collocation()
-        solution = collocated(f, y0, ts, alpha, chosen, options, dy0, adjoint, params)
+        solution = collocated(function, y0, ts, alpha, chosen, options, dy0, adjoint, params)
         return solution if full else solution.ys
     are_names = type(scheme) is type(history) is type(mesh) is str
     method = (_method if are_names else Method.of)("fdeint", scheme, history, mesh)
     check_fixed("fdeint", method.scheme.name, rtol, atol, full, events, throw)
     site = given_manager("fdeint", manager).shared_site(method.op, "torch", "fdeint")
-    return solved(f, y0, ts, alpha, method, site, n_steps, dy0, adjoint, params, progress)
+    return solved(function, y0, ts, alpha, method, site, n_steps, dy0, adjoint, params, progress)
 
 
-def _with_args(f: RightHandSide, args: Any, t: Tensor, y: Any) -> Any:
+def _with_args(f: Callable[..., Any], args: Any, t: Tensor, y: Any) -> Any:
     """Return f(t, y, args)."""
     return f(t, y, args)
 

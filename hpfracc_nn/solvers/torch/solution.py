@@ -389,7 +389,7 @@ class Solve:
         )
 
     def _occurrences(self, event: Event, watch: Watched, k: int, values: Tensor, steps: Mesh) -> Occurrences:
-        """Return the zeros of an event with the gradients of their times and states, by the implicit function theorem."""
+        """Return the zeros of an event, whose times have the gradients that the implicit function theorem gives."""
         found = [(time, entry) for which, time, entry in watch.found if which == k]
         if not found:
             empty = self.z0.new_zeros(0, *self.layout.shape)
@@ -440,7 +440,7 @@ class Solve:
                 f"Solution.continued(ts=...): needs the end of the solution, {earlier.end:g}, as the first time; it is "
                 f"{times[0]:g}; pass times from there on."
             )
-        return self.run(times, options_of(**{**{"events": ()}, **options}), earlier)
+        return self.run(times, options_of(**{"events": (), **options}), earlier)
 
 
 def options_of(**given: Any) -> Options:
@@ -486,7 +486,7 @@ class Watched:
 
     @staticmethod
     def _changes(values: np.ndarray, direction: int) -> np.ndarray:
-        """Return where a sign changes between rows of values [rows, entries]; a zero belongs to what comes before it."""
+        """Return where a sign changes between rows of values [rows, entries]; a zero ends what comes before it."""
         before, later = values[:-1], values[1:]
         up, down = (before < 0) & (later >= 0), (before > 0) & (later <= 0)
         return up if direction > 0 else down if direction < 0 else up | down
