@@ -45,6 +45,7 @@ FINE = 56  # nodes from a middle distance
 NEAR = 0.03  # of a step: nearer than this the kernel is too steep for `FINE` nodes (1.41**-105 of its size is left out)
 FAR = 9.0  # of a step: from here on its stages are nodes enough (their 16 against the 7 of f: 38**-9 is left out)
 POINTS = 18  # of a group of steps
+LAST = 4  # coefficients that the estimate looks at
 APART = 1.0  # of the length of a group: nearer it is taken apart (5.8**-18 is left out)
 
 
@@ -57,7 +58,7 @@ class Collocation:
     by Newton's method else, so that it serves stiff problems and others.
 
     Args:
-        stages: Of a step, from 2 to 16. The order for smooth f is about stages + alpha.
+        stages: Of a step, from 4 to 16. The order for smooth f is about stages + alpha.
         roots: How Newton's method works. A tolerance of None is a hundredth of what the step is allowed, and without
             one what other schemes have; `dense` counts the numbers of a state times the stages.
 
@@ -81,8 +82,8 @@ class Collocation:
     is_implicit: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if errors.count("Collocation", "stages", self.stages, 2) > 16:
-            raise ValueError(f"Collocation(stages={self.stages}): needs 2 <= stages <= 16; pass for example 8.")
+        if errors.count("Collocation", "stages", self.stages, LAST) > 16:
+            raise ValueError(f"Collocation(stages={self.stages}): needs 4 <= stages <= 16; pass for example 8.")
         if not isinstance(self.roots, Newton):
             raise TypeError(
                 f"Collocation(roots of type {type(self.roots).__name__}): needs Newton(...), whose options say when an "
@@ -353,7 +354,6 @@ class Tree:
         return np.concatenate(back) + after[:, None]
 
 
-LAST = 4  # coefficients that the estimate looks at
 _STEEPEST = 0.9  # what is left of a coefficient in the next one; more is no decay
 
 

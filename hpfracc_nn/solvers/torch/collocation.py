@@ -54,6 +54,7 @@ _GUESSES = 12.0  # iterations that a contraction may still need
 _WORSE = 2.0  # changes that grow so much lead away: the iteration begins again
 _RENEWED = 3  # times a step has its Jacobian made anew
 _STAYS = 8  # steps for which Jacobians at all stages are made after one that needed them
+_FEW = 120  # products after which the adjoint of a stiff step has a Jacobian made
 _SHORTEST = 16.0  # times eps: of a step, a part of the time
 
 
@@ -253,8 +254,12 @@ class Stages:
     def __init__(self, problem: Problem):
         self.problem, roots = problem, problem.scheme.roots
         self.count = problem.layout.shape.numel()
-        self.is_dense = self.count * problem.scheme.stages <= roots.dense
-        self._is_newton = self.is_dense and self.count <= SMALL
+        fits = self.count * problem.scheme.stages <= roots.dense
+        self.is_dense = fits and (self.count <= SMALL or problem.layout.orders > 1)
+        self.split = (
+            Split(problem) if not self.is_dense and self.count <= roots.dense and problem.layout.orders == 1 else None
+        )
+        self._is_newton, self._is_krylov = self.is_dense and self.count <= SMALL, False
         self._jacobian: Tensor | None = None  # [1 or s, d, d]
         self._factors: tuple[Any, Any] | None = None
         self._made_at, self._kept = -1, 0  # in which step it was made, and for how many since one was made for all
@@ -278,7 +283,7 @@ class Stages:
         """
         problem, last, rate = self.problem, math.inf, max(self._rate, 0.01) ** 0.8
         allowed = _PART if scale is not None and problem.scheme.roots.tolerance is None else 1.0
-        where, values, renewed = (n, start, h), guess, 0
+        where, values, renewed, self._is_krylov = (n, start, h), guess, 0, False
         for k in range(self.iterations):
             states = history + problem.mixed(weights, values)
             found = problem.stages(*where, states)
@@ -295,6 +300,8 @@ class Stages:
                 if last < math.inf:
                     rate = theta / (1 - theta) if theta < 1 else math.inf
                     rate = 0.0 if change <= floor and rate > 0.5 else rate  # rounding is all that is left
+                if scale is None and rate:  # f was last evaluated before the change, and so are Jacobians backwards
+                    rate = max(rate, 1.0)
                 if change * rate <= allowed:
                     self._rate = min(rate, 1.0)
                     self._kept += 1
@@ -333,6 +340,11 @@ class Stages:
         if not self._is_newton:
             self._is_newton = True
             return True
+        if self.split is not None:
+            if self._made_at != n:
+                self._jacobian = self.split.jacobian = None
+            self._is_krylov = self._is_krylov or self._made_at == n
+            return True
         if not self.is_dense:
             return False
         self._jacobian, self._factors, self._kept = self._made(n, start, h, states, is_one=False), None, 0
@@ -340,10 +352,15 @@ class Stages:
 
     def _newton(self, n: int, start: float, h: float, states: Tensor, weights: Tensor, residual: Tensor) -> Tensor:
         """Return the change of F that takes the residual away, with the Jacobian that is kept."""
-        if not self.is_dense:
+        if not self.is_dense and self.split is None:
             return self._krylov(n, start, h, states, weights, residual)
         if self._jacobian is None:
             self._jacobian, self._factors = self._made(n, start, h, states, is_one=True), None
+        if self.split is not None:
+            self.split.jacobian = self._jacobian[0]
+            if self._is_krylov:
+                return self._krylov(n, start, h, states, weights, residual)
+            return self.split.solve(h, residual)
         if self._factors is None or self._factors[0] != (n, h):
             if self._made_at != n and self._jacobian.shape[0] > 1:
                 if self._kept < _STAYS:
@@ -369,8 +386,7 @@ class Stages:
                 value = problem.field.checked(n, torch.tensor(time).to(problem.like), z[middle])[None]
             else:
                 value = problem.stages(n, start, h, z)
-        found = jacobians(z, value)
-        return found[states.shape[0] // 2][None] if is_one else found
+        return jacobians(z, value, states.shape[0] // 2)[None] if is_one else jacobians(z, value)
 
     def _krylov(self, n: int, start: float, h: float, states: Tensor, weights: Tensor, residual: Tensor) -> Tensor:
         """Return what `_newton` does by products with the Jacobians at all stages."""
@@ -384,21 +400,62 @@ class Stages:
         def apply(v: Tensor) -> Tensor:
             problem.statistics.products += residual.shape[0]
             w = problem.mixed(weights, v)
-            return v - torch.autograd.grad(pulled, u, w, retain_graph=True)[0]
+            found = v - torch.autograd.grad(pulled, u, w, retain_graph=True)[0]
+            return found if self.split is None else self.split.solve(h, found)
 
-        found = gmres(apply, residual, 1e-3, 200)
+        found = gmres(apply, residual if self.split is None else self.split.solve(h, residual), 1e-3, 200)
         return torch.full_like(residual, torch.nan) if found is None else found
 
 
-def jacobians(z: Tensor, value: Tensor) -> Tensor:
-    """Return the Jacobians of values [k, *shape], each in its own one of z [s, *shape], [s, d, d]."""
-    count = z[0].numel()
+class Split:
+    """Solves 1 - J M, J the same at all stages, as one equation for each eigenvalue of M; orders that are one number.
+
+    Args:
+        problem: What is solved.
+    """
+
+    def __init__(self, problem: Problem):
+        self.alpha = float(problem.orders[0])
+        self.jacobian: Tensor | None = None  # [d, d]
+        values, vectors = np.linalg.eig(problem.own[0, :-1])
+        dtype = torch.promote_types(problem.like.dtype, torch.complex64)
+        each = (values, vectors, np.linalg.inv(vectors))
+        self._values, self._vectors, self._inverse = (
+            torch.from_numpy(x.astype(np.complex128)).to(problem.like.device, dtype) for x in each
+        )
+        self._kept: tuple[Tensor, float, Any] | None = None
+
+    def solve(self, h: float, residual: Tensor, is_transposed: bool = False) -> Tensor:
+        """Return x [s, *shape] with (1 - J M) x = residual, or that of the transpose."""
+        assert self.jacobian is not None, "it has been made"
+        if self._kept is None or self._kept[0] is not self.jacobian or self._kept[1] != h:
+            unit = torch.eye(self.jacobian.shape[0]).to(self._values)
+            scaled = self._values.view(-1, 1, 1) * h**self.alpha * self.jacobian
+            self._kept = self.jacobian, h, torch.linalg.lu_factor_ex(unit - scaled)[:2]
+        flat = residual.reshape(residual.shape[0], -1).to(self._values)
+        outer, inner = (self._inverse.T, self._vectors.T) if is_transposed else (self._vectors, self._inverse)
+        if is_transposed:  # the transpose, which is the adjoint of what is conjugate
+            found = torch.linalg.lu_solve(*self._kept[2], (inner @ flat).conj()[..., None], adjoint=True).conj()
+        else:
+            found = torch.linalg.lu_solve(*self._kept[2], (inner @ flat)[..., None])
+        return (outer @ found[..., 0]).real.to(residual.dtype).view_as(residual)
+
+
+def jacobians(z: Tensor, value: Tensor, stage: int | None = None) -> Tensor:
+    """Return the Jacobians of values [k, *shape], each in its own one of z [s, *shape], [s, d, d]; or that of a stage.
+
+    Args:
+        z: Leaves.
+        value: With a graph, those of all stages; or those of one, where k is 1.
+        stage: Which one is returned, [d, d].
+    """
     rows = []
-    for e in range(count):
+    for e in range(z[0].numel()):
         unit = torch.zeros_like(value).reshape(value.shape[0], -1)
-        unit[:, e] = 1
-        rows.append(product(value, [z], unit.view_as(value))[0].reshape(z.shape[0], -1))
-    return torch.stack(rows, 1)
+        unit[slice(None) if stage is None or value.shape[0] == 1 else stage, e] = 1
+        found = product(value, [z], unit.view_as(value))[0]
+        rows.append(found.reshape(z.shape[0], -1) if stage is None else found[stage].reshape(-1))
+    return torch.stack(rows, 0 if stage is not None else 1)
 
 
 def stage_matrix(layout: Layout, weights: Tensor, jacobian: Tensor) -> Tensor:
@@ -454,6 +511,7 @@ class Taken:
 
 
 Watch = Callable[["Integrator", Taken], bool]
+Map = Callable[[Tensor], Tensor]
 
 
 class Integrator:
@@ -949,7 +1007,9 @@ class Replay:
             problem.statistics.products += z.shape[0]
             return v - problem.mixed(weights.mT, product(value, [z], v)[0])
 
-        found = gmres(apply, g, TOLERANCES[g.dtype])
+        found = gmres(apply, g, TOLERANCES[g.dtype], None if self._equations.split is None else _FEW)
+        if found is None and self._equations.split is not None:
+            found = self._by_split(n, z, value, apply, g)
         if found is not None:
             return found
         if count * z.shape[0] <= max(problem.scheme.roots.dense, LARGEST_DENSE):
@@ -957,6 +1017,20 @@ class Replay:
         t = problem.begin + self.mesh.tree.times[n]
         way_out = "take more steps, or raise Newton(dense=...) of Collocation"
         raise checks.unsolved("fdeint", n, t, problem.scheme.roots.iterations, way_out, "the adjoint equation")
+
+    def _by_split(self, n: int, z: Tensor, value: Tensor, apply: Map, g: Tensor) -> Tensor | None:
+        """Return what `_transposed` does where products alone do not: with one Jacobian for all stages before them."""
+        split, h = self._equations.split, float(self.mesh.lengths[n])
+        assert split is not None, "it is there"
+        for is_new in (False, True):
+            if is_new or split.jacobian is None:
+                middle = z.shape[0] // 2
+                self.problem.statistics.products += z[0].numel()
+                split.jacobian = jacobians(z, value, middle)
+            found = gmres(lambda v: split.solve(h, apply(v), True), split.solve(h, g, True), TOLERANCES[g.dtype], _FEW)
+            if found is not None:
+                return found
+        return None
 
     def _by_matrix(self, z: Tensor, value: Tensor, weights: Tensor, g: Tensor) -> Tensor:
         self.problem.statistics.products += z.numel()
