@@ -95,6 +95,9 @@ class Collocation:
         return self.stages + alpha
 
 
+_NOWHERE = 1e-200  # in place of a distance of 0
+
+
 @dataclass(frozen=True, eq=False)
 class Rule:
     """Gauss's rule on [0, 1], and what its nodes interpolate.
@@ -104,16 +107,22 @@ class Rule:
         weights: [s].
         coefficients: Of Legendre's polynomials on [0, 1] from values at the nodes, [s, s].
         slopes: Values at the nodes of the derivatives of the Lagrange polynomials, [s, s].
+        barycentric: The weights of the barycentric formula, [s].
+
+    Source: Wang & Xiang, Math. Comp. 81 (2012) 861, for the last.
     """
 
     nodes: np.ndarray
     weights: np.ndarray
     coefficients: np.ndarray
     slopes: np.ndarray
+    barycentric: np.ndarray
 
     def lagrange(self, x: np.ndarray) -> np.ndarray:
-        """Return the Lagrange polynomials at x, [*x.shape, s]."""
-        return legendre.legvander(2 * x - 1, self.nodes.size - 1) @ self.coefficients
+        """Return the Lagrange polynomials at x, [*x.shape, s], by the barycentric formula."""
+        distance = x[..., None] - self.nodes
+        parts = self.barycentric / np.where(distance == 0, _NOWHERE, distance)  # at a node its own part is all
+        return parts / parts.sum(-1, keepdims=True)
 
 
 @lru_cache(maxsize=32)
@@ -123,7 +132,8 @@ def rule_of(count: int) -> Rule:
     basis = legendre.legvander(x, count - 1)  # [node, degree]
     coefficients = (basis * (w / 2)[:, None]).T * (2 * np.arange(count) + 1)[:, None]
     slopes = np.stack([2 * legendre.legval(x, legendre.legder(row)) for row in np.eye(count)], 1) @ coefficients
-    return Rule((x + 1) / 2, w / 2, coefficients, slopes)
+    barycentric = (-1.0) ** np.arange(count) * np.sqrt((1 - x**2) * w)
+    return Rule((x + 1) / 2, w / 2, coefficients, slopes, barycentric)
 
 
 def moments(alpha: Array, count: int, xp: Namespace) -> Array:
