@@ -409,7 +409,6 @@ REFUSED = [
     ({"atol": -1.0}, ValueError, "atol >= 0"),
     ({"rtol": 1e-6, "n_steps": 10}, ValueError, "choose the steps"),
     ({"rtol": 1e-6, "mesh": "graded"}, ValueError, "choose the steps"),
-    ({"rtol": 1e-6, "scheme": "trapezoid"}, ValueError, "needs scheme='collocation'"),
     ({"full": True}, ValueError, "needs scheme='collocation'"),
     ({"events": Event(decay)}, ValueError, "needs scheme='collocation'"),
     ({"rtol": 1e-6, "history": "fft"}, ValueError, "leave history out"),
@@ -452,3 +451,15 @@ def test_the_adjoint_is_taken_once():
     y = fdeint(lambda t, y: -(y**3), y0, [0, 1], 0.5, rtol=1e-6)[-1]
     with pytest.raises(RuntimeError, match="cannot be differentiated again"):
         torch.autograd.grad(y.sum(), y0, create_graph=True)
+
+
+@pytest.mark.parametrize("scheme", ["rectangle", "predictor_corrector", "trapezoid", "bdf2"])
+def test_twice_the_steps_estimate_the_error_of_fixed_steps(scheme):
+    """At the end, where the error of all schemes is that of their order to within a factor of 2."""
+    options = {"scheme": scheme, "n_steps": 400, "atol": 0.0}
+    y = fdeint(decay, ONE, [0, 1], 0.8, scheme=scheme, n_steps=400)[-1]
+    exact = mittag_leffler(-1.0, 0.8)
+    error = abs(float(y[0]) - float(exact)) / float(exact)
+    assert torch.equal(fdeint(decay, ONE, [0, 1], 0.8, rtol=2 * error, **options)[-1], y)
+    with pytest.raises(FloatingPointError, match="the change by 800 steps says"):
+        fdeint(decay, ONE, [0, 1], 0.8, rtol=error / 2, **options)

@@ -153,6 +153,23 @@ def stuck(owner: str, n: int, t: float, h: float, size: float) -> FloatingPointE
     )
 
 
+def inaccurate(owner: str, scheme: str, n_steps: int, error: float, t: float) -> FloatingPointError:
+    """Return what is said where twice the steps lead elsewhere.
+
+    Args:
+        owner: What solves.
+        scheme: By its name.
+        n_steps: Of the solution.
+        error: Its estimate, as a part of what is allowed.
+        t: Where it is largest.
+    """
+    return FloatingPointError(
+        f"{owner}(scheme={scheme!r}, n_steps={n_steps}): needs steps whose error is within rtol and atol; at t={t:g} "
+        f"the change by {2 * n_steps} steps says that it is {error:.3g} times as large; take more steps, or leave "
+        "scheme and n_steps out, so that steps follow the tolerance."
+    )
+
+
 def exploded(
     owner: str,
     scheme: str,

@@ -477,13 +477,11 @@ def check_history(owner: str, history: Any) -> None:
         )
 
 
-def check_fixed(owner: str, scheme: str, rtol: Any, atol: Any, full: bool, events: Any, throw: bool) -> None:
+def check_fixed(owner: str, scheme: str, full: bool, events: Any, throw: bool) -> None:
     """Raise where a scheme whose steps are fixed is asked for what needs collocation."""
     asked = [
         name
         for name, is_asked in (
-            ("rtol", rtol is not None),
-            ("atol", atol is not None),
             ("full", full),
             ("events", bool(events)),
             ("throw", not throw),
@@ -493,5 +491,5 @@ def check_fixed(owner: str, scheme: str, rtol: Any, atol: Any, full: bool, event
     if asked:
         raise ValueError(
             f"{owner}({asked[0]}, scheme={scheme!r}): needs scheme='collocation', because the steps of {scheme!r} are "
-            "fixed; leave scheme out, or pass n_steps alone."
+            f"fixed; pass rtol without a scheme, or leave {asked[0]} out."
         )

@@ -26,7 +26,7 @@ from hpfracc_nn.solvers.torch import (
 )
 from hpfracc_nn.solvers.torch.adjoint import recorded, trainable
 from hpfracc_nn.solvers.torch.integrate import Problem, Progress
-from hpfracc_nn.solvers.torch.solution import Event, collocated, like_start, options_of
+from hpfracc_nn.solvers.torch.solution import Event, check_doubled, collocated, like_start, options_of
 from hpfracc_nn.solvers.torch.state import (
     Casts,
     Field,
@@ -236,9 +236,11 @@ def fdeint(
         args: What f is called with besides, or None.
         scheme: "rectangle", "predictor_corrector", "trapezoid", "bdf2", "collocation", or a `Scheme` or `Collocation`
             with its options; None is "collocation" with a tolerance and "predictor_corrector" without.
-        rtol: The error that a step may have, relative to the state: the root mean square over a sample of its error
-            divided by atol + rtol |y| is at most 1. A sample is what belongs to one index of the first axis of y0, if
-            it has several axes, else all of y0. At least 100 times the dtype's rounding; None beside `atol` is 1e-3.
+        rtol: Without a scheme, or by collocation, the error that a step may have, relative to the state: the root mean
+            square over a sample of its error divided by atol + rtol |y| is at most 1. A sample is what belongs to one
+            index of the first axis of y0, if it has several axes, else all of y0. By another scheme the states at `ts`
+            may have such an error: they are computed once more with twice the steps, and where the change says that
+            the error is larger an error is raised. At least 100 times the dtype's rounding; None beside `atol` is 1e-3.
         atol: The same, absolute: a number, or a tensor that broadcasts to y0; None beside `rtol` is 1e-6.
         max_steps: After how many steps to a tolerance an error is raised.
         events: What is watched, an `Event` or several; by collocation.
@@ -264,7 +266,8 @@ def fdeint(
     Raises:
         ValueError: An argument is out of range, or f returns another shape.
         TypeError: An argument has the wrong type, or f returns one.
-        FloatingPointError: f returns what is not finite, or the solution diverges or explodes.
+        FloatingPointError: f returns what is not finite, the solution diverges or explodes, or it has a larger error
+            than the tolerances allow.
         RuntimeError: The equation of an implicit step is not solved, or max_steps do not lead to the end.
         NotImplementedError: Collocation is asked for what its adjoint does not do, such as second derivatives.
         LookupError: No kernel that the manager allows can keep this history.
@@ -302,9 +305,15 @@ def fdeint(
         return solution if full else solution.ys
     are_names = type(scheme) is type(history) is type(mesh) is str
     method = (_method if are_names else Method.of)("fdeint", scheme, history, mesh)
-    check_fixed("fdeint", method.scheme.name, rtol, atol, full, events, throw)
+    check_fixed("fdeint", method.scheme.name, full, events, throw)
     site = given_manager("fdeint", manager).shared_site(method.op, "torch", "fdeint")
-    return solved(function, y0, ts, alpha, method, site, n_steps, dy0, adjoint, params, progress)
+    found = solved(function, y0, ts, alpha, method, site, n_steps, dy0, adjoint, params, progress)
+    if rtol is not None or atol is not None:
+        count = (len(ts) - 1) if n_steps is None else n_steps
+        with torch.no_grad():
+            other = solved(function, y0, ts, alpha, method, site, 2 * count, dy0)
+        check_doubled(method.scheme, found, other, ts, count, float(orders_of("fdeint", alpha).min()), rtol, atol)
+    return found
 
 
 def _with_args(f: Callable[..., Any], args: Any, t: Tensor, y: Any) -> Any:

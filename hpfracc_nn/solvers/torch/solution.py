@@ -18,15 +18,19 @@ from hpfracc_nn.solvers import checks
 from hpfracc_nn.solvers.collocation import Collocation, Statistics, tolerances
 from hpfracc_nn.solvers.mesh import Mesh as MeshOption
 from hpfracc_nn.solvers.mesh import Points, Uniform
+from hpfracc_nn.solvers.schemes import Scheme
 from hpfracc_nn.solvers.torch.adjoint import trainable
 from hpfracc_nn.solvers.torch.collocation import (
+    TINIEST,
     Integrator,
     Mesh,
     Problem,
     Taken,
     Track,
+    by_sample,
     evaluated_at,
     recorded,
+    samples_of,
     solved,
 )
 from hpfracc_nn.solvers.torch.state import (
@@ -548,3 +552,37 @@ def collocated(
     solve = Solve(f, y0, float(times[0]), alpha, scheme, dy0, adjoint, params, present(kind))
     with without(kind):
         return solve.run(times, options)
+
+
+def check_doubled(
+    scheme: Scheme, found: State, other: State, ts: Any, n_steps: int, alpha: float, rtol: Any, atol: Any
+) -> None:
+    """Raise where states at outputs differ from those of twice the steps by more than the tolerances allow.
+
+    With p the scheme's order, the error is 2**p / (2**p - 1) times the change.
+
+    Args:
+        scheme: Which one.
+        found: The states, [times, *shape].
+        other: With twice the steps.
+        ts: The times.
+        n_steps: Of `found`.
+        alpha: The smallest order.
+        rtol: As of `fdeint`.
+        atol: As of `fdeint`.
+
+    Raises:
+        FloatingPointError: They do.
+    """
+    pairs = [(found, other)] if isinstance(found, Tensor) else list(zip(found, other, strict=True))
+    first = pairs[0][0]
+    relative, absolute = tolerances("fdeint", rtol, atol, torch.finfo(first.dtype).eps)
+    power = 2 ** scheme.order(alpha)
+    parts = [(one.detach() - two) / (absolute + relative * two.abs()).clamp(min=TINIEST) for one, two in pairs]
+    layout = Layout(tuple(part.shape[1:] for part in parts), len(parts) > 1, (1,) * (parts[0].ndim - 1))
+    flat = parts[0] if len(parts) == 1 else torch.cat([part.flatten(1) for part in parts], 1)
+    sizes = power / (power - 1) * by_sample(flat, layout, samples_of(layout)).amax(1)
+    if not bool((sizes <= 1).all()):
+        worst = int(torch.nan_to_num(sizes, torch.inf).argmax())
+        t = float(np.asarray(times_of("fdeint", ts), dtype=np.float64)[worst])
+        raise checks.inaccurate("fdeint", scheme.name, n_steps, float(sizes[worst]), t)
