@@ -156,7 +156,10 @@ class Problem:
 
 
 def samples_of(layout: Layout) -> int:
-    """Return how many samples a state has: the length of its first axis, where it has more than one."""
+    """Return how many samples a state has: the length of its first axis, where it has more than one.
+
+    A vector of complex numbers, which has two axes here, has a sample for each.
+    """
     first = {shape[0] for shape in layout.shapes if len(shape) > 1}
     return first.pop() if len(first) == 1 and all(len(shape) > 1 for shape in layout.shapes) else 1
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -42,6 +42,7 @@ from hpfracc_nn.solvers.torch.state import (
     times_of,
     without,
 )
+from hpfracc_nn.solvers.torch.trees import Form, is_plain
 
 _LONGEST = 1 << 12  # output times of a grid that is kept
 _method = lru_cache(maxsize=64)(Method.of)
@@ -229,7 +230,9 @@ def fdeint(
     Args:
         f: Called as f(t, y) with t a tensor of no axes and y like y0, or as f(t, y, args): dy of the same shape. It
             must not change y.
-        y0: The state at ts[0], float32 or float64: a tensor of any shape, or a tuple of tensors.
+        y0: The state at ts[0]: a tensor of any shape, or a tuple, dict or other tree of tensors (those that
+            torch.utils._pytree knows), float32 or float64 or complex of these. A complex tensor is solved as its real
+            and imaginary part, so that f need not be holomorphic.
         ts: Increasing times, in the caller's unit; on a uniform mesh, points of it, by collocation any.
         alpha: In (0, 2): a float, or a tensor, which may be learned: one number, or one for each entry along some of
             y0's axes (a shape that broadcasts to y0's).
@@ -285,6 +288,31 @@ def fdeint(
         >>> bool((y[-1] - mittag_leffler(-1.0, 0.5)).abs() < 1e-9)
         True
     """
+    form = None if is_plain(y0) else Form(y0)
+    if form is not None:
+        return _of_tree(
+            form,
+            f,
+            y0,
+            dy0,
+            alpha,
+            ts,
+            args=args,
+            scheme=scheme,
+            rtol=rtol,
+            atol=atol,
+            max_steps=max_steps,
+            events=events,
+            full=full,
+            throw=throw,
+            history=history,
+            mesh=mesh,
+            n_steps=n_steps,
+            adjoint=adjoint,
+            params=params,
+            progress=progress,
+            manager=manager,
+        )
     function: RightHandSide = f if args is None else partial(_with_args, f, args)
     if scheme is None:
         scheme = "predictor_corrector" if rtol is None and atol is None else "collocation"
@@ -314,6 +342,25 @@ def fdeint(
             other = solved(function, y0, ts, alpha, method, site, 2 * count, dy0)
         check_doubled(method.scheme, found, other, ts, count, float(orders_of("fdeint", alpha).min()), rtol, atol)
     return found
+
+
+def _of_tree(form: Form, f: Callable[..., Any], y0: Any, dy0: Any, alpha: Any, ts: Any, **options: Any) -> Any:
+    """Return what `fdeint` does for a state that is a tree of tensors, or complex."""
+    args, events = options.pop("args"), options.pop("events")
+    function = f if args is None else partial(_with_args, f, args)
+    if isinstance(alpha, Tensor) and alpha.ndim and isinstance(y0, Tensor):
+        alpha = alpha[..., None]  # the last axis are the two parts of a number
+    watched = [replace(each, function=form.function(each.function)) for each in options_of(events=events).events]
+    found = fdeint(
+        form.right_hand_side(function),
+        form.parts(y0, "fdeint", "y0"),
+        ts,
+        alpha,
+        dy0=None if dy0 is None else form.parts(dy0, "fdeint", "dy0"),
+        events=watched,
+        **options,
+    )
+    return found.of(form) if options["full"] else form.tree(found)
 
 
 def _with_args(f: Callable[..., Any], args: Any, t: Tensor, y: Any) -> Any:

@@ -47,6 +47,7 @@ from hpfracc_nn.solvers.torch.state import (
     times_of,
     without,
 )
+from hpfracc_nn.solvers.torch.trees import Form
 
 EventFunction = Callable[[Tensor, Any], Tensor]
 
@@ -136,6 +137,7 @@ class Solution:
     _steps: Mesh = field(repr=False)
     _ends: Tensor = field(repr=False)
     end: float = 0.0
+    _form: Form | None = field(default=None, repr=False)
 
     def __call__(self, ts: Any, derivative: int = 0) -> Any:
         """Return the solution at any times between the start and the end, by the polynomials of the steps.
@@ -167,9 +169,9 @@ class Solution:
             )
         found = self._solve.at(np.clip(times, first, last) - first, self._values, self._steps, derivative)
         found = self._solve.unravel(found, times, self.failed)
-        if given.ndim:
-            return found
-        return tuple(part[0] for part in found) if isinstance(found, tuple) else found[0]
+        if given.ndim == 0:
+            found = tuple(part[0] for part in found) if isinstance(found, tuple) else found[0]
+        return found if self._form is None else self._form.tree(found)
 
     def continued(self, ts: Any, **options: Any) -> Solution:
         """Return the solution that goes on from the end, with all of its history.
@@ -181,7 +183,16 @@ class Solution:
         Raises:
             ValueError: The first time is another, or an option cannot change.
         """
-        return self._solve.go_on(self, ts, options)
+        if self._form is None:
+            return self._solve.go_on(self, ts, options)
+        form, events = self._form, options_of(events=options.get("events", ())).events
+        watched = tuple(replace(each, function=form.function(each.function)) for each in events)
+        return self._solve.go_on(self, ts, {**options, "events": watched}).of(form)
+
+    def of(self, form: Form) -> Solution:
+        """Return this solution with states of a form in place of real tensors."""
+        events = tuple(replace(each, states=form.tree(each.states)) for each in self.events)
+        return replace(self, ys=form.tree(self.ys), events=events, _form=form)
 
 
 _CHANGEABLE = {"rtol", "atol", "mesh", "n_steps", "events", "max_steps", "throw", "progress"}
