@@ -1,6 +1,7 @@
 """Solves to a tolerance: weights, errors, the adjoint, dense output, events, continuation, samples that fail."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -79,7 +80,7 @@ def random_tree(n, seed=0):
 def test_groups_of_steps_stand_for_their_steps(alpha, n):
     tree = random_tree(n)
     values = np.random.default_rng(1).normal(size=(n, 8))
-    moments = {}
+    moments: dict[tuple[int, int], np.ndarray] = {}
     for groups in tree.groups:
         for group in groups[1:]:
             parts = [
@@ -120,7 +121,7 @@ def test_the_past_of_many_steps_is_few_weights():
 @pytest.mark.parametrize("alpha", [0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 1.9])
 def test_a_relaxation_is_solved_to_the_tolerance_at_all_times(alpha, rate, tolerance):
     ts = np.concatenate([[0], np.logspace(-6, 0, 61)])
-    slope = {"dy0": tensor(0.0)} if alpha > 1 else {}
+    slope: dict[str, Any] = {"dy0": tensor(0.0)} if alpha > 1 else {}
     y = fdeint(lambda t, y: -rate * y, ONE, ts, alpha, rtol=tolerance, atol=tolerance, **slope)[:, 0].numpy()
     exact = mittag_leffler(-rate * ts**alpha, alpha)
     assert (np.abs(y - exact) <= 10 * tolerance * (1 + np.abs(exact))).all()
@@ -200,7 +201,7 @@ def test_gradients_are_those_of_the_solution_to_the_tolerance(alpha):
         tensor(2.0).requires_grad_(),
         ONE.clone().requires_grad_(),
     )
-    slope = {"dy0": tensor(0.0)} if alpha > 1 else {}
+    slope: dict[str, Any] = {"dy0": tensor(0.0)} if alpha > 1 else {}
     y = fdeint(lambda t, y: -rate * y, y0, [0, 1], order, rtol=1e-8, atol=1e-8, **slope)[-1]
     found = torch.autograd.grad(y.sum(), [order, rate, y0])
     z, a = tensor(2.0).requires_grad_(), tensor(alpha).requires_grad_()
@@ -239,7 +240,7 @@ def test_a_large_stiff_state_is_solved_in_both_passes(n):
 
 @pytest.mark.parametrize("alpha", [0.4, 1.5])
 def test_dense_output_and_its_derivative_are_as_accurate_as_the_steps(alpha):
-    slope = {"dy0": tensor(0.0)} if alpha > 1 else {}
+    slope: dict[str, Any] = {"dy0": tensor(0.0)} if alpha > 1 else {}
     found = fdeint(decay, ONE, [0, 2], alpha, rtol=1e-9, atol=1e-9, full=True, **slope)
     t = np.linspace(0.05, 2, 57)
     assert np.abs(found(t)[:, 0].numpy() - mittag_leffler(-(t**alpha), alpha)).max() <= 1e-8
@@ -330,9 +331,11 @@ def test_one_bad_sample_does_not_end_the_others():
     assert bool(found.ys[-1, :2].isnan().all())
     assert bool(found.ys[0].isfinite().all())
     found.ys[-1, 2:].sum().backward()
+    assert y0.grad is not None
     good = y0.detach()[2:].clone().requires_grad_()
     alone = fdeint(f, good, [0, 4], 0.7, rtol=1e-9, atol=1e-9)[-1]
     alone.sum().backward()
+    assert good.grad is not None
     assert float((alone - found.ys[-1, 2:]).detach().abs().max()) <= 1e-5
     assert float((good.grad - y0.grad[2:]).abs().max()) <= 1e-5
     assert bool((y0.grad[:2] == 0).all())
@@ -390,6 +393,7 @@ def test_parameters_of_a_module_have_gradients():
     net = torch.nn.Linear(2, 2).double()
     y0 = tensor(1.0, 0.5)
     fdeint(lambda t, y: torch.tanh(net(y)), y0, [0, 1], 0.7, rtol=1e-9, atol=1e-9)[-1].sum().backward()
+    assert net.weight.grad is not None
     step, weight = 1e-5, net.weight.detach().clone()
     ends = []
     for sign in (1, -1):
@@ -420,7 +424,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("options", "kind", "text"), REFUSED)
 def test_what_cannot_be_done_is_refused(options, kind, text):
-    given = {"y0": ONE, **options}
+    given: dict[str, Any] = {"y0": ONE, **options}
     with pytest.raises(kind, match=text):
         fdeint(decay, given.pop("y0"), [0, 1], 0.5, **given)
 
@@ -435,7 +439,7 @@ def test_options_out_of_range_are_refused():
         with pytest.raises(ValueError, match=text):
             make()
     with pytest.raises(TypeError, match="needs Newton"):
-        Collocation(roots="newton")
+        Collocation(roots="newton")  # type: ignore[arg-type]
     assert Collocation(roots=Newton(tolerance=1e-9)).order(0.5) == 8.5
 
 
@@ -456,7 +460,7 @@ def test_the_adjoint_is_taken_once():
 @pytest.mark.parametrize("scheme", ["rectangle", "predictor_corrector", "trapezoid", "bdf2"])
 def test_twice_the_steps_estimate_the_error_of_fixed_steps(scheme):
     """At the end, where the error of all schemes is that of their order to within a factor of 2."""
-    options = {"scheme": scheme, "n_steps": 400, "atol": 0.0}
+    options: dict[str, Any] = {"scheme": scheme, "n_steps": 400, "atol": 0.0}
     y = fdeint(decay, ONE, [0, 1], 0.8, scheme=scheme, n_steps=400)[-1]
     exact = mittag_leffler(-1.0, 0.8)
     error = abs(float(y[0]) - float(exact)) / float(exact)
@@ -489,7 +493,8 @@ def test_a_state_may_be_a_tree_of_tensors():
         return {"pair": (v, -x), "single": -args * y["single"]}
 
     half = Event(lambda t, y: y["single"] - 1.0)
-    for options in ({"rtol": 1e-9, "atol": 1e-9, "events": half, "full": True}, {"n_steps": 2000}):
+    cases: tuple[dict[str, Any], ...] = ({"rtol": 1e-9, "atol": 1e-9, "events": half, "full": True}, {"n_steps": 2000})
+    for options in cases:
         found = fdeint(f, y0, [0, 1], 1.0, args=1.0, **options)
         ys = found.ys if "full" in options else found
         assert float((ys["pair"][0][-1] - math.cos(1)).abs().max()) <= (1e-8 if "full" in options else 1e-5)

@@ -31,7 +31,6 @@ from hpfracc_nn.solvers.torch.state import (
     Casts,
     Field,
     RightHandSide,
-    S,
     State,
     check_untraced,
     checked_state,
@@ -198,7 +197,7 @@ class Call:
 
 def fdeint(
     f: Callable[..., Any],
-    y0: S,
+    y0: Any,
     ts: Tensor | Sequence[float] | np.ndarray,
     alpha: float | Tensor,
     *,
@@ -211,9 +210,9 @@ def fdeint(
     full: bool = False,
     throw: bool = True,
     history: str | History = "auto",
-    mesh: str | Mesh = "uniform",
+    mesh: str | Mesh | Points = "uniform",
     n_steps: int | None = None,
-    dy0: S | None = None,
+    dy0: Any = None,
     adjoint: bool = True,
     params: Iterable[Tensor] | None = None,
     progress: Progress | None = None,
@@ -251,7 +250,7 @@ def fdeint(
         throw: Whether a solve to a tolerance that cannot go on raises an error. Otherwise its states are NaN from there
             on, and where y0 has several samples the others go on.
         history: "auto", which asks the BackendManager, "full", "fft", "exponentials", or a `History` with its options.
-        mesh: "uniform", "graded", or a `Mesh`. Graded meshes suit y that begins like t**alpha.
+        mesh: "uniform", "graded", a `Mesh`, or by collocation `Points`. Graded meshes suit y that begins like t**alpha.
         n_steps: Steps from ts[0] to ts[-1]; None takes those of `ts`.
         dy0: The derivative at ts[0], like y0, where an order is above 1; the entries of lower orders are not looked at.
             An alpha that is a tensor may have it at any value: where a learned order passes 1, the solution jumps by

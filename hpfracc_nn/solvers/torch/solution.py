@@ -585,7 +585,8 @@ def check_doubled(
     Raises:
         FloatingPointError: They do.
     """
-    pairs = [(found, other)] if isinstance(found, Tensor) else list(zip(found, other, strict=True))
+    every = [each if isinstance(each, tuple) else (each,) for each in (found, other)]
+    pairs = list(zip(*every, strict=True))
     first = pairs[0][0]
     relative, absolute = tolerances("fdeint", rtol, atol, torch.finfo(first.dtype).eps)
     power = 2 ** scheme.order(alpha)

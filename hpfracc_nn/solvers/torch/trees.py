@@ -17,9 +17,11 @@ def is_plain(y0: Any) -> bool:
         return not y0.is_complex()
     if type(y0) not in (tuple, list):
         return not isinstance(y0, tuple | list | dict)  # what is no tree is refused
-    return not any(
-        isinstance(each, tuple | list | dict) or (isinstance(each, Tensor) and each.is_complex()) for each in y0
-    )
+    return not any(isinstance(each, tuple | list | dict) or _is_complex(each) for each in y0)
+
+
+def _is_complex(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.is_complex()
 
 
 class Form:
@@ -31,7 +33,7 @@ class Form:
 
     def __init__(self, y0: Any):
         leaves, self._tree = pytree.tree_flatten(y0)
-        self._are_complex = [isinstance(each, Tensor) and each.is_complex() for each in leaves]
+        self._are_complex = [_is_complex(each) for each in leaves]
         self._is_one = isinstance(y0, Tensor)
 
     def parts(self, y: Any, owner: str, name: str) -> Any:
@@ -45,11 +47,11 @@ class Form:
             raise TypeError(
                 f"{owner}({name}): needs a tree like y0, {self._tree}; it is {tree}; return the same containers."
             )
-        kinds = [isinstance(each, Tensor) and each.is_complex() for each in leaves]
+        kinds = [_is_complex(each) for each in leaves]
         if kinds != self._are_complex:
             raise TypeError(
-                f"{owner}({name}): needs complex tensors where those of y0 are complex, and only there; make them so by "
-                "torch.complex or .real."
+                f"{owner}({name}): needs complex tensors where those of y0 are complex, and only there; make them so "
+                "by torch.complex or .real."
             )
         real = tuple(
             torch.view_as_real(each.resolve_conj()) if is_complex else each
