@@ -126,7 +126,17 @@ def diverged(owner: str, n: int, t: float, size: float) -> FloatingPointError:
 
 
 class StepLimit(RuntimeError):
-    """A solve to a tolerance has taken all the steps that it may."""
+    """A solve to a tolerance has taken all the steps that it may.
+
+    Examples:
+        >>> try:
+        ...     fdeint(
+        ...         lambda t, y: -y, torch.ones(1).double(), [0, 1], 0.5, rtol=1e-8, max_steps=2
+        ...     )
+        ... except StepLimit as error:
+        ...     print(str(error)[:31])
+        fdeint(max_steps=2): reached t=
+    """
 
 
 def too_many(owner: str, max_steps: int, t: float, end: float, h: float) -> StepLimit:

@@ -446,6 +446,13 @@ class Statistics:
         products: Of f's Jacobian or its transpose with a vector; a Jacobian of d numbers is d of them.
         jacobians: How often one was made.
         iterations: Of stage equations.
+
+    Examples:
+        >>> found = fdeint(
+        ...     lambda t, y: -y, torch.ones(1).double(), [0, 1], 0.5, rtol=1e-4, full=True
+        ... )
+        >>> found.statistics.steps < 10
+        True
     """
 
     steps: int = 0

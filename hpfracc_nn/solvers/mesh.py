@@ -91,7 +91,7 @@ class Points:
         ...     mesh=mesh,
         ... )
         >>> y[-1] - mittag_leffler(-1.0, 0.5)
-        tensor([5.8e-06], dtype=torch.float64)
+        tensor([6.7e-06], dtype=torch.float64)
     """
 
     elapsed: tuple[float, ...]

@@ -78,7 +78,7 @@ class Event:
         ...     full=True,
         ... )
         >>> found.status, found.events[0].times  # E_(1/2)(-t**(1/2)) = 1/2 there
-        ('event', tensor([0.5920], dtype=torch.float64))
+        ('event', tensor([0.5915], dtype=torch.float64))
     """
 
     function: EventFunction
@@ -99,6 +99,14 @@ class Occurrences:
         times: In the caller's unit, [zeros]; their gradients are those of the zeros.
         states: There, [zeros, *y0.shape], or a tuple of such.
         entries: Which entries of the event's function were zero, as indices of it when it is flattened.
+
+    Examples:
+        >>> zero = Event(lambda t, y: y[0])
+        >>> y0, slope = torch.ones(1).double(), torch.zeros(1).double()
+        >>> options = {"dy0": slope, "rtol": 1e-8, "events": zero, "full": True}
+        >>> found = fdeint(lambda t, y: -y, y0, [0, 9], 1.5, **options).events[0]
+        >>> len(found.times), found.entries  # E_(3/2)(-t**(3/2)) has three
+        (3, (0, 0, 0))
     """
 
     times: Tensor
@@ -121,6 +129,19 @@ class Solution:
         events: The zeros of each event.
         failed: With `throw=False` the time at which each sample had no solution any more, float64 [samples]; NaN of
             those that had. Its states are NaN after that.
+
+    Examples:
+        >>> found = fdeint(
+        ...     lambda t, y: -y,
+        ...     torch.ones(1).double(),
+        ...     [0, 1],
+        ...     0.5,
+        ...     rtol=1e-8,
+        ...     atol=1e-8,
+        ...     full=True,
+        ... )
+        >>> found.status, found(0.5)  # E_(1/2)(-sqrt(1/2)) = 0.5232
+        ('finished', tensor([0.5232], dtype=torch.float64))
     """
 
     ts: Tensor
@@ -167,8 +188,8 @@ class Solution:
                 f"Solution(ts=...): needs times from {first:g} to {last:g}, which were solved; {wrong[0]:g} is not; "
                 "continue the solve by continued(ts)."
             )
-        found = self._solve.at(np.clip(times, first, last) - first, self._values, self._steps, derivative)
-        found = self._solve.unravel(found, times, self.failed)
+        states = self._solve.at(np.clip(times, first, last) - first, self._values, self._steps, derivative)
+        found = self._solve.unravel(states, times, self.failed)
         if given.ndim == 0:
             found = tuple(part[0] for part in found) if isinstance(found, tuple) else found[0]
         return found if self._form is None else self._form.tree(found)
