@@ -27,33 +27,26 @@ def decay(t, y):
     return -y
 
 
-def moments_by_quadrature(alpha, gap, derivative=0):
-    """Return the integrals of the kernel, seen from `gap` after a step of length 1, times Lagrange polynomials, [8]."""
-    nodes = [mpmath.mpf(x) for x in rule_of(8).nodes.tolist()]
-    a, found = mpmath.mpf(alpha), []
-    factor = 1 if derivative == 0 else a - 1
-
-    def integrand(j, u):
-        others = [nodes[k] for k in range(8) if k != j]
-        value = mpmath.fprod((u - x) / (nodes[j] - x) for x in others)
-        return factor * (gap + 1 - u) ** (a - 1 - derivative) * value
-
-    with mpmath.workdps(25):
-        for j in range(8):
-            total = mpmath.quad(lambda u, j=j: integrand(j, u), [0, 0.5, 0.9, 0.99, 0.999, 0.9999, 1])
-            found.append(float(total / mpmath.gamma(a)))
-    return np.array(found)
+def moment(alpha, gap, k, derivative):
+    """Return the integral over [0, 1] of u**k times the kernel, or its derivative, seen from `gap` after 1."""
+    with mpmath.workdps(40):
+        a, distance = mpmath.mpf(alpha), 1 + mpmath.mpf(gap)
+        factor = 1 if derivative == 0 else a - 1
+        power = a - 1 - derivative
+        series = mpmath.hyp2f1(-power, k + 1, k + 2, 1 / distance)
+        return float(factor * distance**power * series / (k + 1) / mpmath.gamma(a))
 
 
 @pytest.mark.parametrize("derivative", [0, 1])
 @pytest.mark.parametrize("alpha", ORDERS)
-def test_weights_of_a_step_that_is_over_are_the_integrals(alpha, derivative):
-    gaps = np.array([0.001, 0.0299, 0.0301, 1.0, 8.99, 9.01, 1e6])
+def test_weights_of_a_step_that_is_over_integrate_powers(alpha, derivative):
+    gaps, nodes = np.array([0.001, 0.0299, 0.0301, 1.0, 8.99, 9.01, 1e6]), rule_of(8).nodes
     found = after(8, np.array([alpha]), gaps, np.ones_like(gaps), NUMPY, derivative)[0]
     for row, gap in zip(found, gaps.tolist(), strict=True):
-        exact = moments_by_quadrature(alpha, gap, derivative)
-        # 1e3 eps: values of Lagrange polynomials outside of the step, up to 1e2, cancel; slopes are 10 times those
-        assert np.abs(row - exact).max() <= 1e3 * 10**derivative * 2.3e-16 * max(np.abs(exact).max(), 1.0)
+        for k in range(8):
+            exact = moment(alpha, gap, k, derivative)
+            # 1e3 eps: values of Lagrange polynomials outside of the step, up to 1e2, cancel; slopes are 10 times those
+            assert abs(row @ nodes**k - exact) <= 1e3 * 10**derivative * 2.3e-16 * max(abs(exact), 1.0)
 
 
 @pytest.mark.parametrize("alpha", ORDERS)
@@ -224,7 +217,7 @@ def test_a_large_state_has_the_gradient_of_a_small_one():
         assert float((one - many).detach().abs().max()) <= 1e-8
 
 
-@pytest.mark.parametrize("n", [40, 300])  # with and without a Jacobian of all stages together
+@pytest.mark.parametrize("n", [40, 140])  # with and without a Jacobian of all stages together
 def test_a_large_stiff_state_is_solved_in_both_passes(n):
     second = 2 * torch.eye(n).double() - torch.diag(torch.ones(n - 1), 1) - torch.diag(torch.ones(n - 1), -1)
     rates = 4 * (n + 1) ** 2 * math.sin(math.pi / (2 * (n + 1))) ** 2
@@ -265,14 +258,14 @@ def test_a_solve_goes_on_with_its_history():
     uncut, part = solve([0, mesh[-1]], mesh), solve([0, mesh[k]], mesh[: k + 1])
     whole = part.continued([mesh[k], mesh[-1]], mesh=Points(tuple(mesh[k:] - mesh[k])))
     # The steps are those of the uncut solve; the end of the first is off by a rounding.
-    assert float((whole.ys[-1] - uncut.ys[-1]).abs().max()) <= 1e-14
+    assert float((whole.ys[-1] - uncut.ys[-1]).detach().abs().max()) <= 1e-14
     for one, other in zip(
         torch.autograd.grad(uncut.ys[-1].sum(), [rate, alpha]),
         torch.autograd.grad(whole.ys[-1].sum(), [rate, alpha]),
         strict=True,
     ):
         assert float((one - other).abs().max()) <= 1e-13
-    assert float((whole(0.5) - uncut(0.5)).abs().max()) <= 1e-14
+    assert float((whole(0.5) - uncut(0.5)).detach().abs().max()) <= 1e-14
 
 
 def test_a_solve_to_a_tolerance_goes_on():
