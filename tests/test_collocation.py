@@ -283,7 +283,7 @@ def test_an_event_ends_a_solve_and_its_time_has_a_gradient():
         found = fdeint(lambda t, y: -rate * y, y0, [0, 9], alpha, rtol=1e-11, atol=1e-12, events=half, full=True)
         assert found.status == "event"
         assert bool(found.ys[-1].isnan().all())
-        assert abs(float(found(found.end)[0]) - 0.5) <= 1e-10
+        assert abs(float(found(found.end)[0].detach()) - 0.5) <= 1e-10
         return found.events[0]
 
     inputs = [tensor(1.3).squeeze(), tensor(0.6).squeeze(), tensor(1.1)]
@@ -397,7 +397,7 @@ def test_parameters_of_a_module_have_gradients():
                 lambda t, y, w=moved: torch.tanh(y @ w.T + net.bias.detach()), y0, [0, 1], 0.7, rtol=1e-11, atol=1e-12
             )[-1].sum()
         )
-    assert abs(float(net.weight.grad[0, 1]) - float(ends[0] - ends[1]) / (2 * step)) <= 1e-6
+    assert abs(float(net.weight.grad[0, 1]) - float((ends[0] - ends[1]).detach()) / (2 * step)) <= 1e-6
 
 
 REFUSED = [
