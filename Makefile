@@ -99,7 +99,7 @@ peers: $(VENV)/.dev
 
 bench-full: $(VENV)/.dev
 	@set -e; for script in product estimate dispatch imports threads weights definitions nonuniform special differencing layers optimizers \
-			solvers noise sde jax_operators jax_layers jax_solvers jax_sde optax_steps selection_hot_path selection_live telemetry selection; do \
+			solvers collocation noise sde jax_operators jax_layers jax_solvers jax_sde optax_steps selection_hot_path selection_live telemetry selection; do \
 		$(BIN)/python benchmarks/$$script.py $(ARGS); \
 	done
 

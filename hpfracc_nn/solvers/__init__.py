@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 from hpfracc_nn import lazy
 
 if TYPE_CHECKING:
+    from hpfracc_nn.solvers.checks import StepLimit as StepLimit
+    from hpfracc_nn.solvers.collocation import Collocation as Collocation
+    from hpfracc_nn.solvers.collocation import Statistics as Statistics
     from hpfracc_nn.solvers.history import HISTORIES as HISTORIES
     from hpfracc_nn.solvers.history import Automatic as Automatic
     from hpfracc_nn.solvers.history import Exponentials as Exponentials
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from hpfracc_nn.solvers.mesh import MESHES as MESHES
     from hpfracc_nn.solvers.mesh import Graded as Graded
     from hpfracc_nn.solvers.mesh import Mesh as Mesh
+    from hpfracc_nn.solvers.mesh import Points as Points
     from hpfracc_nn.solvers.mesh import Uniform as Uniform
     from hpfracc_nn.solvers.noise import NOISES as NOISES
     from hpfracc_nn.solvers.noise import AlphaStable as AlphaStable

@@ -125,6 +125,61 @@ def diverged(owner: str, n: int, t: float, size: float) -> FloatingPointError:
     )
 
 
+class StepLimit(RuntimeError):
+    """A solve to a tolerance has taken all the steps that it may.
+
+    Examples:
+        >>> try:
+        ...     fdeint(
+        ...         lambda t, y: -y, torch.ones(1).double(), [0, 1], 0.5, rtol=1e-8, max_steps=2
+        ...     )
+        ... except StepLimit as error:
+        ...     print(str(error)[:31])
+        fdeint(max_steps=2): reached t=
+    """
+
+
+def too_many(owner: str, max_steps: int, t: float, end: float, h: float) -> StepLimit:
+    """Return what is said where `max_steps` have not led to the end: how far they came, and the step `h` there."""
+    return StepLimit(
+        f"{owner}(max_steps={max_steps}): reached t={t:g} of {end:g}, where a step is {h:.3g}; pass a larger max_steps "
+        "or larger tolerances, or look at what f does there."
+    )
+
+
+def stuck(owner: str, n: int, t: float, h: float, size: float) -> FloatingPointError:
+    """Return what is said where no step is short enough.
+
+    Args:
+        owner: What solves.
+        n: The step.
+        t: Its time.
+        h: The last length that was tried.
+        size: Of the state there.
+    """
+    return FloatingPointError(
+        f"{owner}: at step {n}, t={t:g}, steps down to {h:.3g} were too long for the tolerance, for a state of size "
+        f"{size:.3g}: the solution may end there, or f may be undefined or jump; stop before, or raise rtol and atol."
+    )
+
+
+def inaccurate(owner: str, scheme: str, n_steps: int, error: float, t: float) -> FloatingPointError:
+    """Return what is said where twice the steps lead elsewhere.
+
+    Args:
+        owner: What solves.
+        scheme: By its name.
+        n_steps: Of the solution.
+        error: Its estimate, as a part of what is allowed.
+        t: Where it is largest.
+    """
+    return FloatingPointError(
+        f"{owner}(scheme={scheme!r}, n_steps={n_steps}): needs steps whose error is within rtol and atol; at t={t:g} "
+        f"the change by {2 * n_steps} steps says that it is {error:.3g} times as large; take more steps, or leave "
+        "scheme and n_steps out, so that steps follow the tolerance."
+    )
+
+
 def exploded(
     owner: str,
     scheme: str,

@@ -70,6 +70,46 @@ class Graded:
         return first + (last - first) * (np.arange(n_steps + 1) / n_steps) ** self.of(alpha)
 
 
+@dataclass(frozen=True)
+class Points:
+    """Steps between times that are given, for collocation.
+
+    Args:
+        elapsed: The times since the start: 0, then increasing, up to the last output.
+
+    Raises:
+        ValueError: They do not increase from 0.
+
+    Examples:
+        >>> mesh = Points((0.0, 0.001, 0.01, 0.1, 1.0))
+        >>> y = fdeint(
+        ...     lambda t, y: -y,
+        ...     torch.ones(1).double(),
+        ...     [0, 1],
+        ...     0.5,
+        ...     scheme="collocation",
+        ...     mesh=mesh,
+        ... )
+        >>> y[-1] - mittag_leffler(-1.0, 0.5)
+        tensor([6.7e-06], dtype=torch.float64)
+    """
+
+    elapsed: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        times = np.asarray(self.elapsed, dtype=np.float64).reshape(-1)
+        if times.size < 2 or times[0] != 0 or not (np.isfinite(times).all() and (np.diff(times) > 0).all()):
+            raise ValueError(
+                f"Points(elapsed of {times.size} times): needs finite times that increase from 0; pass those since the "
+                "start, such as (0.0, 0.1, 1.0)."
+            )
+        object.__setattr__(self, "elapsed", tuple(times.tolist()))
+
+    def times(self, first: float, last: float, n_steps: int, alpha: float) -> np.ndarray:
+        """Return the mesh from `first` on, in the caller's time unit; the other arguments play no part."""
+        return first + np.array(self.elapsed)
+
+
 Mesh = Uniform | Graded
 MESHES: dict[str, type[Uniform] | type[Graded]] = {"uniform": Uniform, "graded": Graded}
 

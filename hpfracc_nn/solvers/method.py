@@ -9,7 +9,7 @@ import numpy as np
 from hpfracc_nn import errors
 from hpfracc_nn.solvers import checks
 from hpfracc_nn.solvers.history import ANY_MESH, HISTORIES, Automatic, Exponentials, FFTBlocks, Full, History, Window
-from hpfracc_nn.solvers.mesh import MESHES, ON_MESH, Graded, Mesh, Uniform, places
+from hpfracc_nn.solvers.mesh import MESHES, ON_MESH, Graded, Mesh, Points, Uniform, places
 from hpfracc_nn.solvers.schemes import SCHEMES, Scheme
 
 
@@ -33,7 +33,7 @@ class Method:
         object.__setattr__(self, "op", self.history.op if isinstance(self.mesh, Uniform) else ANY_MESH)
 
     @classmethod
-    def of(cls, owner: str, scheme: str | Scheme, history: str | History, mesh: str | Mesh) -> Method:
+    def of(cls, owner: str, scheme: str | Scheme, history: str | History, mesh: str | Mesh | Points) -> Method:
         """Return the method that names or objects mean.
 
         Raises:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from hpfracc_nn.solvers.torch.noise import NoisePath as NoisePath
     from hpfracc_nn.solvers.torch.noise import increments as increments
     from hpfracc_nn.solvers.torch.noise import paths as paths
+    from hpfracc_nn.solvers.torch.solution import Event as Event
+    from hpfracc_nn.solvers.torch.solution import Occurrences as Occurrences
+    from hpfracc_nn.solvers.torch.solution import Solution as Solution
 
 else:
     __getattr__, __dir__, __all__ = lazy.attach(__name__)

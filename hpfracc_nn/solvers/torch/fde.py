@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,9 @@ from torch.autograd import forward_ad
 from hpfracc_nn.fractional.torch.tracing import is_traced, uncompiled
 from hpfracc_nn.selection import BackendManager, Site, given_manager
 from hpfracc_nn.solvers import checks
+from hpfracc_nn.solvers.collocation import Collocation, check_fixed, check_history
 from hpfracc_nn.solvers.history import History
-from hpfracc_nn.solvers.mesh import Mesh, Uniform, interpolation
+from hpfracc_nn.solvers.mesh import MESHES, Graded, Mesh, Points, Uniform, interpolation
 from hpfracc_nn.solvers.method import Method, laid_out
 from hpfracc_nn.solvers.schemes import Scheme
 from hpfracc_nn.solvers.torch import (
@@ -25,11 +26,11 @@ from hpfracc_nn.solvers.torch import (
 )
 from hpfracc_nn.solvers.torch.adjoint import recorded, trainable
 from hpfracc_nn.solvers.torch.integrate import Problem, Progress
+from hpfracc_nn.solvers.torch.solution import Event, check_doubled, collocated, like_start, options_of
 from hpfracc_nn.solvers.torch.state import (
     Casts,
     Field,
     RightHandSide,
-    S,
     State,
     check_untraced,
     checked_state,
@@ -40,6 +41,7 @@ from hpfracc_nn.solvers.torch.state import (
     times_of,
     without,
 )
+from hpfracc_nn.solvers.torch.trees import Form, is_plain
 
 _LONGEST = 1 << 12  # output times of a grid that is kept
 _method = lru_cache(maxsize=64)(Method.of)
@@ -124,7 +126,7 @@ class Call:
         grid_of = _grid_of if is_plain else _grid_of.__wrapped__
         orders, has_slope, is_tensor = tuple(self.orders.tolist()), dy0 is not None, self.alpha is not None
         self.grid = grid_of(method.mesh, times.tobytes(), resolution(ts), n_steps, orders, has_slope, is_tensor)
-        self.dy0 = None if dy0 is None else _like(self.y0, checked_state("fdeint", "dy0", dy0))
+        self.dy0 = None if dy0 is None else like_start(self.y0, checked_state("fdeint", "dy0", dy0))
 
     def solved(self, site: Site, adjoint: bool, params: Iterable[Tensor] | None, progress: Progress | None) -> State:
         """Return the states at the output times."""
@@ -193,48 +195,62 @@ class Call:
         return found + torch.as_tensor(missed).to(states).view(-1, *[1] * dz0.ndim) * dz0
 
 
-def _like(y0: State, dy0: State) -> State:
-    shapes = [tuple(part.shape) for part in (y0 if isinstance(y0, tuple) else (y0,))]
-    given = [tuple(part.shape) for part in (dy0 if isinstance(dy0, tuple) else (dy0,))]
-    if shapes != given or isinstance(y0, tuple) != isinstance(dy0, tuple):
-        raise ValueError(
-            f"fdeint(dy0 of shape {given}): needs the shape of y0, {shapes}; pass a derivative for each entry."
-        )
-    return dy0
-
-
 def fdeint(
-    f: RightHandSide,
-    y0: S,
+    f: Callable[..., Any],
+    y0: Any,
     ts: Tensor | Sequence[float] | np.ndarray,
     alpha: float | Tensor,
     *,
-    scheme: str | Scheme = "predictor_corrector",
+    args: Any = None,
+    scheme: str | Scheme | Collocation | None = None,
+    rtol: float | None = None,
+    atol: float | Tensor | None = None,
+    max_steps: int = 10_000,
+    events: Event | Sequence[Event] = (),
+    full: bool = False,
+    throw: bool = True,
     history: str | History = "auto",
-    mesh: str | Mesh = "uniform",
+    mesh: str | Mesh | Points = "uniform",
     n_steps: int | None = None,
-    dy0: S | None = None,
+    dy0: Any = None,
     adjoint: bool = True,
     params: Iterable[Tensor] | None = None,
     progress: Progress | None = None,
     manager: BackendManager | None = None,
-) -> S:
+) -> Any:
     """Return the solution of D^alpha y = f(t, y), Caputo's derivative from ts[0] on, at the times `ts`.
 
-    Costs n_steps evaluations of f (twice that for predictor_corrector, some more where a step solves an equation) and
-    the history's sum over the past; where gradients are wanted f is evaluated twice more, to see that it may be
-    evaluated again. Only the states are saved, n_steps + 1 of them (by predictor_corrector three times
-    as many numbers), and backwards f is evaluated again.
+    With a tolerance, `rtol` or `atol`, the steps are chosen by the solver, and the scheme is `Collocation`. Otherwise
+    there are `n_steps`, at the cost of as many evaluations of f (twice that for predictor_corrector, some more where a
+    step solves an equation) and of the history's sum over the past. Where gradients are wanted f is evaluated twice
+    more, to see that it may be evaluated again. Only the states are saved, n_steps + 1 of them (by predictor_corrector
+    three times as many numbers, by collocation twice those of all stages), and backwards f is evaluated again.
 
     Args:
-        f: Called as f(t, y) with t a tensor of no axes and y like y0: dy of the same shape. It must not change y.
-        y0: The state at ts[0], float32 or float64: a tensor of any shape, or a tuple of tensors.
-        ts: Increasing times, in the caller's unit; on a uniform mesh, points of it.
+        f: Called as f(t, y) with t a tensor of no axes and y like y0, or as f(t, y, args): dy of the same shape. It
+            must not change y.
+        y0: The state at ts[0]: a tensor of any shape, or a tuple, dict or other tree of tensors (those that
+            torch.utils._pytree knows), float32 or float64 or complex of these. A complex tensor is solved as its real
+            and imaginary part, so that f need not be holomorphic.
+        ts: Increasing times, in the caller's unit; on a uniform mesh, points of it, by collocation any.
         alpha: In (0, 2): a float, or a tensor, which may be learned: one number, or one for each entry along some of
             y0's axes (a shape that broadcasts to y0's).
-        scheme: "rectangle", "predictor_corrector", "trapezoid", "bdf2", or a `Scheme` with its options.
+        args: What f is called with besides, or None.
+        scheme: "rectangle", "predictor_corrector", "trapezoid", "bdf2", "collocation", or a `Scheme` or `Collocation`
+            with its options; None is "collocation" with a tolerance and "predictor_corrector" without.
+        rtol: Without a scheme, or by collocation, the error that a step may have, relative to the state: the root mean
+            square over a sample of its error divided by atol + rtol |y| is at most 1. A sample is what belongs to one
+            index of the first axis of y0, if it has several axes, else all of y0. By another scheme the states at `ts`
+            may have such an error: they are computed once more with twice the steps, and where the change says that
+            the error is larger an error is raised. At least 100 times the dtype's rounding; None beside `atol` is 1e-3.
+        atol: The same, absolute: a number, or a tensor that broadcasts to y0; None beside `rtol` is 1e-6.
+        max_steps: After how many steps to a tolerance an error is raised.
+        events: What is watched, an `Event` or several; by collocation.
+        full: Whether a `Solution` is returned, in place of the states; by collocation.
+        throw: Whether a solve to a tolerance that cannot go on raises an error. Otherwise its states are NaN from there
+            on, and where y0 has several samples the others go on.
         history: "auto", which asks the BackendManager, "full", "fft", "exponentials", or a `History` with its options.
-        mesh: "uniform", "graded", or a `Mesh`. Graded meshes suit y that begins like t**alpha.
+        mesh: "uniform", "graded", a `Mesh`, or by collocation `Points`. Graded meshes suit y that begins like t**alpha.
         n_steps: Steps from ts[0] to ts[-1]; None takes those of `ts`.
         dy0: The derivative at ts[0], like y0, where an order is above 1; the entries of lower orders are not looked at.
             An alpha that is a tensor may have it at any value: where a learned order passes 1, the solution jumps by
@@ -247,13 +263,15 @@ def fdeint(
         manager: Who chooses the kernel of the history; None is the process-wide BackendManager.
 
     Returns:
-        The states at `ts`, time first: [times, *y0.shape], or a tuple of such.
+        The states at `ts`, time first: [times, *y0.shape], or a tuple of such; a `Solution` with `full`.
 
     Raises:
         ValueError: An argument is out of range, or f returns another shape.
         TypeError: An argument has the wrong type, or f returns one.
-        FloatingPointError: f returns what is not finite, or the solution diverges or explodes.
-        RuntimeError: The equation of an implicit step is not solved.
+        FloatingPointError: f returns what is not finite, the solution diverges or explodes, or it has a larger error
+            than the tolerances allow.
+        RuntimeError: The equation of an implicit step is not solved, or max_steps do not lead to the end.
+        NotImplementedError: Collocation is asked for what its adjoint does not do, such as second derivatives.
         LookupError: No kernel that the manager allows can keep this history.
 
     Source: Diethelm, Ford & Freed, Nonlinear Dynamics 29 (2002) 3; Garrappa, Mathematics 6 (2018) 16.
@@ -263,12 +281,90 @@ def fdeint(
         >>> y = fdeint(lambda t, y: -y, torch.ones(1, dtype=torch.float64), ts, 0.5)
         >>> y[-1]  # E_(1/2)(-1) = e erfc(1) = 0.4276
         tensor([0.4276], dtype=torch.float64)
+        >>> y = fdeint(
+        ...     lambda t, y: -y, torch.ones(1).double(), [0, 1], 0.5, rtol=1e-9, atol=1e-9
+        ... )
+        >>> bool((y[-1] - mittag_leffler(-1.0, 0.5)).abs() < 1e-9)
+        True
     """
+    form = None if is_plain(y0) else Form(y0)
+    if form is not None:
+        return _of_tree(
+            form,
+            f,
+            y0,
+            dy0,
+            alpha,
+            ts,
+            args=args,
+            scheme=scheme,
+            rtol=rtol,
+            atol=atol,
+            max_steps=max_steps,
+            events=events,
+            full=full,
+            throw=throw,
+            history=history,
+            mesh=mesh,
+            n_steps=n_steps,
+            adjoint=adjoint,
+            params=params,
+            progress=progress,
+            manager=manager,
+        )
+    function: RightHandSide = f if args is None else partial(_with_args, f, args)
+    if scheme is None:
+        scheme = "predictor_corrector" if rtol is None and atol is None else "collocation"
+    if scheme == Collocation.name or isinstance(scheme, Collocation):
+        check_history("fdeint", history)
+        options = options_of(
+            rtol=rtol,
+            atol=atol,
+            mesh=None if mesh == "uniform" else checks.named("fdeint", "mesh", mesh, MESHES, (Uniform, Graded, Points)),
+            n_steps=n_steps,
+            events=events,
+            max_steps=max_steps,
+            throw=throw,
+            progress=progress,
+        )
+        chosen = scheme if isinstance(scheme, Collocation) else Collocation()
+        solution = collocated(function, y0, ts, alpha, chosen, options, dy0, adjoint, params)
+        return solution if full else solution.ys
     are_names = type(scheme) is type(history) is type(mesh) is str
     method = (_method if are_names else Method.of)("fdeint", scheme, history, mesh)
+    check_fixed("fdeint", method.scheme.name, full, events, throw)
     site = given_manager("fdeint", manager).shared_site(method.op, "torch", "fdeint")
-    found: S = solved(f, y0, ts, alpha, method, site, n_steps, dy0, adjoint, params, progress)
+    found = solved(function, y0, ts, alpha, method, site, n_steps, dy0, adjoint, params, progress)
+    if rtol is not None or atol is not None:
+        count = (len(ts) - 1) if n_steps is None else n_steps
+        with torch.no_grad():
+            other = solved(function, y0, ts, alpha, method, site, 2 * count, dy0)
+        check_doubled(method.scheme, found, other, ts, count, float(orders_of("fdeint", alpha).min()), rtol, atol)
     return found
+
+
+def _of_tree(form: Form, f: Callable[..., Any], y0: Any, dy0: Any, alpha: Any, ts: Any, **options: Any) -> Any:
+    """Return what `fdeint` does for a state that is a tree of tensors, or complex."""
+    args, events = options.pop("args"), options.pop("events")
+    function = f if args is None else partial(_with_args, f, args)
+    if isinstance(alpha, Tensor) and alpha.ndim and isinstance(y0, Tensor):
+        alpha = alpha[..., None]  # the last axis are the two parts of a number
+    watched = [replace(each, function=form.function(each.function)) for each in options_of(events=events).events]
+    found = fdeint(
+        form.right_hand_side(function),
+        form.parts(y0, "fdeint", "y0"),
+        ts,
+        alpha,
+        dy0=None if dy0 is None else form.parts(dy0, "fdeint", "dy0"),
+        events=watched,
+        **options,
+    )
+    return found.of(form) if options["full"] else form.tree(found)
+
+
+def _with_args(f: Callable[..., Any], args: Any, t: Tensor, y: Any) -> Any:
+    """Return f(t, y, args)."""
+    return f(t, y, args)
 
 
 @uncompiled

@@ -389,12 +389,15 @@ class Field:
             self._each = self.times[part * _TIMES : (part + 1) * _TIMES].unbind()
             if is_first:
                 return self._first(n, z)
-        t = self._each[n % _TIMES]
+        return self.checked(n, self._each[n % _TIMES], z)
+
+    def checked(self, n: int, t: Tensor, z: Tensor) -> Tensor:
+        """Return the right-hand side at a time of step n, of the shape of z, or raise where it is something else."""
         if self._is_tuple:
             return self._of_tuple(n, t, z)
         found = self._run(t, z)
         if not isinstance(found, Tensor) or found.shape != self._shape or found.dtype != self.dtype:
-            raise self._wrong(n, "", found, self._shape)
+            raise self._wrong(n, t, "", found, self._shape)
         return found
 
     def _first(self, n: int, z: Tensor) -> Tensor:
@@ -439,15 +442,15 @@ class Field:
             kind = f"{len(found)} tensors" if isinstance(found, tuple | list) else type(found).__name__
             raise TypeError(
                 f"{self.label}: needs a tuple of {len(shapes)} tensors, one for each of y0; at step {n}, "
-                f"t={float(self.times[n]):g}, {self.argument} returned {kind}."
+                f"t={float(t):g}, {self.argument} returned {kind}."
             )
         for k, (part, shape) in enumerate(zip(found, shapes, strict=True)):
             if not isinstance(part, Tensor) or part.shape != shape or part.dtype != self.dtype:
-                raise self._wrong(n, f" in place {k}", part, shape)
+                raise self._wrong(n, t, f" in place {k}", part, shape)
         return self.layout.ravel(tuple(found))
 
-    def _wrong(self, n: int, which: str, found: Any, shape: Sequence[int]) -> Exception:
-        where = f"at step {n}, t={float(self.times[n]):g}, {self.argument} returned"
+    def _wrong(self, n: int, t: Tensor, which: str, found: Any, shape: Sequence[int]) -> Exception:
+        where = f"at step {n}, t={float(t):g}, {self.argument} returned"
         if not isinstance(found, Tensor):
             return TypeError(
                 f"{self.label}: needs a tensor of shape {tuple(shape)}{which}; {where} {type(found).__name__}."

@@ -1,0 +1,502 @@
+"""Piecewise collocation for D^a y = f(t, y): its weights, how it keeps the past, and how it chooses its steps.
+
+Caputo's problem is y(t) = P(t) + 1 / Gamma(a) * the integral of (t - s)**(a - 1) f(s, y(s)), P the Taylor polynomial
+of y at the start. On each step of a mesh, f along the solution is the polynomial through its values F at Gauss nodes,
+the stages. On step n, of length h, they solve
+
+    Y = P + sum over m < n of W_nm F_m + h**a L F,    F = f(Y),
+
+where a row of weights is the integral of the kernel times the Lagrange polynomials of one step, seen from one time. All
+that depends on a is explicit, so that any framework can differentiate it:
+
+- within the step, and from shortly after it: two integrals with the singularity at their end, by the
+  `moments` of (1 - v)**(a - 1) with Legendre's polynomials on [0, 1];
+- from further away: Gauss's rule with more nodes;
+- from far away: Gauss's rule with the stages themselves.
+
+Seen from as far as their own length, several steps together are a few points: the kernel is a polynomial there, and
+what it is multiplied by are the moments of F with the Lagrange polynomials of these points. `Tree` joins steps
+pairwise, so that a step costs O(log n) whatever the mesh. Nothing in this asks for equal steps or for alpha below 1.
+
+The error of a step is estimated from the last Legendre coefficients of f on it: those that follow are extrapolated, and
+what the first of them adds to y within the step is `spread`.
+
+Brugnano, Gurioli & Iavernaro, arXiv 2403.04916, for collocation at Gauss nodes on graded meshes; Soderlind, Numer.
+Algorithms 31 (2002) 281, for the choice of steps; DLMF 18.17 for the moments.
+
+Shapes: a orders alpha, s stages, rows of times that look back, P points of a group of steps.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.polynomial import legendre
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
+from hpfracc_nn.solvers.schemes import Newton
+
+FINE = 56  # nodes from a middle distance
+NEAR = 0.03  # of a step: nearer than this the kernel is too steep for `FINE` nodes (1.41**-105 of its size is left out)
+FAR = 9.0  # of a step: from here on its stages are nodes enough (their 16 against the 7 of f: 38**-9 is left out)
+POINTS = 18  # of a group of steps
+LAST = 4  # coefficients that the estimate looks at
+APART = 1.0  # of the length of a group: nearer it is taken apart (5.8**-18 is left out)
+
+
+@dataclass(frozen=True)
+class Collocation:
+    """Polynomials through Gauss nodes on each step: to a tolerance, or on a given mesh.
+
+    With `rtol` and `atol` steps follow the error; else they are those of the mesh, of which any may be taken. The
+    equation of a step is solved for all of its stages together, by fixed-point iteration where that converges fast and
+    by Newton's method else, so that it serves stiff problems and others.
+
+    Args:
+        stages: Of a step, from 4 to 16. The order for smooth f is about stages + alpha.
+        roots: How Newton's method works. A tolerance of None is a hundredth of what the step is allowed, and without
+            one what other schemes have; `dense` counts the numbers of a state times the stages.
+
+    Raises:
+        ValueError: A number is out of range.
+        TypeError: `stages` is no whole number, or `roots` is not Newton.
+
+    Source: Brugnano, Gurioli & Iavernaro, arXiv 2403.04916.
+
+    Examples:
+        >>> y = fdeint(
+        ...     lambda t, y: -y, torch.ones(1).double(), [0, 1], 0.5, rtol=1e-10, atol=1e-12
+        ... )
+        >>> y[-1] - mittag_leffler(-1.0, 0.5)
+        tensor([0.], dtype=torch.float64)
+    """
+
+    stages: int = 8
+    roots: Newton = field(default_factory=Newton)
+    name: ClassVar[str] = "collocation"
+    is_implicit: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if errors.count("Collocation", "stages", self.stages, LAST) > 16:
+            raise ValueError(f"Collocation(stages={self.stages}): needs 4 <= stages <= 16; pass for example 8.")
+        if not isinstance(self.roots, Newton):
+            raise TypeError(
+                f"Collocation(roots of type {type(self.roots).__name__}): needs Newton(...), whose options say when an "
+                "equation is solved; pass Newton()."
+            )
+
+    def order(self, alpha: float) -> float:
+        """Return stages + alpha, for f that is smooth on each step."""
+        return self.stages + alpha
+
+
+_NOWHERE = 1e-200  # in place of a distance of 0
+
+
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """Gauss's rule on [0, 1], and what its nodes interpolate.
+
+    Attributes:
+        nodes: Increasing, [s].
+        weights: [s].
+        coefficients: Of Legendre's polynomials on [0, 1] from values at the nodes, [s, s].
+        slopes: Values at the nodes of the derivatives of the Lagrange polynomials, [s, s].
+        barycentric: The weights of the barycentric formula, [s].
+
+    Source: Wang & Xiang, Math. Comp. 81 (2012) 861, for the last.
+    """
+
+    nodes: np.ndarray
+    weights: np.ndarray
+    coefficients: np.ndarray
+    slopes: np.ndarray
+    barycentric: np.ndarray
+
+    def lagrange(self, x: np.ndarray) -> np.ndarray:
+        """Return the Lagrange polynomials at x, [*x.shape, s], by the barycentric formula."""
+        distance = x[..., None] - self.nodes
+        parts = self.barycentric / np.where(distance == 0, _NOWHERE, distance)  # at a node its own part is all
+        return parts / parts.sum(-1, keepdims=True)
+
+
+@lru_cache(maxsize=32)
+def rule_of(count: int) -> Rule:
+    """Return the rule with so many nodes."""
+    x, w = legendre.leggauss(count)
+    basis = legendre.legvander(x, count - 1)  # [node, degree]
+    coefficients = (basis * (w / 2)[:, None]).T * (2 * np.arange(count) + 1)[:, None]
+    slopes = np.stack([2 * legendre.legval(x, legendre.legder(row)) for row in np.eye(count)], 1) @ coefficients
+    barycentric = (-1.0) ** np.arange(count) * np.sqrt((1 - x**2) * w)
+    return Rule((x + 1) / 2, w / 2, coefficients, slopes, barycentric)
+
+
+def moments(alpha: Array, count: int, xp: Namespace) -> Array:
+    """Return the integrals over [0, 1] of (1 - v)**(alpha - 1) (p_k(v) - 1), p_k Legendre's polynomials, [a, count].
+
+    The integral with p_k alone is (1 - alpha)_k / (alpha)_(k + 1). For small alpha it is nearly the same, 1 / alpha,
+    for all k, and differences of such numbers would lose what they have in common.
+    """
+    found = [0 * alpha]
+    for k in range(1, count):
+        found.append((found[-1] * (k - alpha) - 2) / (k + alpha))
+    return xp.stack(found, axis=-1)
+
+
+def within(stages: int, alpha: Array, at: np.ndarray, xp: Namespace, derivative: int = 0) -> Array:
+    """Return the weights of a step of length 1 at places in it, [a, rows, s]; those of h times h**(alpha - derivative).
+
+    Args:
+        stages: How many.
+        alpha: [a].
+        at: Places in (0, 1], [rows].
+        xp: The namespace of alpha.
+        derivative: 1 for that of the result in time.
+    """
+    rule = rule_of(stages)
+    at_end = _power(alpha, 0.0, at, xp) / alpha[:, None]
+    found = _jacobi(rule, alpha, 0.0, at, xp, derivative) + _at(rule, alpha, at, at_end, xp, derivative)
+    return found * _by_gamma(alpha, xp)
+
+
+def _by_gamma(alpha: Array, xp: Namespace) -> Array:
+    return xp.exp(-xp.gammaln(alpha))[:, None, None]
+
+
+def _power(alpha: Array, exponent: float, x: np.ndarray, xp: Namespace) -> Array:
+    """Return x**(alpha + exponent), [a, *x.shape]."""
+    each = alpha.reshape(-1, *[1] * x.ndim)
+    return xp.exp((each + exponent) * xp.constant(np.log(x), alpha))
+
+
+def _jacobi(rule: Rule, alpha: Array, origin: float, x: np.ndarray, xp: Namespace, derivative: int) -> Array:
+    """Return the integrals of (x - u)**(alpha - 1) (l(origin + u) - l(origin + x)) over u from 0 to x, [a, x.size, s].
+
+    l are the Lagrange polynomials. With `derivative` the integrals are those with l' in place of l, plus what the
+    derivative of the whole integral in x has of the lower end.
+    """
+    inner = xp.matmul(moments(alpha, rule.nodes.size, xp), xp.constant(rule.coefficients, alpha))
+    values = rule.lagrange(origin + x[:, None] * rule.nodes)  # [rows, node, s]
+    if derivative:
+        values = values @ rule.slopes
+    flat = xp.constant(np.ascontiguousarray(values.transpose(1, 0, 2)).reshape(rule.nodes.size, -1), alpha)
+    found = xp.matmul(inner, flat).reshape(-1, x.size, rule.nodes.size)
+    found = _power(alpha, 0.0, x, xp)[..., None] * found
+    if not derivative:
+        return found
+    at_origin = xp.constant(rule.lagrange(np.asarray(origin)), alpha)
+    return found + _power(alpha, -1.0, x, xp)[..., None] * at_origin
+
+
+def _at(rule: Rule, alpha: Array, x: np.ndarray, factor: Array, xp: Namespace, derivative: int) -> Array:
+    """Return factor [a, rows] times the Lagrange polynomials at x, or their derivatives, [a, rows, s]."""
+    values = rule.lagrange(x)
+    return factor[..., None] * xp.constant(values @ rule.slopes if derivative else values, alpha)
+
+
+def after(stages: int, alpha: Array, gap: np.ndarray, h: np.ndarray, xp: Namespace, derivative: int = 0) -> Array:
+    """Return the weights of steps that are over, [a, p, s].
+
+    Args:
+        stages: How many.
+        alpha: [a].
+        gap: The time since the step's end, one for each of p pairs of a time and a step; positive.
+        h: The step's length, [p].
+        xp: The namespace of alpha.
+        derivative: 1 for that of the result in time.
+    """
+    ratio = gap / h
+    kind = np.where(ratio <= NEAR, 0, np.where(ratio <= FAR, 1, 2))
+    order = np.argsort(kind, kind="stable")
+    parts = []
+    for k, weights in enumerate((_near, _middle, _far)):
+        some = order[kind[order] == k]
+        if some.size:
+            parts.append(weights(rule_of(stages), alpha, gap[some], h[some], xp, derivative))
+    back = np.empty_like(order)
+    back[order] = np.arange(order.size)
+    return xp.take(xp.concat(parts, axis=1), back, axis=1) * _by_gamma(alpha, xp)
+
+
+def _near(rule: Rule, alpha: Array, gap: np.ndarray, h: np.ndarray, xp: Namespace, derivative: int) -> Array:
+    x = gap / h
+    found = _jacobi(rule, alpha, 0.0, 1 + x, xp, derivative) - _jacobi(rule, alpha, 1.0, x, xp, derivative)
+    longer = xp.expm1(alpha[:, None] * xp.constant(np.log1p(1 / x), alpha))
+    between = _power(alpha, 0.0, x, xp) * longer / alpha[:, None]  # the integral of (1 + x - u)**(alpha - 1)
+    found = found + _at(rule, alpha, 1 + x, between, xp, derivative)
+    return _power(alpha, -float(derivative), h, xp)[..., None] * found
+
+
+def _middle(rule: Rule, alpha: Array, gap: np.ndarray, h: np.ndarray, xp: Namespace, derivative: int) -> Array:
+    fine = rule_of(FINE)
+    kernel = _kernel(alpha, gap[:, None] + h[:, None] * (1 - fine.nodes), xp, derivative)
+    values = fine.weights[:, None] * rule.lagrange(fine.nodes)
+    return xp.matmul(kernel * xp.constant(h[:, None], alpha), xp.constant(values, alpha))
+
+
+def _far(rule: Rule, alpha: Array, gap: np.ndarray, h: np.ndarray, xp: Namespace, derivative: int) -> Array:
+    kernel = _kernel(alpha, gap[:, None] + h[:, None] * (1 - rule.nodes), xp, derivative)
+    return kernel * xp.constant(h[:, None] * rule.weights, alpha)
+
+
+def _kernel(alpha: Array, distance: np.ndarray, xp: Namespace, derivative: int = 0) -> Array:
+    """Return distance**(alpha - 1), or its derivative, [a, *distance.shape]; without Gamma(alpha)."""
+    found = _power(alpha, -1.0 - derivative, distance, xp)
+    return found * (alpha - 1).reshape(-1, *[1] * distance.ndim) if derivative else found
+
+
+def from_points(alpha: Array, distance: np.ndarray, xp: Namespace) -> Array:
+    """Return the weights of moments at points so far back, [a, rows, P], for distances [rows, P]."""
+    return _kernel(alpha, distance, xp) * _by_gamma(alpha, xp)
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Steps that are seen as `POINTS` points.
+
+    Attributes:
+        first: The first step.
+        last: The one after the last.
+        start: Its time.
+        length: The time of all.
+        parts: The two groups that it joins; none for one step.
+    """
+
+    first: int
+    last: int
+    start: float
+    length: float
+    parts: tuple[Group, Group] | None = None
+
+    @property
+    def is_step(self) -> bool:
+        """Whether it is one step, seen as its stages."""
+        return self.parts is None
+
+    def upward(self, part: Group, stages: int) -> np.ndarray:
+        """Return the moments of this group that a part's moments bring, or the values of a step, [POINTS, P or s]."""
+        rule = rule_of(POINTS)
+        place, scale = (part.start - self.start) / self.length, part.length / self.length
+        values = rule.lagrange(place + scale * rule.nodes).T  # [POINTS, node of the part]
+        if not part.is_step:
+            return values
+        return part.length * (values * rule.weights) @ rule_of(stages).lagrange(rule.nodes)
+
+
+class Tree:
+    """The steps that were taken, joined pairwise as the digits of a binary number are carried.
+
+    Attributes:
+        times: The mesh, as time since the start.
+        groups: Those that end with each step, the step itself first and the longest last.
+    """
+
+    def __init__(self) -> None:
+        self.times = [0.0]
+        self.groups: list[list[Group]] = []
+        self._roots: list[Group] = []
+
+    def append(self, h: float) -> list[Group]:
+        """Take a step of length h; return the groups that end with it."""
+        n, start = len(self.groups), self.times[-1]
+        self.times.append(start + h)
+        joined = [Group(n, n + 1, start, h)]
+        while self._roots and self._roots[-1].last - self._roots[-1].first == joined[-1].last - joined[-1].first:
+            left, right = self._roots.pop(), joined[-1]
+            joined.append(
+                Group(left.first, right.last, left.start, right.start - left.start + right.length, (left, right))
+            )
+        self._roots.append(joined[-1])
+        self.groups.append(joined)
+        return joined
+
+    def cover(self, n: int, nearest: float) -> tuple[list[Group], list[Group]]:
+        """Return groups and single steps that are all steps before n, seen from `nearest` after the time of step n.
+
+        In both lists the oldest come first.
+        """
+        groups: list[Group] = []
+        steps: list[Group] = []
+        now = self.times[n]
+        waiting = self._before(n)
+        while waiting:
+            one = waiting.pop()
+            if one.parts is None:
+                steps.append(one)
+            elif now - self.times[one.last] + nearest >= APART * one.length:
+                groups.append(one)
+            else:
+                left, right = one.parts
+                waiting += [right, left]
+        return groups, steps
+
+    def _before(self, n: int) -> list[Group]:
+        """Return the longest groups that are the steps before n, the newest first."""
+        found = []
+        while n:
+            longest = self.groups[n - 1][-1]
+            found.append(longest)
+            n = longest.first
+        return found
+
+    def gaps(self, n: int, after: np.ndarray, steps: list[Group]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the times since the ends of steps and their lengths, [rows, steps] both.
+
+        Args:
+            n: The step that looks back.
+            after: How long after its beginning, [rows].
+            steps: What it looks back on.
+        """
+        since = np.array([self.times[n] - self.times[each.last] for each in steps])
+        h = np.array([each.length for each in steps])
+        gap = since + after[:, None]
+        return gap, np.broadcast_to(h, gap.shape)
+
+    def distances(self, n: int, after: np.ndarray, groups: list[Group]) -> np.ndarray:
+        """Return the times since the points of groups, [rows, points of all]; see `gaps`."""
+        behind = 1 - rule_of(POINTS).nodes
+        back = [self.times[n] - self.times[each.last] + each.length * behind for each in groups]
+        return np.concatenate(back) + after[:, None]
+
+
+_STEEPEST = 0.9  # what is left of a coefficient in the next one; more is no decay
+
+
+@lru_cache(maxsize=256)
+def spread(stages: int, alpha: float) -> float:
+    """Return the largest that the first coefficient left out, 1, adds to y within a step of length 1."""
+    x = np.linspace(0, 1, 65)[1:]
+    rule = rule_of(stages + 1)
+    last = legendre.legval(2 * rule.nodes - 1, np.eye(stages + 1)[-1])
+    return float(np.abs(within(stages + 1, np.array([alpha]), x, NUMPY)[0] @ last).max())
+
+
+def estimated(sizes: Array, xp: Namespace) -> Array:
+    """Return the sizes of what follows after the last coefficients, [samples].
+
+    Args:
+        sizes: Of the last `LAST` coefficients, [LAST, samples].
+        xp: Their namespace.
+    """
+    before, last = xp.max(sizes[:2], axis=0), xp.max(sizes[2:], axis=0)
+    ratio = xp.exp(0.5 * (xp.log(last + TINY) - xp.log(before + TINY)))
+    ratio = xp.where(ratio < _STEEPEST, ratio, 0 * ratio + _STEEPEST)
+    largest = xp.where(sizes[3] > ratio * sizes[2], sizes[3], ratio * sizes[2])
+    return largest * ratio / (1 - ratio)
+
+
+TINY = 1e-280
+SAFETY = 0.9
+LARGEST, SMALLEST = 32.0, 0.1  # factors of a step
+LARGER = 4.0  # the largest for a step that is shorter than the time before it
+UNSOLVED = 0.4  # for one whose equations are not solved
+_START = 1e-8  # the smallest factor of the first step, whose error goes like h**(2 alpha)
+
+
+@dataclass(frozen=True)
+class Controller:
+    """How steps follow the error.
+
+    Attributes:
+        stages: Of a step.
+        alpha: The smallest order.
+    """
+
+    stages: int
+    alpha: float
+
+    def grown(self, error: float, h: float, before: tuple[float, float] | None, time: float) -> float:
+        """Return the next step after one that was accepted.
+
+        Args:
+            error: Its error, a part of what is allowed.
+            h: Its length.
+            before: Error and length of the step before, where that led to it without a rejection.
+            time: Since the start, where it ends.
+        """
+        power = 1 / (self.stages + self.alpha)
+        error = max(error, 1e-30)
+        factor = SAFETY * (SAFETY / error) ** power
+        if before is not None:  # what has made steps longer and errors larger goes on
+            last, length = before
+            factor = max(factor, min(factor * (h / length) * (max(last, 1e-30) / error) ** power, h / length))
+        return h * min(max(factor, SMALLEST), LARGEST if h > 0.5 * time else LARGER)
+
+    def shrunk(self, error: float, h: float, is_first: bool) -> float:
+        """Return a shorter step in place of one whose error is too large, or not finite."""
+        if not error < math.inf:
+            return h * UNSOLVED
+        power = 1 / (2 * self.alpha if is_first else self.stages + self.alpha)
+        return h * min(max(SAFETY * (SAFETY / error) ** power, _START if is_first else SMALLEST), 0.7)
+
+
+@dataclass
+class Statistics:
+    """What a solve cost.
+
+    Attributes:
+        steps: That were accepted.
+        rejected: Steps that were taken again, shorter.
+        evaluations: Calls of f.
+        products: Of f's Jacobian or its transpose with a vector; a Jacobian of d numbers is d of them.
+        jacobians: How often one was made.
+        iterations: Of stage equations.
+
+    Examples:
+        >>> found = fdeint(
+        ...     lambda t, y: -y, torch.ones(1).double(), [0, 1], 0.5, rtol=1e-4, full=True
+        ... )
+        >>> found.statistics.steps < 10
+        True
+    """
+
+    steps: int = 0
+    rejected: int = 0
+    evaluations: int = 0
+    products: int = 0
+    jacobians: int = 0
+    iterations: int = 0
+
+
+def tolerances(owner: str, rtol: Any, atol: Any, eps: float) -> tuple[float, Any]:
+    """Return both tolerances, SciPy's defaults for one that is not given; or raise."""
+    least = 100 * eps
+    relative = errors.real(owner, "rtol", 1e-3 if rtol is None else rtol, 0.0, example=1e-6)
+    if relative < least:
+        raise ValueError(
+            f"{owner}(rtol={relative:g}): needs at least 100 times the rounding of the state's dtype, {least:.2g}; "
+            "pass a larger one, or states in float64."
+        )
+    return relative, 1e-6 if atol is None else atol
+
+
+def check_history(owner: str, history: Any) -> None:
+    """Raise unless a history keeps all of the past, as collocation does."""
+    name = history if isinstance(history, str) else getattr(history, "name", history)
+    if name not in ("auto", "full"):
+        raise ValueError(
+            f"{owner}(history={name!r}, scheme='collocation'): keeps all of the past in its own way; leave history out."
+        )
+
+
+def check_fixed(owner: str, scheme: str, full: bool, events: Any, throw: bool) -> None:
+    """Raise where a scheme whose steps are fixed is asked for what needs collocation."""
+    asked = [
+        name
+        for name, is_asked in (
+            ("full", full),
+            ("events", bool(events)),
+            ("throw", not throw),
+        )
+        if is_asked
+    ]
+    if asked:
+        raise ValueError(
+            f"{owner}({asked[0]}, scheme={scheme!r}): needs scheme='collocation', because the steps of {scheme!r} are "
+            f"fixed; pass rtol without a scheme, or leave {asked[0]} out."
+        )
