@@ -21,30 +21,33 @@ import triton
 import triton.language as tl
 
 # Arguments that are not compiled in where they are 1 or a multiple of 16: all numbers but n.
-NUMBERS = (
-    ["rows", "channels", "width", "segments", "segment", "count", "own", "subtract", "taylor", "start", "terms"]
-)
+NUMBERS = ["rows", "channels", "width", "segments", "segment", "count", "own", "terms"]
+EDGES = ["subtract", "taylor", "start"]
 SUMS = tl.constexpr(4)  # of the transposed product: all samples, and three projections of the data on the columns
 FIRST = tl.constexpr(6)  # samples of the transposed product that the first of the result rest on
 RECORD = tl.constexpr(10)  # numbers that a segment leaves: those sums and samples
 
 
 @triton.jit
-def _read(at, here, MIDDLE: tl.constexpr):
-    """Return the samples [ROWS, CHUNK] at addresses, 0 where `here` is false; read in the order in which they lie."""
+def _read(at, tile, here, MIDDLE: tl.constexpr):
+    """Return the samples [ROWS, CHUNK] at distances from an address, 0 where `here` is false.
+
+    With MIDDLE neighbouring threads read those of neighbouring rows, which lie side by side.
+    """
     if MIDDLE:
-        return tl.trans(tl.load(tl.trans(at), tl.trans(here), 0.0))
-    return tl.load(at, here, 0.0)
+        return tl.trans(tl.load(at + tl.trans(tile), tl.trans(here), 0.0))
+    else:
+        return tl.load(at + tile, here, 0.0)
 
 
 @triton.jit
-def _write(at, found, here, MIDDLE: tl.constexpr):
+def _write(at, tile, found, here, MIDDLE: tl.constexpr):
     """Write samples [ROWS, CHUNK], as `_read` reads them."""
     found = found.to(at.dtype.element_ty)
     if MIDDLE:
-        tl.store(tl.trans(at), tl.trans(found), tl.trans(here))
+        tl.store(at + tl.trans(tile), tl.trans(found), tl.trans(here))
     else:
-        tl.store(at, found, here)
+        tl.store(at + tile, found, here)
 
 
 @triton.jit
@@ -98,19 +101,20 @@ def _difference(now, before, earlier, base, rough, fine, DIFFERENCES: tl.constex
     """Return samples of the differences, from those at the same times, one and two before; without the first two."""
     if DIFFERENCES == 0:
         return now - base
-    if DIFFERENCES == 1:
+    elif DIFFERENCES == 1:
         return ((now - before) - rough) - fine
-    return (now - before) - (before - earlier)
+    else:
+        return (now - before) - (before - earlier)
 
 
 @triton.jit
 def _at_edge(d, k, zeroth, second, DIFFERENCES: tl.constexpr):
     """Return the differences at times k with the first ones right, which rest on no sample before."""
-    if DIFFERENCES == 0:
-        return d
     if DIFFERENCES == 2:
         d = tl.where(k == 1, second, d)
-    return tl.where(k == 0, zeroth, d)
+    if DIFFERENCES > 0:
+        d = tl.where(k == 0, zeroth, d)
+    return d
 
 
 @triton.jit
@@ -139,7 +143,8 @@ def _operands(
     decay = tl.load(a_ptr + q, q < count, 0.0)[None, :]
     if BACKWARD:
         return tl.trans(intra), tl.trans(c), tl.trans(b), decay
-    return intra, b, c, decay
+    else:
+        return intra, b, c, decay
 
 
 @triton.jit
@@ -160,7 +165,8 @@ def _states(states_ptr, row, rows, ROWS: tl.constexpr, K: tl.constexpr, IS_GIVEN
     if IS_GIVEN:
         at = ((tl.program_id(1) * rows + row) * K)[:, None] + tl.arange(0, K)[None, :]
         return tl.load(states_ptr + at, (row < rows)[:, None], 0.0)
-    return tl.zeros((ROWS, K), tl.float64)
+    else:
+        return tl.zeros((ROWS, K), tl.float64)
 
 
 @triton.jit
@@ -183,7 +189,7 @@ def _moved(state, decay, x, inward, PRECISION: tl.constexpr):
     return state * decay + tl.dot(x, inward, input_precision=PRECISION, out_dtype=x.dtype).to(tl.float64)
 
 
-@triton.jit(do_not_specialize=NUMBERS)
+@triton.jit(do_not_specialize=[*NUMBERS, *EDGES])
 def forward(
     x_ptr, y_ptr, against_ptr, products_ptr, intra_ptr, b_ptr, c_ptr, a_ptr, columns_ptr, states_ptr,
     rows, channels, n, width, segments, segment, count, own, subtract, taylor, start, terms,
@@ -213,6 +219,7 @@ def forward(
         width = 1
     channel, lag = tl.program_id(1), tl.arange(0, CHUNK)
     row, origin, begin = _place(channels, n, width, segments, segment, ROWS, CHUNK, SPLIT)
+    tile = (origin + begin * width)[:, None] + (lag * width)[None, :]
     near, inward, outward, decay = _operands(intra_ptr, b_ptr, c_ptr, a_ptr, channel, count, own, CHUNK, K, False)
     base, rough, fine, zeroth, second, v0, v1, v2 = _head(
         x_ptr, origin, n, width, row < rows, subtract, taylor, start, DIFFERENCES, T
@@ -222,13 +229,13 @@ def forward(
     for step in range(segment):
         k = (begin + step * CHUNK)[:, None] + lag[None, :]
         here = (row < rows)[:, None] & (k < n)
-        at = origin[:, None] + k * width
-        now = _read(x_ptr + at, here, MIDDLE).to(T)
+        jump = (step * CHUNK).to(tl.int64) * width
+        now = _read(x_ptr + jump, tile, here, MIDDLE).to(T)
         before, earlier = now, now
         if DIFFERENCES >= 1:
-            before = _read(x_ptr + at - width, here & (k > 0), MIDDLE).to(T)
+            before = _read(x_ptr + (jump - width), tile, here & (k > 0), MIDDLE).to(T)
         if DIFFERENCES == 2:
-            earlier = _read(x_ptr + at - 2 * width, here & (k > 1), MIDDLE).to(T)
+            earlier = _read(x_ptr + (jump - 2 * width), tile, here & (k > 1), MIDDLE).to(T)
         d = _difference(now, before, earlier, base[:, None], rough[:, None], fine[:, None], DIFFERENCES)
         if step == 0:
             d = _at_edge(d, k, zeroth[:, None], second[:, None], DIFFERENCES)
@@ -241,9 +248,9 @@ def forward(
             if terms > 2:
                 y += _column(columns_ptr, 2, channel, channels, n, k) * v2[:, None]
             if against_ptr is None:
-                _write(y_ptr + at, y, here, MIDDLE)
+                _write(y_ptr + jump, tile, y, here, MIDDLE)
             else:
-                against = _read(against_ptr + at, here, MIDDLE).to(T)
+                against = _read(against_ptr + jump, tile, here, MIDDLE).to(T)
                 product += tl.sum(tl.where(here, y * against, 0.0), 1).to(tl.float64)
         state = _moved(state, decay, d, inward, PRECISION)
     if ENDS:
@@ -271,6 +278,7 @@ def backward(
         width = 1
     channel, lag = tl.program_id(1), tl.arange(0, CHUNK)
     row, origin, begin = _place(channels, n, width, segments, segment, ROWS, CHUNK, SPLIT)
+    tile = (origin + begin * width)[:, None] + (lag * width)[None, :]
     near, inward, outward, decay = _operands(intra_ptr, b_ptr, c_ptr, a_ptr, channel, count, own, CHUNK, K, True)
     state = _states(states_ptr, row, rows, ROWS, K, SPLIT and not ENDS)
     is_last = (lag == CHUNK - 1)[None, :]
@@ -287,8 +295,8 @@ def backward(
         step = last - i
         k = (begin + step * CHUNK)[:, None] + lag[None, :]
         here = (row < rows)[:, None] & (k < n)
-        at = origin[:, None] + k * width
-        x = _read(x_ptr + at, here, MIDDLE).to(T)
+        jump = (step * CHUNK).to(tl.int64) * width
+        x = _read(x_ptr + jump, tile, here, MIDDLE).to(T)
         is_part = step < segment
         if not ENDS:
             if records_ptr is not None:
@@ -315,7 +323,7 @@ def backward(
                 after = later
             if SPLIT:
                 here = here & (k < begin[:, None] + segment * CHUNK)
-            _write(y_ptr + at, y, here, MIDDLE)
+            _write(y_ptr + jump, tile, y, here, MIDDLE)
         state = _moved(state, decay, x, inward, PRECISION)
     if ENDS:
         _keep(states_ptr, state, row, rows, K)
