@@ -2,13 +2,15 @@
 
 import importlib.util
 import os
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import pytest
 
 from hpfracc_nn.fractional.torch.kernels import cuda_launch, triton_launch
 from hpfracc_nn.fractional.torch.kernels.cuda_launch import Facts
-from hpfracc_nn.selection import Workload
+from hpfracc_nn.fractional.torch.kernels.triton_product import Scan
 from tests import torch_cases
 from tests.cuda_cases import manager_for
 
@@ -29,6 +31,25 @@ class Interpreted:
     def facts(self, device: str) -> Facts:
         return Facts(self.processors, 227 << 10)
 
+    def kernel(self, real: Callable[[Scan, str], Any]) -> Callable[[Scan, str], Any]:
+        """Return what notes each launch: its name, and what is compiled into it."""
+
+        def noting(scan: Scan, name: str) -> Any:
+            kernel = real(scan, name)
+
+            class Grid:
+                def __getitem__(self, grid: tuple[int, ...]) -> Any:
+                    return lambda *args, **given: self.launch(grid, args, given)
+
+                def launch(_, grid: tuple[int, ...], args: tuple, given: dict[str, Any]) -> None:
+                    fixed = {key: value for key, value in given.items() if key.isupper()}
+                    self.launches.append(" ".join([name, *(f"{key}={fixed[key]}" for key in sorted(fixed))]))
+                    kernel[grid](*args, **given)
+
+            return Grid()
+
+        return noting
+
 
 @pytest.fixture
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> Interpreted:
@@ -39,4 +60,5 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> Interpreted:
     monkeypatch.setattr(triton_launch, "compilation", lambda device, code: found.asked.add(code))
     monkeypatch.setattr(triton_launch, "ran", lambda device, code: found.ran.add(code))
     monkeypatch.setattr(torch_cases, "manager_for", cache(manager_for))
+    monkeypatch.setattr(Scan, "_kernel", found.kernel(Scan._kernel))
     return found

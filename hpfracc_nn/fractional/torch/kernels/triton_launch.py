@@ -8,6 +8,7 @@ stream.
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import Any
 
 import torch
 
@@ -44,3 +45,13 @@ def compilation(device: str, code: Hashable) -> Compilation | None:
 def ran(device: torch.device, code: Hashable) -> None:
     """Note that the code has run on a device."""
     _ready.add((str(device), code))
+
+
+def on(device: torch.device) -> Any:
+    """Return a context in which launches go to a device; Triton's go to the current one."""
+    return torch.cuda.device(device if device.type == "cuda" else -1)
+
+
+def plainly(kernel: Any) -> Any:
+    """Return what launches a kernel where no compiler looks on: the kernel itself."""
+    return kernel

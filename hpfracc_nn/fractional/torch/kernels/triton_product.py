@@ -56,10 +56,6 @@ PLAIN = Around(0, False, 1, -1)
 Wrap = Callable[[Any], Any]  # of a kernel
 
 
-def _itself(kernel: Any) -> Any:
-    return kernel
-
-
 @dataclass(frozen=True)
 class Scan:
     """One call: the model's tensors, the boundary, how the data are cut, and who launches the kernels.
@@ -78,7 +74,7 @@ class Scan:
     around: Around
     shape: Shape
     segment: int
-    wrap: Wrap = _itself
+    wrap: Wrap = triton_launch.plainly
 
     @property
     def segments(self) -> int:
@@ -197,7 +193,7 @@ def _is_fused(b: Boundary) -> bool:
 
 
 def _apply(model: StateSpace, b: Boundary, shape: Shape, x: Tensor, y: Tensor, backward: bool) -> None:
-    with _on(x.device):
+    with triton_launch.on(x.device):
         if _is_fused(b):
             scan = _scan(model, b, shape, x.device)
             (scan.backward if backward else scan.forward)(x, y)
@@ -207,11 +203,6 @@ def _apply(model: StateSpace, b: Boundary, shape: Shape, x: Tensor, y: Tensor, b
             around = tiles.backward if backward else tiles.forward
             around(lambda data, result: multiply(data.contiguous(), result), b, x.view(shape), y.view(shape), 1)
     triton_launch.ran(x.device, _code(str(x.dtype).removeprefix("torch."), b.dtype, model.B.shape[1], shape, x.device))
-
-
-def _on(device: torch.device) -> Any:
-    """Return a context in which launches go to a device."""
-    return torch.cuda.device(device if device.type == "cuda" else -1)
 
 
 def run(model: StateSpace, b: Boundary, shape: Shape, x: Tensor, y: Tensor) -> None:
@@ -226,7 +217,7 @@ def inner(model: StateSpace, b: Boundary, shape: Shape, x: Tensor, g: Tensor) ->
     """Return for each channel the sum of the operator on x, times g, of which nothing is written."""
     if not _is_fused(b):
         return multiplied(run, model, b, shape, x, g)
-    with _on(x.device):
+    with triton_launch.on(x.device):
         return _scan(model, b, shape, x.device).inner(x, g)
 
 

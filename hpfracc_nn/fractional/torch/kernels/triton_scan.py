@@ -229,7 +229,7 @@ def forward(
     for step in range(segment):
         k = (begin + step * CHUNK)[:, None] + lag[None, :]
         here = (row < rows)[:, None] & (k < n)
-        jump = (step * CHUNK).to(tl.int64) * width
+        jump = tl.cast(step * CHUNK, tl.int64) * width
         now = _read(x_ptr + jump, tile, here, MIDDLE).to(T)
         before, earlier = now, now
         if DIFFERENCES >= 1:
@@ -295,7 +295,7 @@ def backward(
         step = last - i
         k = (begin + step * CHUNK)[:, None] + lag[None, :]
         here = (row < rows)[:, None] & (k < n)
-        jump = (step * CHUNK).to(tl.int64) * width
+        jump = tl.cast(step * CHUNK, tl.int64) * width
         x = _read(x_ptr + jump, tile, here, MIDDLE).to(T)
         is_part = step < segment
         if not ENDS:
