@@ -82,6 +82,7 @@ THIRD_PARTY = {
     "numba": ("*/torch/*kernels/numba_*.py", "fractional/numba/*"),
     "llvmlite": ("fractional/numba/*",),
     "cupy": ("*/torch/*kernels/cuda_*.py",),
+    "triton": ("*/torch/*kernels/triton_*.py",),
     "lightning": ("training/*",),
     "typer": ("commands.py",),
     "rich": ("commands.py", "training/*"),

@@ -14,6 +14,7 @@ from hpfracc_nn.fractional.torch.kernels.triton_product import Scan
 from tests import torch_cases
 from tests.cuda_cases import manager_for
 
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # tracers of torch leave it open, of which some versions warn
 IS_THERE = importlib.util.find_spec("triton") is not None
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 needs_interpreter = pytest.mark.skipif(not (IS_THERE and IS_INTERPRETED), reason="needs Triton's interpreter")

@@ -74,7 +74,7 @@ class Scan:
     around: Around
     shape: Shape
     segment: int
-    wrap: Wrap = triton_launch.plainly
+    wrap: Wrap = triton_launch.Plainly
 
     @property
     def segments(self) -> int:

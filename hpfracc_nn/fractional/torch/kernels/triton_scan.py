@@ -2,7 +2,7 @@
 
 A program has ROWS rows of one channel, a tile of CHUNK samples of each at a time, and the states of all of them. Time
 may be the last axis or, with MIDDLE, stand before `width` samples that lie side by side. A row is a signal or, where
-there are few long ones, a segment of a signal: rows of a channel count through batch, segments and width. `ends` and
+there are few long ones, a segment of a signal: rows of a channel count through batch, segments and width. A pass with ENDS and
 `chain` find the states before each segment.
 
 The letters are those of `fractional/linear.py`: with X a chunk and S the states before it, Y = X intra + S C and
@@ -10,8 +10,8 @@ S' = A S + X B. The transpose goes through the same chunks from the last to the 
 transposed, so that it is the adjoint for every length. What crosses the border of a segment there, by the differences
 after the product, is found by one more chunk in front of the segment. `finish` then writes the first samples.
 
-Numbers of the boundary (`fractional/boundary.py`) are arguments and not compiled in: a kernel is compiled once for a
-dtype, a number of states and an arrangement. Nothing is added up by atomics. Importing this needs Triton.
+Of the boundary (`fractional/boundary.py`) only the number of differences is compiled in; the rest are arguments, so that
+definitions share code. Nothing is added up by atomics. Importing this needs Triton.
 """
 
 # mypy: ignore-errors

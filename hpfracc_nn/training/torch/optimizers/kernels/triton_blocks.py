@@ -54,3 +54,8 @@ def history_mix(grad: torch.Tensor, rows: torch.Tensor, average: torch.Tensor, n
 
 
 OPERATION = torch.library.triton_op("hpfracc_nn::history_mix", history_mix, mutates_args={"rows", "average"})
+
+
+@OPERATION.register_fake
+def _fake(*given) -> None:
+    """No kernel runs on tensors without data."""

@@ -22,7 +22,7 @@ def run(grads: list[Tensor], rows: list[Tensor], averages: list[Tensor], mix: Mi
     with triton_launch.on(device):
         for grad, held, average in zip(grads, rows, averages, strict=True):
             if grad.numel():
-                triton_blocks.launch(triton_launch.plainly, grad, held, average, numbers)
+                triton_blocks.launch(triton_launch.Plainly, grad, held, average, numbers)
     triton_launch.ran(device, _code(str(grads[0].dtype).removeprefix("torch.")))
 
 
