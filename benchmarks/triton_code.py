@@ -39,7 +39,20 @@ PUBLISHED = {
     "B200": (75e12 / 2, 8.0e12, "sm_100"),
 }
 TYPES = {"float32": "fp32", "float64": "fp64", "float16": "fp16", "bfloat16": "bf16"}
-NUMBERS = ("rows", "channels", "n", "width", "segments", "segment", "count", "own", "subtract", "taylor", "start", "terms")
+NUMBERS = (
+    "rows",
+    "channels",
+    "n",
+    "width",
+    "segments",
+    "segment",
+    "count",
+    "own",
+    "subtract",
+    "taylor",
+    "start",
+    "terms",
+)
 
 
 @dataclass(frozen=True)
@@ -134,7 +147,7 @@ def _arguments(case: Case, names: list[str]) -> tuple[dict[str, str], dict[str, 
         "columns_ptr": wide,
         "states_ptr": "*fp64" if case.is_split or ends else None,
         "records_ptr": None if ends else "*fp64",
-        **{name: "i32" for name in NUMBERS},
+        **dict.fromkeys(NUMBERS, "i32"),
     }
     constants: dict[str, Any] = {
         "DIFFERENCES": case.differences,
@@ -172,7 +185,7 @@ def counted(case: Case, target: str) -> Code:
 
 def _counted_amd(text: str, samples: float, shared: int) -> Code:
     lines = re.findall(r"^(\.LBB\w+):|^\t([a-z]\w+[^\n;]*)", text, re.MULTILINE)
-    code, loop = _longest(lines, r"s_c?branch\w* (\.LBB\w+)")
+    _, loop = _longest(lines, r"s_c?branch\w* (\.LBB\w+)")
     (registers,) = re.findall(r"\.vgpr_count:\s+(\d+)", text)
     (spilled,) = re.findall(r"\.vgpr_spill_count:\s+(\d+)", text)
     return Code(loop / samples, int(registers), int(spilled), shared)
@@ -207,7 +220,7 @@ def _tool(name: str, *arguments: str) -> str:
 
 
 def roofline(instructions: float, device: str, itemsize: int = 4) -> tuple[float, float]:
-    """Return the picoseconds a sample that its instructions and its bytes take on a device, each alone, at full rate."""
+    """Return the picoseconds that the instructions and the bytes of a sample take, each at a device's full rate."""
     lanes, bandwidth, _ = PUBLISHED[device]
     return 1e12 * instructions / lanes, 1e12 * 2 * itemsize / bandwidth
 

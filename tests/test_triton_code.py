@@ -114,6 +114,14 @@ def test_a_compiler_sees_the_kernels_and_what_they_write(
     assert not [node for node in graph.nodes if node.target is torch.ops.hpfracc_nn.chunked_scan.default]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("dtype", "rounds"), [("bfloat16", "cvt.rn.bf16"), ("float16", "cvt.rn.f16")])
+def test_half_precision_is_rounded_to_the_nearest(load: Load, dtype: str, rounds: str) -> None:
+    """Triton's interpreter cuts bfloat16 off instead."""
+    code = load("triton_code")
+    assert rounds in code.compiled(code.Case(dtype=dtype), "sm_90").asm["ptx"]
+
+
 def test_the_estimate_counts_as_the_table_does() -> None:
     from hpfracc_nn.fractional.torch.kernels import triton_product
 
@@ -127,5 +135,6 @@ def test_the_estimate_counts_as_the_table_does() -> None:
 
 def test_a_count_finds_the_longest_loop(load: Load) -> None:
     code = load("triton_code")
-    lines = [("", "A"), (".L_x_0", ""), ("", "B"), (".L_x_1", ""), ("", "C"), ("", "BRA `(.L_x_1)"), ("", "BRA `(.L_x_0)")]
-    assert code._longest(lines, r"BRA.*?`\((\.L_x_\d+)\)") == (["A", "B", "C", "BRA `(.L_x_1)", "BRA `(.L_x_0)"], 4)
+    inner, outer = "BRA `(.L_x_1)", "BRA `(.L_x_0)"
+    lines = [("", "A"), (".L_x_0", ""), ("", "B"), (".L_x_1", ""), ("", "C"), ("", inner), ("", outer)]
+    assert code._longest(lines, r"BRA.*?`\((\.L_x_\d+)\)") == (["A", "B", "C", inner, outer], 4)

@@ -42,7 +42,7 @@ def _chunked_scan(
     return y
 
 
-OPERATION = torch.library.triton_op("hpfracc_nn::chunked_scan", _chunked_scan, mutates_args={})
+OPERATION: Any = torch.library.triton_op("hpfracc_nn::chunked_scan", _chunked_scan, mutates_args={})
 
 
 @OPERATION.register_fake
@@ -78,6 +78,7 @@ def applied(model: StateSpace, b: Boundary, x: Tensor) -> Tensor:
     """
     if b.differences < 0:
         raise ValueError("hpfracc_nn::chunked_scan takes 0 to 2 differences; sums before the product are torch's.")
-    segment = segment_of(tuple(x.shape), str(x.device))
+    batch, channels, n, width = x.shape
+    segment = segment_of((batch, channels, n, width), str(x.device))
     numbers = b.differences, b.subtract, b.taylor, b.start, segment
     return OPERATION(x, *operands(model), b.columns, *numbers, False)

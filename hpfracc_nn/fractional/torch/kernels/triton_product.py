@@ -122,14 +122,27 @@ class Scan:
         if self.around.subtract or self.terms:
             signals = batch * channels * width
             self._kernel("finish")[(-(-signals // _FLAT),)](
-                records, gx, signals, batch, channels, n, width, self.segments, *map(int, self.around), self.terms, SIZE=_FLAT
+                records,
+                gx,
+                signals,
+                batch,
+                channels,
+                n,
+                width,
+                self.segments,
+                *map(int, self.around),
+                self.terms,
+                SIZE=_FLAT,
             )
 
     def _states_before(self, x: Tensor, name: str) -> Tensor:
         """Return the states before each segment, [channels, rows, K]."""
         batch, channels, _, width = self.shape
         states = torch.empty(channels, self.rows, self.states, dtype=torch.float64, device=x.device)
-        others: dict[str, Any] = {"forward": {"against_ptr": None, "products_ptr": None}, "backward": {"records_ptr": None}}
+        others: dict[str, Any] = {
+            "forward": {"against_ptr": None, "products_ptr": None},
+            "backward": {"records_ptr": None},
+        }
         self._pass(name, states, True, x_ptr=x, y_ptr=None, **others[name])
         signals, over = batch * channels * width, self.model[3] ** self.segment
         self._kernel("chain")[(-(-signals * self.states // _FLAT),)](

@@ -2,19 +2,20 @@
 
 A program has ROWS rows of one channel, a tile of CHUNK samples of each at a time, and the states of all of them. Time
 may be the last axis or, with MIDDLE, stand before `width` samples that lie side by side. A row is a signal or, where
-there are few long ones, a segment of a signal: rows of a channel count through batch, segments and width. A pass with ENDS and
-`chain` find the states before each segment.
+there are few long ones, a segment of a signal: rows of a channel count through batch, segments and width. A pass with
+ENDS and `chain` find the states before each segment.
 
 The letters are those of `fractional/linear.py`: with X a chunk and S the states before it, Y = X intra + S C and
 S' = A S + X B. The transpose goes through the same chunks from the last to the first, with the same three matrices
 transposed, so that it is the adjoint for every length. What crosses the border of a segment there, by the differences
 after the product, is found by one more chunk in front of the segment. `finish` then writes the first samples.
 
-Of the boundary (`fractional/boundary.py`) only the number of differences is compiled in; the rest are arguments, so that
-definitions share code. Nothing is added up by atomics. Importing this needs Triton.
+Of the boundary (`fractional/boundary.py`) only the number of differences is compiled in; the rest are arguments, so
+that definitions share code. Nothing is added up by atomics. Importing this needs Triton.
 """
 
 # mypy: ignore-errors
+# ruff: noqa: D417, SIM102 -- arguments are told once; a condition on constants stands alone, it is not compiled
 # Triton reads the text of these functions: their arguments are pointers, numbers and constants (`tl.constexpr`).
 
 import triton
@@ -23,6 +24,8 @@ import triton.language as tl
 # Arguments that are not compiled in where they are 1 or a multiple of 16: all numbers but n.
 NUMBERS = ["rows", "channels", "width", "segments", "segment", "count", "own", "terms"]
 EDGES = ["subtract", "taylor", "start"]
+CHAINED = ["signals", "width", "segments", "count"]
+FINISHED = ["signals", "batch", "channels", "width", "segments", "differences", "terms", *EDGES]
 SUMS = tl.constexpr(4)  # of the transposed product: all samples, and three projections of the data on the columns
 FIRST = tl.constexpr(6)  # samples of the transposed product that the first of the result rest on
 RECORD = tl.constexpr(10)  # numbers that a segment leaves: those sums and samples
@@ -340,7 +343,7 @@ def _record(records_ptr, place, total, p0, p1, p2, here):
     tl.store(record + 3, p2, here)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=CHAINED)
 def chain(
     states_ptr, over_ptr, signals, width, segments, count,
     K: tl.constexpr, BACKWARD: tl.constexpr, SIZE: tl.constexpr,
@@ -367,7 +370,7 @@ def chain(
         state = state * over + added
 
 
-@triton.jit
+@triton.jit(do_not_specialize=FINISHED)
 def finish(
     records_ptr, y_ptr, signals, batch, channels, n, width, segments,
     differences, subtract, taylor, start, terms, SIZE: tl.constexpr,

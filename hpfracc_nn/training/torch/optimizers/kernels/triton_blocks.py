@@ -7,6 +7,8 @@ written once where it changes. Importing this needs Triton.
 # mypy: ignore-errors
 # Triton reads the text of `mix`, torch the types of `history_mix`.
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -53,7 +55,7 @@ def history_mix(grad: torch.Tensor, rows: torch.Tensor, average: torch.Tensor, n
     launch(torch.library.wrap_triton, grad, rows, average, numbers)
 
 
-OPERATION = torch.library.triton_op("hpfracc_nn::history_mix", history_mix, mutates_args={"rows", "average"})
+OPERATION: Any = torch.library.triton_op("hpfracc_nn::history_mix", history_mix, mutates_args={"rows", "average"})
 
 
 @OPERATION.register_fake

@@ -45,7 +45,5 @@ def _code(dtype: str) -> Hashable:
 
 
 register(
-    Kernel(
-        "history_mix", "torch", "triton", "blocks", run, cost=cost, refuses=triton_launch.refusal, compiles=compiles
-    )
+    Kernel("history_mix", "torch", "triton", "blocks", run, cost=cost, refuses=triton_launch.refusal, compiles=compiles)
 )
