@@ -383,6 +383,7 @@ def finish(
         signals: Channels times batch times width.
         batch, channels, n, width, segments, differences, subtract, taylor, start, terms: As in `forward`.
     """
+    T: tl.constexpr = tl.float64 if y_ptr.dtype.element_ty == tl.float64 else tl.float32
     signal = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     here, group, side = signal < signals, signal // width, signal % width
     record = records_ptr + (group * segments * width + side) * RECORD
@@ -414,7 +415,7 @@ def finish(
         if k == 0:
             found += value
         if k < n:
-            tl.store(y + k * width, found.to(y_ptr.dtype.element_ty), here)
+            tl.store(y + k * width, found.to(T).to(y_ptr.dtype.element_ty), here)
 
 
 @triton.jit
