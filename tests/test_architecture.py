@@ -81,7 +81,7 @@ THIRD_PARTY = {
     "optax": JAX_FILES,
     "numba": ("*/torch/*kernels/numba_*.py", "fractional/numba/*"),
     "llvmlite": ("fractional/numba/*",),
-    "cupy": ("*/torch/*kernels/cuda_*.py",),
+    "cupy": ("*/torch/*kernels/cuda_*.py", "fractional/torch/cupy_arrays.py"),
     "triton": ("*/torch/*kernels/triton_*.py",),
     "lightning": ("training/*",),
     "typer": ("commands.py",),
