@@ -47,7 +47,7 @@ def rehearse(plan: Plan) -> None:
     with torch.no_grad():
         x, y = torch.zeros(shape, **place), torch.empty(shape, **place)  # type: ignore[call-overload]
         operator = kernel.prepare(Made(workload), workload)
-        for boundary, each in product(_boundaries(workload), _on_each_device(plan)):
+        for each, boundary in product(_on_each_device(plan), _boundaries(workload)):
             step_of(each, "run")(operator, boundary, shape, x, y)
             if workload.needs_gradient:
                 step_of(each, "adjoint")(operator, boundary, shape, x, y)
