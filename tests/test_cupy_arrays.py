@@ -100,5 +100,7 @@ def test_without_torch_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_function_that_takes_none_says_the_way() -> None:
-    with pytest.raises(TypeError, match=r"fdiff\(a of type cupy.ndarray\): takes no CuPy array; pass torch.from_dlpack"):
+    with pytest.raises(
+        TypeError, match=r"fdiff\(a of type cupy.ndarray\): takes no CuPy array; pass torch.from_dlpack"
+    ):
         fdiff(ndarray(np.ones(5)), 0.5)

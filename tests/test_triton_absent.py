@@ -69,6 +69,22 @@ def test_without_cupy_the_plan_for_a_large_batch_is_triton(width: int) -> None:
     assert "cuda/chunked_scan" in manager.explain(asked)
 
 
+@pytest.mark.parametrize("width", [1, 64])
+def test_with_both_the_first_plan_is_the_one_with_fewer_instructions(
+    complete: None, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setattr(cuda_launch, "find_spec", lambda name: object())
+    asked = Workload("toeplitz", "torch", device="cuda:0", rows=65536 // width, n=1024, width=width, exponentials=24)
+    costs = {
+        kernel.name: kernel.cost(asked).flops["matmul"]
+        for kernel in kernels("toeplitz", "torch")
+        if kernel.backend in ("cuda", "triton") and kernel.refuses(asked) is None
+    }
+    assert min(costs, key=costs.__getitem__) == "triton/chunked_scan"
+    manager = BackendManager(Settings(mode="prior", calibration="shipped", deterministic=True))
+    assert manager.plan(asked).kernel is SCAN
+
+
 @pytest.mark.usefixtures("complete")
 def test_the_estimate_is_by_instructions() -> None:
     one, two = SCAN.cost(ON_DEVICE), SCAN.cost(ONE)
