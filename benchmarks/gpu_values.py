@@ -1,4 +1,4 @@
-"""Values and gradients of each kernel of ours for GPUs beside those of the host in float64; what is wrong is said at once.
+"""Values and gradients of each kernel of ours for GPUs beside those of the host in float64; faults are said at once.
 
     python benchmarks/gpu_values.py [--small] [--output FILE] [--rehearse]
 
