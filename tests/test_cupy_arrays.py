@@ -56,7 +56,7 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_an_array_of_cupy_comes_back_as_one(cupy: list[int], dtype: type) -> None:
-    x = np.linspace(0, 1, 60, dtype=dtype).reshape(2, 30) ** 2
+    x: NDArray[Any] = np.linspace(0, 1, 60, dtype=dtype).reshape(2, 30) ** 2
     for made in (
         lambda x: derivative(x, Caputo(0.5), dt=0.1),
         lambda x: derivative(x, Caputo((0.3, 0.6)), dt=0.1),
