@@ -14,7 +14,7 @@ help:
 	@echo "make test       the fast tests; make test-all adds the slow ones"
 	@echo "make coverage   the fast tests, and which lines and branches they reach"
 	@echo "make cuda       the CUDA sources without a device: compiled by nvcc where there is one, and run as C++"
-	@echo "make triton     the kernels in Triton without a device: in its interpreter, and compiled; 1 GB, half an hour"
+	@echo "make triton     the kernels in Triton without a device: in its interpreter, and compiled; 2 GB, twenty minutes"
 	@echo "make gpu        the session on a CUDA device, in four steps; ARGS='facts' takes the first, ARGS='--rehearse' a CPU"
 	@echo "make only-jax   the tests where only the extra jax is installed; make only-torch the same for torch"
 	@echo "make mutants    what the tests of schemes and policy would not notice; hours"

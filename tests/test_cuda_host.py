@@ -244,7 +244,7 @@ def test_a_warm_up_reaches_devices_where_others_have_compiled(monkeypatch: pytes
         assert manager.warm_up([workload((3, 40), framework="torch")]) == {}
     finally:
         unregister(kernel)
-    assert seen == [("cuda:1",)]
+    assert seen == [("cuda:1",)] * 3  # with zero, one and two differences
 
 
 @needs_compiler
