@@ -7,13 +7,14 @@ ARGS ?=
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-all coverage doctest mutants only-jax only-torch lint format types peers bench bench-full docs build examples cuda gpu clean
+.PHONY: help demo test test-all coverage doctest mutants only-jax only-torch lint format types peers bench bench-full docs build examples cuda triton gpu clean
 
 help:
 	@echo "make demo       forecast realised volatility with a learned order; ARGS='--csv FILE --column NAME'"
 	@echo "make test       the fast tests; make test-all adds the slow ones"
 	@echo "make coverage   the fast tests, and which lines and branches they reach"
 	@echo "make cuda       the CUDA sources without a device: compiled by nvcc where there is one, and run as C++"
+	@echo "make triton     the kernels in Triton without a device: in its interpreter, and compiled; 2 GB, twenty minutes"
 	@echo "make gpu        the session on a CUDA device, in four steps; ARGS='facts' takes the first, ARGS='--rehearse' a CPU"
 	@echo "make only-jax   the tests where only the extra jax is installed; make only-torch the same for torch"
 	@echo "make mutants    what the tests of schemes and policy would not notice; hours"
@@ -68,6 +69,11 @@ mutants: $(VENV)/.mutants
 # The fast tests too: what is left of them takes a second.
 cuda: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not gpu" tests/test_cuda_*.py $(ARGS)
+
+# In an environment of its own: Triton comes with torch's builds for GPUs only. What is interpreted is not compiled.
+triton: $(VENV)-triton/.made
+	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(VENV)-triton/bin/python -m pytest -n 2 tests/test_triton_kernels.py tests/test_triton_op.py $(ARGS)
+	$(VENV)-triton/bin/python -m pytest -n 2 tests/test_triton_code.py tests/test_triton_absent.py $(ARGS)
 
 # By the machine's own Python, which has what fits its device, and perhaps no package index: facts, memory, tests, figures.
 gpu:
@@ -124,7 +130,7 @@ examples: $(VENV)/.examples
 	done
 
 clean:
-	rm -rf $(VENV) $(VENV)-jax $(VENV)-torch $(VENV)-wheel build dist site demo-output lightning_logs .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-jax $(VENV)-torch $(VENV)-triton $(VENV)-wheel build dist site demo-output lightning_logs .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.made:
@@ -162,6 +168,13 @@ $(VENV)-%/.made: constraints.txt pyproject.toml
 	@$(PYTHON) -m venv $(VENV)-$*
 	@$(VENV)-$*/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt \
 		--editable '.[$*,cli,test]'
+	@touch $@
+
+$(VENV)-triton/.made: constraints.txt pyproject.toml
+	@echo "Making $(VENV)-triton"
+	@$(PYTHON) -m venv $(VENV)-triton
+	@$(VENV)-triton/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt \
+		--editable '.[torch,cli,test]' triton==3.9.0
 	@touch $@
 
 $(VENV)/.build: $(VENV)/.made constraints.txt

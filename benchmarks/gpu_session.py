@@ -40,13 +40,16 @@ print("Python", platform.python_version(), "NumPy", numpy.__version__, "torch", 
 print(torch.cuda.get_device_name() if torch.cuda.is_available() else "torch can use no CUDA device")
 asked = workload((64, 300), framework="torch", device="cuda:0")
 for kernel in kernels("toeplitz", "torch"):
-    if kernel.backend == "cuda":
+    if kernel.backend in ("cuda", "triton"):
         print(kernel.name, "refuses:", kernel.ask("refuses", asked))
 if importlib.util.find_spec("cupy"):
     import cupy
     print("CuPy", cupy.__version__, "NVRTC", cupy.cuda.nvrtc.getVersion())
 else:
     print("CuPy is not installed")
+if importlib.util.find_spec("triton"):
+    import triton
+    print("Triton", triton.__version__)
 """
 COUNTED = """
 import sys, torch

@@ -1,4 +1,4 @@
-"""Values and gradients of each CUDA kernel beside those of the host in float64; what is wrong is said at once.
+"""Values and gradients of each kernel of ours for GPUs beside those of the host in float64; faults are said at once.
 
     python benchmarks/gpu_values.py [--small] [--output FILE] [--rehearse]
 
@@ -54,12 +54,12 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="write all cases into this file, as JSON")
     parser.add_argument("--rehearse", action="store_true", help="the kernels of torch on the CPU")
     arguments = parser.parse_args()
-    device, backend = ("cpu", "torch") if arguments.rehearse else ("cuda", "cuda")
+    device, backends = ("cpu", ("torch",)) if arguments.rehearse else ("cuda", ("cuda", "triton"))
     if device == "cuda" and not torch.cuda.is_available():
         sys.exit("gpu_values: no CUDA device can be used here.")
     found: list[Case] = []
     for kernel in kernels("toeplitz", "torch"):
-        if kernel.backend == backend and not kernel.offloads:
+        if kernel.backend in backends and not kernel.offloads:
             found += [tried(case, kernel, device) for case in cases(kernel, arguments.small)]
             own = [case for case in found if case.kernel == kernel.name]
             print(f"{kernel.name}: {len(own)} cases, {sum(bool(case.fault) for case in own)} not right", flush=True)
@@ -71,6 +71,8 @@ def main() -> None:
 def cases(kernel: Kernel, small: bool) -> list[Case]:
     """Return what a kernel is tried on."""
     shapes = {"recurrence": MIDDLE, "dense": SHORT}.get(kernel.algorithm, LAST)
+    if kernel.backend == "triton":  # in both layouts
+        shapes = [LAST[0], LAST[1], MIDDLE[1], *LAST[2:], MIDDLE[0], *MIDDLE[2:]]
     if small:
         return [Case(kernel.name, shape, "float32", 0.5) for shape in shapes[1:3]]
     dtypes = [str(dtype).removeprefix("torch.") for dtype in BOUNDS]

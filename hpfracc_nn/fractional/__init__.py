@@ -72,4 +72,10 @@ def _jax() -> tuple[Any, ...]:
     return operator, product_integration, multipliers, special
 
 
-dispatch.IMPORTS.update(numpy=_numpy, torch=_torch, jax=_jax)
+def _cupy() -> tuple[Any, ...]:
+    from hpfracc_nn.fractional.torch import cupy_arrays
+
+    return (cupy_arrays,)
+
+
+dispatch.IMPORTS.update(numpy=_numpy, torch=_torch, jax=_jax, cupy=_cupy)

@@ -1,6 +1,7 @@
 """Dispatch on the framework of an array: NumPy, PyTorch or JAX, and the modules that implement the operators for it.
 
 Each framework has a package here, `numpy`, `torch` and `jax`, with modules of the same names and public functions.
+CuPy's arrays go through torch.
 None is loaded before it is needed, and this module imports none: `hpfracc_nn.fractional` says how.
 """
 
@@ -48,6 +49,28 @@ def framework_of(kind: type) -> str:
     return "numpy" if package is None else _PACKAGES[package]
 
 
+def is_of_cupy(x: Any) -> bool:
+    """Return whether `x` is an array of CuPy, which torch computes."""
+    kind = type(x)
+    return kind not in _frameworks and kind not in _NUMBERS and errors.package_of(kind, ("cupy",)) is not None
+
+
+def by_torch(owner: str, x: Any, apply: Callable[[Any], Any]) -> Any:
+    """Return apply(tensor) for an array of CuPy, as an array of CuPy.
+
+    Raises:
+        RuntimeError: torch is not installed, or finds no CUDA device that it can use.
+    """
+    try:
+        (module,) = IMPORTS["cupy"]()
+    except ModuleNotFoundError:
+        raise RuntimeError(
+            f"{owner}(x of type cupy.ndarray): CuPy's arrays are computed by torch, which is not installed; "
+            "pip install 'hpfracc-nn[torch]', or pass cupy.asnumpy(x) to compute on the host."
+        ) from None
+    return module.applied(owner, x, apply)
+
+
 def type_name(x: Any) -> str:
     """Return the qualified name of the class of `x`, for messages."""
     cls = type(x)
@@ -87,6 +110,8 @@ def apply(
     t: Samples | None = None,
 ) -> Samples:
     """Return a Definition applied to `x` by the implementation for its framework; `owner` is named in messages."""
+    if is_of_cupy(x):
+        return by_torch(owner, x, lambda tensor: apply(owner, tensor, definition, dt, dim, manager, t))
     x, framework = placed(owner, "x", x, manager, definition.alpha)
     found = backend(framework)
     operator = found.operator
@@ -107,6 +132,8 @@ def apply_multiplier(
     owner: str, x: Samples, definition: Any, dt: Any, dim: Any, manager: BackendManager | None = None
 ) -> Samples:
     """Return a FourierMultiplier applied to `x`; `owner` is named in messages."""
+    if is_of_cupy(x):
+        return by_torch(owner, x, lambda tensor: apply_multiplier(owner, tensor, definition, dt, dim, manager))
     x, framework = placed(owner, "x", x, manager, definition.alpha)
     found = backend(framework)
     parts = found.operator.parts(x)
@@ -144,6 +171,11 @@ def placed(
     if manager is not None and not isinstance(manager, BackendManager):
         raise TypeError(f"{owner}(manager={manager!r}): needs a BackendManager; pass None for the process-wide one.")
     framework = _frameworks.get(type(x)) or framework_of(type(x))
+    if framework == "numpy" and is_of_cupy(x):
+        raise TypeError(
+            f"{owner}({name} of type {type_name(x)}): takes no CuPy array; pass torch.from_dlpack({name}), and "
+            "cupy.from_dlpack(result) takes the result back."
+        )
     if framework not in FRAMEWORKS:
         raise TypeError(
             f"{owner}({name} of type {type_name(x)}): needs a NumPy array, a torch tensor or a JAX array; "

@@ -16,7 +16,7 @@ from hpfracc_nn.selection.workload import Cost, Workload
 
 Question = Literal["cost", "refuses", "saves", "compiles"]
 
-BACKENDS = ("torch", "numba", "xla", "cuda", "numpy")
+BACKENDS = ("torch", "numba", "xla", "triton", "cuda", "numpy")
 ALGORITHMS = ("dense", "chunked_scan", "recurrence", "fft", "foreach", "matmul", "blocks", "offload")
 
 

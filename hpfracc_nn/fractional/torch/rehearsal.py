@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 import numpy as np
 import torch
 
-from hpfracc_nn.fractional.boundary import boundary_of
+from hpfracc_nn.fractional.boundary import Boundary, boundary_of
 from hpfracc_nn.fractional.linear import Column, StateSpace
 from hpfracc_nn.fractional.stencil import Stencil
 from hpfracc_nn.fractional.torch.tiles import multiplied, step_of
@@ -43,19 +44,26 @@ def rehearse(plan: Plan) -> None:
     if 0 in shape:
         return
     place = {"dtype": getattr(torch, workload.dtype), "device": torch.device(workload.device)}
-    # With a difference, and a sample that is subtracted: what only these need is loaded too.
-    stencil = Stencil(workload.n, lambda lags: np.zeros(lags.size), 1, True)
-    boundary = boundary_of(stencil, None, getattr(torch, workload.converted.dtype))
     with torch.no_grad():
         x, y = torch.zeros(shape, **place), torch.empty(shape, **place)  # type: ignore[call-overload]
         operator = kernel.prepare(Made(workload), workload)
-        for each in _on_each_device(plan):
+        for each, boundary in product(_on_each_device(plan), _boundaries(workload)):
             step_of(each, "run")(operator, boundary, shape, x, y)
             if workload.needs_gradient:
                 step_of(each, "adjoint")(operator, boundary, shape, x, y)
             if workload.learns_weights:
                 inner = kernel.inner or partial(multiplied, step_of(each, "run"))
                 inner(operator, boundary, shape, x, y)
+
+
+def _boundaries(workload: Workload) -> list[Boundary]:
+    """Return what stands around the product, with each number of differences: some kernels are compiled for it.
+
+    A sample is subtracted: what only that needs is loaded too.
+    """
+    dtype = getattr(torch, workload.converted.dtype)
+    stencils = [Stencil(workload.n, lambda lags: np.zeros(lags.size), differences, True) for differences in (0, 1, 2)]
+    return [boundary_of(stencil, None, dtype) for stencil in stencils]
 
 
 def _on_each_device(plan: Plan) -> list[Plan]:

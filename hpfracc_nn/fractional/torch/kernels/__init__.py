@@ -6,7 +6,8 @@ from hpfracc_nn.fractional.torch.kernels import (
     cuda_product,
     numba_recurrence,
     toeplitz,
+    triton_product,
     xla,
 )
 
-__all__ = ["chunked_scan", "cuda_host", "cuda_product", "numba_recurrence", "toeplitz", "xla"]
+__all__ = ["chunked_scan", "cuda_host", "cuda_product", "numba_recurrence", "toeplitz", "triton_product", "xla"]

@@ -253,14 +253,27 @@ def prepare(weights: Weights, workload: Workload) -> StateSpace:
     return weights.chunks(CHUNK)
 
 
-def cost_of(workload: Workload, cut: Cut) -> Cost:
-    """A product inside the chunks, one into and one out of the states; the data are read twice where they are split."""
+class Instructions(NamedTuple):
+    """Of a sample, counted in what nvcc makes for sm_90: without states, and for each state. They stand for flops.
+
+    In an estimate by operations, what moves data and computes addresses would be free, and that is more than half.
+    """
+
+    fixed: float
+    state: float
+
+
+_PER_FMA = 2.0  # operations in the time of one instruction, as rates count them
+
+
+def cost_of(workload: Workload, cut: Cut, instructions: Instructions) -> Cost:
+    """Return the cost by instructions; the data are read twice where they are split."""
     states = workload.exponentials if workload.n > CHUNK else 0
     passes = 1 + workload.needs_gradient + workload.learns_weights
     is_split = cut.segments > 1
     samples = workload.rows * workload.width * -(-workload.n // CHUNK) * CHUNK
     signals = workload.rows * workload.width
-    operations = CHUNK + 4.0 * states + 2.0 * states * is_split
+    operations = _PER_FMA * (instructions.fixed + instructions.state * states * (1.0 + 0.5 * is_split))
     return Cost(
         flops={"matmul": passes * samples * operations},
         bytes=passes * workload.bytes * (2.0 + is_split),
@@ -334,7 +347,7 @@ CHUNKED = Scan(chunked_source, chunked_cut, multiple=1)
 
 
 def _chunked_cost(workload: Workload) -> Cost:
-    return cost_of(workload, _chunked_cut_of(workload))
+    return cost_of(workload, _chunked_cut_of(workload), Instructions(fixed=170.0, state=3.4))
 
 
 def _chunked_refuses(workload: Workload) -> str | None:
@@ -515,7 +528,7 @@ RECURRENCE = Scan(recurrence_source, recurrence_cut, multiple=_FILLED)
 
 
 def _recurrence_cost(workload: Workload) -> Cost:
-    return cost_of(workload, _recurrence_cut_of(workload))
+    return cost_of(workload, _recurrence_cut_of(workload), Instructions(fixed=100.0, state=2.6))
 
 
 def _recurrence_refuses(workload: Workload) -> str | None:
