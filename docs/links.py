@@ -1,7 +1,8 @@
 """Links from the pages to the reference: a hook of MkDocs.
 
 In each section the first mention of a public name as code, with or without arguments,
-leads to where it is described. The pages for JAX mean its names.
+leads to where it is described. The pages for JAX mean its names, and the one on models
+those of models.
 """
 
 import ast
@@ -15,6 +16,7 @@ ROOMS = (
     *("fractional", "layers", "solvers", "training", "selection"),
     *("preprocessing", "analytics", "data"),
 )
+MODELS = ("models", "models.rheology", "models.impedance")
 # What is kept as it is: headings, blocks, and what is a link already. A heading of the
 # first or second rank begins a section.
 PARTS = re.compile(
@@ -34,12 +36,15 @@ def public(room: str) -> dict[str, str]:
 
 
 def written(room: str) -> list[str]:
-    """Return the names of a package that writes `__all__` out."""
-    tree = ast.parse((PACKAGE / room / "__init__.py").read_text("utf-8"))
+    """Return the names of a package or module: its `__all__`, or its classes."""
+    place = PACKAGE.joinpath(*room.split("."))
+    file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    tree = ast.parse(file.read_text("utf-8"))
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return list(ast.literal_eval(node.value))
-    return []
+    classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
+    return [name for name in classes if not name.startswith("_")]
 
 
 def on_page_content(html, page, **_):
@@ -51,6 +56,9 @@ def on_page_content(html, page, **_):
     }
     if page.file.src_uri.startswith("jax"):
         known |= public("jax")
+    if page.file.src_uri == "models.md":
+        for room in MODELS:
+            known |= public(room)
     linked = set()
 
     def with_link(part: re.Match[str]) -> str:

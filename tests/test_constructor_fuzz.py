@@ -46,9 +46,10 @@ NOT_MADE_BY_CALLERS = {
     "VolterraWeights",
     # What a function or a manager returns.
     *("Compilation", "Fit", "HurstEstimate", "Measurement", "Operation", "Plan", "Prediction", "ReportRow", "Share"),
+    *("Occurrences", "Solution", "Statistics"),
     *("Site", "Stencil", "StochasticFit", "Stopwatch", "StructureFunction", "Wisdom", "Work", "CostModel", "Place"),
     # Errors, and what only the authors of a kernel write: the tests of kernels run on each.
-    *("Doubt", "WrongResult", "Kernel"),
+    *("Doubt", "StepLimit", "WrongResult", "Kernel"),
 }
 ASKS_FOR = {"Telemetry": "opentelemetry"}  # of public classes, what no room needs
 OWN_KINDS = (ValueError, TypeError, LookupError, ArithmeticError)

@@ -21,7 +21,12 @@ from hpfracc_nn.selection import BackendManager, Kernel, Settings, kernels
 from tests.definition_cases import ALL, CLASSICAL, within
 
 BAD = (np.nan, np.inf, -np.inf)
-HOSTS = [each for framework in ("numpy", "torch") for each in kernels("toeplitz", framework) if each.backend != "cuda"]
+HOSTS = [
+    each
+    for framework in ("numpy", "torch")
+    for each in kernels("toeplitz", framework)
+    if each.backend not in ("cuda", "triton")
+]
 TOLERANCE = 1e-11  # of results up to some ten: 300 rounded terms, and an FFT's passes
 
 Run = Callable[[Any], Any]  # from samples or a gradient [rows, n, width], NumPy arrays, to results of that shape

@@ -41,7 +41,9 @@ def chunks_of(manager):
 
 
 @pytest.mark.parametrize(
-    "kernel", [each for each in KERNELS if each.backend not in {*COMPILED, "cuda"}], ids=lambda each: each.name
+    "kernel",
+    [each for each in KERNELS if each.backend not in {*COMPILED, "cuda", "triton"}],
+    ids=lambda each: each.name,
 )
 @pytest.mark.parametrize(("shape", "dim"), [((13, 128), -1), ((13, 2, 128), -1), ((13, 128, 5), 1)])
 def test_a_few_rows_at_a_time_give_the_same_result_and_gradients(kernel, shape, dim):
@@ -181,7 +183,7 @@ def peak(settings):
     os.wait()
     return found
 
-arms = [each for each in kernels("toeplitz", "torch") if each.backend != "cuda"]
+arms = [each for each in kernels("toeplitz", "torch") if each.backend not in ("cuda", "triton")]
 peaks = dict(peak({"force_backend": each.backend, "force_algorithm": each.algorithm}) for each in arms)
 print(json.dumps([peak({"objective": "memory"})[0], peaks]))
 """
@@ -198,7 +200,7 @@ def test_the_plan_for_little_memory_has_the_smallest_measured_peak_of_all_kernel
     done = subprocess.run(command, capture_output=True, text=True, timeout=170, env=environment)
     assert done.returncode == 0, done.stderr
     chosen, peaks = json.loads(done.stdout.splitlines()[-1])
-    assert set(peaks) == {each.name for each in KERNELS if each.backend != "cuda"}
+    assert set(peaks) == {each.name for each in KERNELS if each.backend not in ("cuda", "triton")}
     assert peaks[chosen] == min(peaks.values())
     result = 4 * rows * n
     assert all(peak > 0.9 * result for peak in peaks.values())  # the gradient, at the least

@@ -248,7 +248,7 @@ class Gerischer(Circuit):
 
 @dataclass(frozen=True)
 class HavriliakNegami(Circuit):
-    """Z = R / (1 + (tau s)**alpha)**gamma.
+    """`Z = R / (1 + (tau s)**alpha)**gamma`.
 
     Attributes:
         R: Z at low frequencies, in ohm.

@@ -1,7 +1,7 @@
 """Linear viscoelastic models: spring-pots in series, `a - b`, and in parallel, `a | b`.
 
 The complex modulus F(s) at s = i omega is stress over strain. Units are the caller's, here Pa and s; a spring-pot with
-stress = V D**alpha strain has its quasi-property V in Pa s**alpha. It is a spring for alpha = 0, a dashpot for 1.
+`stress = V D**alpha strain` has its quasi-property V in `Pa s**alpha`. It is a spring for alpha = 0, a dashpot for 1.
 
 Schiessel, Metzler, Blumen & Nonnenmacher, J. Phys. A 28 (1995) 6567; Mainardi, Fractional Calculus and Waves in Linear
 Viscoelasticity (2010), chapters 2 and 3; Jaishankar & McKinley, Proc. R. Soc. A 469 (2013) 20120284; Bonfanti, Kaplan,
@@ -218,7 +218,7 @@ def _columns(network: Network, t: Array, values: Values, xp: Namespace) -> Array
 
 @dataclass(frozen=True)
 class SpringPot(Material):
-    """A spring-pot (Scott Blair element): stress = V D**alpha strain.
+    """A spring-pot (Scott Blair element): `stress = V D**alpha strain`.
 
     G(t) = V t**-alpha / Gamma(1 - alpha).
 
@@ -280,7 +280,7 @@ class Dashpot(Material):
 class FractionalMaxwell(Material):
     """Two spring-pots in series: SpringPot(V, alpha) - SpringPot(G, beta).
 
-    G(t) = G t**-beta E_(alpha - beta, 1 - beta)(-(G / V) t**(alpha - beta)). The two may be exchanged; a fit returns
+    `G(t) = G t**-beta E_(alpha - beta, 1 - beta)(-(G / V) t**(alpha - beta))`. The two may be exchanged; a fit returns
     alpha >= beta. With alpha = 1 and beta = 0 it is the Maxwell model.
 
     Attributes:
@@ -312,8 +312,8 @@ class FractionalMaxwell(Material):
 class FractionalKelvinVoigt(Material):
     """Two spring-pots in parallel: SpringPot(V, alpha) | SpringPot(G, beta).
 
-    J(t) = t**alpha / V E_(alpha - beta, 1 + alpha)(-(G / V) t**(alpha - beta)). The two may be exchanged; a fit returns
-    alpha >= beta. With alpha = 1 and beta = 0 it is the Kelvin-Voigt model.
+    `J(t) = t**alpha / V E_(alpha - beta, 1 + alpha)(-(G / V) t**(alpha - beta))`. The two may be exchanged; a fit
+    returns alpha >= beta. With alpha = 1 and beta = 0 it is the Kelvin-Voigt model.
 
     Attributes:
         V: Quasi-property of the more viscous one, in Pa s**alpha.
@@ -379,8 +379,8 @@ class FractionalZener(Material):
 class FractionalPoyntingThomson(Material):
     """A spring in series with a fractional Kelvin-Voigt model: Spring(K) - (SpringPot(V, alpha) | SpringPot(G, beta)).
 
-    J(t) = 1 / K + t**alpha / V E_(alpha - beta, 1 + alpha)(-(G / V) t**(alpha - beta)). With alpha = 1 and beta = 0 it
-    is the standard linear solid in its other form.
+    `J(t) = 1 / K + t**alpha / V E_(alpha - beta, 1 + alpha)(-(G / V) t**(alpha - beta))`. With alpha = 1 and beta = 0
+    it is the standard linear solid in its other form.
 
     Attributes:
         K: Modulus of the spring, in Pa.

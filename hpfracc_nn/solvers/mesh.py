@@ -78,6 +78,7 @@ class Points:
         elapsed: The times since the start: 0, then increasing, up to the last output.
 
     Raises:
+        TypeError: They are no real numbers along one axis.
         ValueError: They do not increase from 0.
 
     Examples:
@@ -97,7 +98,12 @@ class Points:
     elapsed: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        times = np.asarray(self.elapsed, dtype=np.float64).reshape(-1)
+        times = errors.as_numbers(self.elapsed)
+        if times is None or times.ndim != 1:
+            raise TypeError(
+                f"Points(elapsed of type {type(self.elapsed).__name__}): needs real numbers, one for each step's end; "
+                "pass a tuple, such as (0.0, 0.1, 1.0)."
+            )
         if times.size < 2 or times[0] != 0 or not (np.isfinite(times).all() and (np.diff(times) > 0).all()):
             raise ValueError(
                 f"Points(elapsed of {times.size} times): needs finite times that increase from 0; pass those since the "

@@ -22,13 +22,15 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "MarkovRiemannLiouvilleBrownian": {"hurst": 0.3},
     "RiemannLiouvilleBrownian": {"hurst": 0.3},
     "Given": {"values": np.zeros((3, 2))},
+    "Points": {"elapsed": (0.0, 0.5, 1.0)},
     "Window": {"n": 4},
 }
 SOLVERS = (
-    "AlphaStable", "Automatic", "Average", "BDF2", "Brownian", "Coloured", "CompoundPoisson", "Euler",
+    "AlphaStable", "Automatic", "Average", "BDF2", "Brownian", "Collocation", "Coloured", "CompoundPoisson",
+    "Euler",
     "ExponentialJumps", "Exponentials", "FFTBlocks", "FixedJumps", "FixedPoint", "FractionalBrownian", "Full", "Given",
     "Graded", "Heun", "Hybrid", "Isometry", "Left", "MarkovFractionalBrownian", "MarkovRiemannLiouvilleBrownian",
-    "Milstein", "Newton", "NormalJumps", "PredictorCorrector", "Rectangle", "ReversibleHeun",
+    "Milstein", "Newton", "NormalJumps", "Points", "PredictorCorrector", "Rectangle", "ReversibleHeun",
     "RiemannLiouvilleBrownian", "RungeKutta", "Trapezoid", "Uniform", "Window",
 )  # fmt: skip
 
@@ -41,6 +43,7 @@ CASES = [
     ),
     *(Call(getattr(solvers, name), partial(dict, REQUIRED.get(name, {}))) for name in SOLVERS),
     Call(solvers.SDE, lambda: {"drift": np.negative, "diffusion": np.negative}),
+    *([Call(solvers.Event, lambda: {"function": np.negative})] if is_there("torch") else []),
     Call(selection.Settings),
     Call(selection.Workload, lambda: {"op": "toeplitz", "framework": "torch"}),
     Call(selection.Machine),

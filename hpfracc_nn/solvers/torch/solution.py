@@ -64,7 +64,7 @@ class Event:
 
     Raises:
         ValueError: The direction is another number.
-        TypeError: `function` cannot be called.
+        TypeError: `function` cannot be called, or `is_terminal` is no bool.
 
     Examples:
         >>> half = Event(lambda t, y: y[0] - 0.5, is_terminal=True)
@@ -87,7 +87,8 @@ class Event:
 
     def __post_init__(self) -> None:
         errors.function("Event", "function", self.function)
-        if self.direction not in (-1, 0, 1):
+        errors.claim("Event", "is_terminal", self.is_terminal)
+        if type(self.direction) is not int or self.direction not in (-1, 0, 1):
             raise ValueError(f"Event(direction={self.direction!r}): needs -1, 0 or 1; pass 0 for zeros of both kinds.")
 
 
