@@ -242,6 +242,16 @@ def test_a_state_after_a_block_is_no_larger_than_before() -> None:
         assert sum(leaf.untyped_storage().nbytes() for leaf in leaves) == state.nbytes
 
 
+@pytest.mark.parametrize("name", ["caputo", "grunwald_letnikov"])
+def test_compiled_blocks_leave_the_states_of_plain_ones(name: str) -> None:
+    layer = FractionalLayer(0.4, name)
+    run, x, state, ys = torch.compile(layer.run, backend="eager"), data(2, 96), None, []
+    for part in x.split(32, -1):
+        y, state = run(part, state)
+        ys.append(y)
+    assert apart(torch.cat(ys, -1), layer(x)) < 1e-12
+
+
 def test_truncated_backpropagation_ends_at_a_detached_state() -> None:
     layer = FractionalLayer(0.4, "grunwald_letnikov", learn_alpha=True, **DOUBLE)
     x = data(2, 200).requires_grad_()

@@ -498,3 +498,21 @@ def test_a_state_may_be_a_tree_of_tensors():
             assert abs(float(found.continued([1, 2], rtol=1e-9).ys["single"][-1]) - 2 * math.exp(-2)) <= 1e-6
     with pytest.raises(TypeError, match="needs a tree like y0"):
         fdeint(lambda t, y: y["pair"], y0, [0, 1], 1.0)
+
+
+def test_a_solve_that_goes_on_keeps_its_tolerances():
+    def f(t, y):
+        return -y + torch.sin(t)
+
+    y0 = torch.ones(1, dtype=torch.float64)
+    first = fdeint(f, y0, [0.0, 2.0], 0.5, full=True, rtol=1e-9, atol=1e-9)
+    whole = fdeint(f, y0, [0.0, 50.0], 0.5, rtol=1e-9, atol=1e-9)[-1]
+    for options in ({}, {"rtol": 1e-9}, {"atol": 1e-9}):
+        found = first.continued([2.0, 50.0], **options).ys[-1]
+        torch.testing.assert_close(found, whole, rtol=0, atol=2e-8)  # both within ten tolerances
+
+
+def test_an_event_that_is_not_finite_is_refused():
+    event = Event(lambda t, y: torch.sqrt(y[0]))  # y of order 1.9 oscillates
+    with pytest.raises(FloatingPointError, match="event 0 is not finite"):
+        fdeint(lambda t, y: -y, torch.ones(1, dtype=torch.float64), [0.0, 9.0], 1.9, rtol=1e-6, events=event, full=True)

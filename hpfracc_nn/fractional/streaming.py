@@ -323,7 +323,7 @@ def remembered(memory: Array, d: Array, rates: np.ndarray, xp: Namespace) -> Arr
     old = d[:n].reshape(n, size)
     if pieces * length > n:
         old = xp.concat([xp.zeros((pieces * length - n, size), d), old], axis=0)
-    within = xp.constant(_powers(rates, length)[:, length - 1 :: -1].copy(), d)  # [Q, length]
+    within = xp.constant(np.flip(_powers(rates, length)[:, :length], 1).copy(), d)  # [Q, length]
     found = xp.matmul(within, old.reshape(pieces, length, size))  # [pieces, Q, size]
     if pieces > 1:
         between = np.exp(-np.outer(length * np.arange(pieces - 1, -1, -1), rates))[:, :, None]

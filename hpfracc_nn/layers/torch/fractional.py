@@ -193,7 +193,7 @@ class FractionalLayer(Ordered):
         """Return the results for the next samples of a series and the state after them.
 
         A series in blocks of any lengths gives the results of the whole series, and their gradients: to 1e-12 of the
-        largest sample in float64 up to 8192 samples, 1e-11 above, and 1e-6 in float32. Blocks and single steps mix.
+        largest result in float64 up to 8192 samples, 1e-11 above, and 1e-6 in float32. Blocks and single steps mix.
         What a block costs grows with its length and with no other. It is differentiable in x, the state and a learned
         alpha; `state.detach()` between blocks ends the graph, as for truncated backpropagation.
 

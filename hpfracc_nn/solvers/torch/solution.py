@@ -160,6 +160,7 @@ class Solution:
     _ends: Tensor = field(repr=False)
     end: float = 0.0
     _form: Form | None = field(default=None, repr=False)
+    _tolerances: dict[str, Any] = field(default_factory=dict, repr=False)  # rtol and atol, where steps followed them
 
     def __call__(self, ts: Any, derivative: int = 0) -> Any:
         """Return the solution at any times between the start and the end, by the polynomials of the steps.
@@ -200,10 +201,12 @@ class Solution:
 
         Args:
             ts: Times, increasing; the first is the end of this solution.
-            options: As of `fdeint`: rtol, atol, mesh, n_steps, events, max_steps, throw, progress.
+            options: As of `fdeint`: rtol, atol, mesh, n_steps, events, max_steps, throw, progress. Tolerances that are
+                not given are those of this solution, unless a mesh or n_steps is.
 
         Raises:
-            ValueError: The first time is another, or an option cannot change.
+            ValueError: The first time is another, an option cannot change, or this solution was ended by an event or
+                lacks samples.
         """
         if self._form is None:
             return self._solve.go_on(self, ts, options)
@@ -423,6 +426,7 @@ class Solve:
             steps,
             ends,
             float(times[-1]) if track.status == "finished" else self.begin + end,
+            _tolerances={} if problem.rtol is None else {"rtol": problem.rtol, "atol": problem.atol},
         )
 
     def _occurrences(self, event: Event, watch: Watched, k: int, values: Tensor, steps: Mesh) -> Occurrences:
@@ -477,7 +481,9 @@ class Solve:
                 f"Solution.continued(ts=...): needs the end of the solution, {earlier.end:g}, as the first time; it is "
                 f"{times[0]:g}; pass times from there on."
             )
-        return self.run(times, options_of(**{"events": (), **options}), earlier)
+        is_meshed = options.get("mesh") is not None or options.get("n_steps") is not None
+        kept = {} if is_meshed else earlier._tolerances
+        return self.run(times, options_of(**{"events": (), **kept, **options}), earlier)
 
 
 def options_of(**given: Any) -> Options:
@@ -509,6 +515,12 @@ class Watched:
         zeros: list[tuple[float, int, int]] = []
         for k, event in enumerate(self.events):
             values = np.stack([self._value(event, start + step.h * x, y) for x, y in zip(places, states, strict=True)])
+            if problem.mask is None and not np.isfinite(values).all():
+                row = int(np.argwhere(~np.isfinite(values))[0, 0])
+                raise FloatingPointError(
+                    f"fdeint(events): the function of event {k} is not finite at t="
+                    f"{self.begin + start + step.h * float(places[row]):g}; let it be defined wherever the solution goes."
+                )
             for i, entry in np.argwhere(self._changes(values, event.direction)).tolist():
                 zeros.append(
                     (self._root(integrator, step, event, entry, places[i : i + 2], values[i : i + 2]), k, entry)
