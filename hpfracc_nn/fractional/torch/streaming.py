@@ -43,6 +43,7 @@ from hpfracc_nn.fractional.streaming import (
 )
 from hpfracc_nn.fractional.torch.eager import check_alpha, check_dense, computed, computed_in
 from hpfracc_nn.fractional.torch.namespace import TORCH
+from hpfracc_nn.fractional.torch.tracing import uncompiled
 from hpfracc_nn.selection import Site
 
 _BLOCK = 64  # rows of the boundary columns that are computed together
@@ -283,6 +284,12 @@ def _check_device(owner: str, x: Tensor, state: StreamState) -> None:
         raise ValueError(
             f"{owner}(x on {x.device}): needs the state's device {state.device}; move it with state.to(x.device)."
         )
+
+
+for _function in (initial_state, run):
+    uncompiled(
+        _function, "a block's weights and exponentials are kept where the call is made; it runs outside the graph"
+    )
 
 
 def _flatten(state: StreamState) -> tuple[list[Any], tuple[int, Rules]]:

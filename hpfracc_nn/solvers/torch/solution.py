@@ -516,10 +516,10 @@ class Watched:
         for k, event in enumerate(self.events):
             values = np.stack([self._value(event, start + step.h * x, y) for x, y in zip(places, states, strict=True)])
             if problem.mask is None and not np.isfinite(values).all():
-                row = int(np.argwhere(~np.isfinite(values))[0, 0])
+                time = self.begin + start + step.h * places[np.argwhere(~np.isfinite(values))[0, 0]]
                 raise FloatingPointError(
-                    f"fdeint(events): the function of event {k} is not finite at t="
-                    f"{self.begin + start + step.h * float(places[row]):g}; let it be defined wherever the solution goes."
+                    f"fdeint(events): the function of event {k} is not finite at t={time:g}; "
+                    "let it be defined wherever the solution goes."
                 )
             for i, entry in np.argwhere(self._changes(values, event.direction)).tolist():
                 zeros.append(
