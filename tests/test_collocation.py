@@ -515,6 +515,6 @@ def test_a_solve_that_goes_on_keeps_its_tolerances():
 def test_an_event_that_is_not_finite_is_refused():
     event = Event(lambda t, y: torch.sqrt(y[0]))  # y of order 1.9 oscillates
     y0 = torch.ones(1, dtype=torch.float64)
-    options = {"dy0": torch.zeros_like(y0), "rtol": 1e-6, "events": event, "full": True}
+    options: dict[str, Any] = {"dy0": torch.zeros_like(y0), "rtol": 1e-6, "events": event, "full": True}
     with pytest.raises(FloatingPointError, match="event 0 is not finite"):
         fdeint(lambda t, y: -y, y0, [0.0, 9.0], 1.9, **options)
