@@ -13,6 +13,7 @@ from hpfracc_nn.models.impedance import CIRCUITS, Capacitor, ConstantPhase, Resi
 from hpfracc_nn.models.networks import POSITIVE
 from hpfracc_nn.models.rheology import (
     MATERIALS,
+    FractionalJeffreys,
     FractionalKelvinVoigt,
     FractionalMaxwell,
     FractionalZener,
@@ -254,6 +255,38 @@ def test_many_draws_have_no_bias_and_honest_intervals(load):
         assert abs(row["bias"]) < 4  # standard errors of the mean; one of 12 is above 3 in 3 % of all runs
         assert low <= row["covered"] <= high
         assert row["chosen"] >= 0.9
+
+
+def test_the_band_of_what_the_data_leave_open_is_infinite():
+    """Relaxation says nothing of a dashpot in parallel, and creep depends on it."""
+    truth = FractionalJeffreys(eta=2, V=10, alpha=0.8, G=5, beta=0.1)
+    found = quiet(FractionalJeffreys, step(truth, noise=0.03))
+    assert math.isnan(found.standard_errors["eta"])
+    band = found.predict("creep", [1.0, 10.0])
+    np.testing.assert_array_equal(band.low, 0)
+    np.testing.assert_array_equal(band.high, np.inf)
+    band = found.predict("relaxation", T)
+    assert (band.high < 1.1 * band.low).all()
+    band = found.predict("oscillation", OMEGA)  # the storage modulus has no part of the dashpot, the loss has
+    assert (band.high.real < 1.2 * band.low.real).all()
+    assert (band.low.imag == 0).all()
+    assert np.isposinf(band.high.imag).all()
+
+
+def test_the_band_is_that_of_the_full_covariance_where_parameters_are_open():
+    """V, alpha and G, beta of a Zener model of a spring-pot are not told from one another; the curve is known."""
+    t = np.geomspace(0.01, 100, 40)
+    data = Experiment.relaxation(t, noisy(SpringPot(V=3, alpha=0.4).relaxation(t), seed=2), noise=0.03)
+    found = quiet(FractionalZener, data)
+    assert np.isnan(list(found.standard_errors.values())).any()
+    band = found.predict("relaxation", t)
+    _, jacobian = found._problem(found.point)
+    scale = np.linalg.norm(jacobian, axis=0)
+    left = np.linalg.svd(jacobian / np.where(scale > 0, scale, 1.0), full_matrices=False)
+    leverage = np.sqrt((left[0][:, left[1] > 1e-7 * left[1][0]] ** 2).sum(1))
+    half = 0.03 * stats.norm.ppf(0.975) * leverage
+    np.testing.assert_allclose(np.log(band.high / band.value), half, rtol=1e-3)
+    np.testing.assert_allclose(np.log(band.value / band.low), half, rtol=1e-3)
 
 
 def test_extrapolation_is_the_error_over_decades_that_were_hidden():

@@ -30,6 +30,7 @@ _TRIED, _SEARCH = 4, 8  # of these points four times as many as are followed are
 _MOST_LEAVES = 64
 _ROUNDS, _TOLERANCE = 100, 1e-8
 _LOOSE = 1e-7  # of the largest singular value of the scaled Jacobian: nothing determines that direction
+_MARGIN = 10.0  # above that a weak direction takes part in a prediction
 _SHARE = 0.1  # of the largest entry of such a direction: a parameter that it moves
 _VAGUE, _VAGUE_ORDER = 3.0, 0.5  # standard errors of a logarithm and of an order that say nothing: a factor of 20
 _AT_BOUND = 1e-6
@@ -106,6 +107,58 @@ class Problem:
         return dict(zip(self.names, self.values(point).tolist(), strict=True))
 
 
+class Directions(NamedTuple):
+    """What data say about each direction in the space of the coordinates, from the singular values of the Jacobian.
+
+    Attributes:
+        scale: How much each coordinate changes the predictions, [parameters].
+        sizes: How much each direction changes them, where coordinates are in units of 1 / `scale`; [directions].
+        vectors: The directions in these units, [directions, parameters].
+        variance: Of a prediction's error.
+    """
+
+    scale: np.ndarray
+    sizes: np.ndarray
+    vectors: np.ndarray
+    variance: float
+
+    @classmethod
+    def of(cls, jacobian: np.ndarray, variance: float) -> Directions:
+        """Return those of a Jacobian by the coordinates, [observations, parameters]."""
+        scale = scale_of(jacobian)
+        _, sizes, vectors = np.linalg.svd(jacobian / scale, full_matrices=False)
+        return cls(scale, sizes, vectors, variance)
+
+    @property
+    def is_weak(self) -> np.ndarray:
+        """Which directions nothing determines, [directions]."""
+        return self.sizes <= _LOOSE * self.sizes[0]
+
+    def covariance(self, is_order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the covariance of the coordinates, NaN for those that are not determined, and which these are."""
+        weak = self.is_weak
+        parts = np.abs(self.vectors[weak])
+        loose = (parts > _SHARE * parts.max(axis=1, initial=0.0, keepdims=True)).any(axis=0)
+        half = self.vectors[~weak].T / self.sizes[~weak] / self.scale[:, None]
+        covariance = self.variance * half @ half.T
+        loose |= np.sqrt(np.diag(covariance)) > np.where(is_order, _VAGUE_ORDER, _VAGUE)
+        covariance[loose], covariance[:, loose] = np.nan, np.nan
+        return covariance, loose
+
+    def spread(self, slopes: np.ndarray) -> np.ndarray:
+        """Return the standard errors of what has the derivatives `slopes` by the coordinates, [..., parameters].
+
+        Infinite where a weak direction takes part: where it would count if it were as strong as what is not weak. The
+        predictions that were fitted pass: what a weak direction changes in them is as small as its singular value.
+        """
+        parts = slopes / self.scale @ self.vectors.T
+        weak = self.is_weak
+        known = np.linalg.norm(parts[..., ~weak] / self.sizes[~weak], axis=-1)
+        unknown = np.linalg.norm(parts[..., weak], axis=-1)
+        is_open = unknown > _MARGIN * _LOOSE * self.sizes[0] * known
+        return np.where(is_open, np.inf, np.sqrt(self.variance) * known)
+
+
 class Prediction(NamedTuple):
     """What a fitted model predicts, with a confidence band.
 
@@ -113,7 +166,8 @@ class Prediction(NamedTuple):
         x: Times or angular frequencies, [n].
         value: [n]; complex for "oscillation" and "impedance".
         low: The lower end of the band, of real and imaginary part where it is complex.
-        high: The upper end.
+        high: The upper end. Where the value depends on what the data leave open the ends are 0 and infinite, of values
+            of either sign both infinite.
     """
 
     x: np.ndarray
@@ -141,6 +195,7 @@ class ModelFit(LeastSquares):
         notes: What else is to be known of the estimates.
         point: The estimates' coordinates, [parameters].
         bounds: Of the coordinates, [2, parameters].
+        directions: What the data say of the coordinates together, also where they do not tell one from another.
 
     Source: Seber & Wild, Nonlinear Regression (1989), chapters 2 and 5; Bates & Watts, Nonlinear Regression Analysis
     (1988), chapter 6, for profiles; Burnham & Anderson, Model Selection (2002), for AIC and BIC.
@@ -155,6 +210,7 @@ class ModelFit(LeastSquares):
     notes: tuple[str, ...]
     point: np.ndarray
     bounds: np.ndarray
+    directions: Directions
 
     @cached_property
     def _problem(self) -> Problem:
@@ -309,13 +365,13 @@ class ModelFit(LeastSquares):
         value, slopes = of.predict(self._problem.network, points, self.estimates)
         zero = np.zeros_like(value)
         columns = np.stack([slopes.get(name, zero) for name in self.names], axis=-1)
-        covariance = np.nan_to_num(self.covariance)
         half = self.half_width(self.level if level is None else level)
-        spread = half * np.sqrt(np.maximum(np.einsum("pni,ij,pnj->pn", columns, covariance, columns), 0.0))
+        spread = half * self.directions.spread(columns * self._problem.steepness(self.point))
         if of.is_complex or (value <= 0).any():
             low, high = value - spread, value + spread
         else:
-            low, high = value * np.exp(-spread / value), value * np.exp(spread / value)
+            with np.errstate(over="ignore"):
+                low, high = value * np.exp(-spread / value), value * np.exp(spread / value)
         return Prediction(points, *(_joined(each) for each in (value, low, high)))
 
     def extrapolation(self, decades: float = 1.0) -> float:
@@ -372,7 +428,11 @@ class ModelFit(LeastSquares):
 
 
 def _joined(parts: np.ndarray) -> np.ndarray:
-    return parts[0] if len(parts) == 1 else parts[0] + 1j * parts[1]
+    if len(parts) == 1:
+        return parts[0]
+    found = np.empty(parts[0].shape, dtype=complex)
+    found.real, found.imag = parts  # 1j times infinity has a real part that is NaN
+    return found
 
 
 def fit(
@@ -437,7 +497,8 @@ def fit(
     freedom = problem.target.size - len(problem.names)
     is_stated = experiments[0].is_stated
     variance = squares / freedom
-    covariance, loose = _covariance(best.jacobian, 1.0 if is_stated else variance, problem.is_order)
+    directions = Directions.of(best.jacobian, 1.0 if is_stated else variance)
+    covariance, loose = directions.covariance(problem.is_order)
     steepness = problem.steepness(best.point)
     values = problem.values(best.point)
     notes = _notes(problem, best, limits, loose, experiments, values)
@@ -458,6 +519,7 @@ def fit(
         notes,
         best.point,
         limits,
+        directions,
     )
 
 
@@ -598,20 +660,6 @@ def _exchanged(model: Model, problem: Problem, point: np.ndarray) -> np.ndarray:
     found = point.copy()
     found[places] = point[[places[2], places[3], places[0], places[1]]]
     return found
-
-
-def _covariance(jacobian: np.ndarray, variance: float, is_order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the covariance of the coordinates, NaN for those that are not determined, and which these are."""
-    scale = scale_of(jacobian)
-    _, sizes, directions = np.linalg.svd(jacobian / scale, full_matrices=False)
-    weak = sizes <= _LOOSE * sizes[0]
-    parts = np.abs(directions[weak])
-    loose = (parts > _SHARE * parts.max(axis=1, initial=0.0, keepdims=True)).any(axis=0)
-    half = directions[~weak].T / sizes[~weak] / scale[:, None]
-    covariance = variance * half @ half.T
-    loose |= np.sqrt(np.diag(covariance)) > np.where(is_order, _VAGUE_ORDER, _VAGUE)
-    covariance[loose], covariance[:, loose] = np.nan, np.nan
-    return covariance, loose
 
 
 def _notes(
