@@ -17,6 +17,7 @@ from hpfracc_nn.models.rheology import (
     FractionalKelvinVoigt,
     FractionalMaxwell,
     FractionalZener,
+    KelvinVoigt,
     Maxwell,
     Spring,
     SpringPot,
@@ -142,6 +143,21 @@ def test_the_ends_of_a_profile_interval_have_the_sum_of_squares_that_they_should
             coordinate = end if name in ("alpha", "beta") else math.log(end)
             _, squares = found._with(place, coordinate, found.point)
             assert (squares - found.squares) / variance == pytest.approx(stats.t(56).ppf(0.975) ** 2, rel=5e-3)
+
+
+def test_an_interval_of_what_the_data_leave_open_has_no_ends():
+    found = quiet(KelvinVoigt, step(SpringPot(V=3, alpha=0.4), noise=0.03))
+    assert found.intervals["eta"] == (0, math.inf)
+    low, high = found.intervals["G"]
+    half = stats.norm.ppf(0.975) * 0.03 / math.sqrt(60)
+    assert (math.log(low), math.log(high)) == pytest.approx(
+        (math.log(found.model.G) - half, math.log(found.model.G) + half)
+    )
+    # A mode too many: its strength may be nothing, and a mode of no strength may have any time
+    found = quiet(prony(3), step(prony([(2, 1), (1, 100)], equilibrium=0.5), noise=0.03))
+    for low, high in found.intervals.values():
+        assert low == 0 or low > 1e-6
+        assert high == math.inf or high < 1e6
 
 
 def test_a_joint_fit_uses_all_data():

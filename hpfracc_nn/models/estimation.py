@@ -311,21 +311,24 @@ class ModelFit(LeastSquares):
             point, root = self._root(place, here, start, target)
             gap = root - target
             if abs(gap) <= _PROFILE_TOLERANCE * abs(target):
-                break
+                return float(here)
             if abs(root) < abs(target):
                 if here == limit:
                     break
                 outer_gap *= 0.5 if outer is not None and inner != centre else 1.0
-                growth = gap / (gap - inner_gap) if gap != inner_gap else np.inf
+                risen = abs(inner_gap) - abs(gap)
+                left = abs(gap) / risen if risen > 0 else np.inf  # steps such as this one; of a flat profile any number
                 inner, inner_gap, step, start = here, gap, here - inner, point
             else:
                 inner_gap *= 0.5 if outer is not None else 1.0
                 outer, outer_gap = here, gap
             if outer is None:
-                here += step * min(max(-growth, 0.5), 4.0)
-            else:
+                here += step * min(max(left, 0.5), 4.0)
+            elif np.isfinite(outer_gap):
                 here = (inner * outer_gap - outer * inner_gap) / (outer_gap - inner_gap)
-        return float(here)
+            else:
+                here = 0.5 * (inner + outer)
+        return float(limit if outer is None else here)
 
     def _root(self, place: int, coordinate: float, start: np.ndarray, target: float) -> tuple[np.ndarray, float]:
         """Return the best point with one coordinate fixed, and the root there with the sign of `target`."""
@@ -337,6 +340,8 @@ class ModelFit(LeastSquares):
         """Return the point with one coordinate fixed where the sum of squares is least, and that sum."""
         begin = start.copy()
         begin[place] = coordinate
+        if not np.isfinite(self._problem.squares(begin)):
+            return begin, np.inf
         bounds = self.bounds.copy()
         bounds[:, place] = coordinate
         found = self._problem.minimum(begin, bounds, NEAR)
