@@ -226,6 +226,21 @@ def test_starts_and_bounds():
     assert bounded.estimates["alpha"] == 0.85
 
 
+def test_intervals_end_at_the_bounds_that_were_passed():
+    found = quiet(FractionalMaxwell, step(noise=0.03), bounds={"V": (9.9, 10.1)})
+    assert found.intervals["V"] == pytest.approx((9.9, 10.1))
+    found = quiet(FractionalMaxwell, step(noise=0.03), bounds={"V": (12, 13)})
+    assert any("V is at its bound 12: its standard error" in note for note in found.notes)
+    assert not any("do not determine V" in note for note in found.notes)
+    low, high = found.intervals["V"]
+    assert low == pytest.approx(12)
+    assert 12 < high <= 13 * (1 + 1e-12)
+    # where the data leave it open too
+    found = quiet(KelvinVoigt, step(SpringPot(V=3, alpha=0.4)), bounds={"eta": (1, 100)})
+    assert found.intervals["eta"] == pytest.approx((1, 100))
+    assert any("do not determine eta" in note for note in found.notes)
+
+
 def test_residuals_likelihood_and_criteria():
     found = fit(FractionalMaxwell, step())
     (residuals,) = found.residuals

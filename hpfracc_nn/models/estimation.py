@@ -195,6 +195,7 @@ class ModelFit(LeastSquares):
         notes: What else is to be known of the estimates.
         point: The estimates' coordinates, [parameters].
         bounds: Of the coordinates, [2, parameters].
+        is_given: Which of the bounds are the caller's, [2, parameters]; the others are those of orders, or far away.
         directions: What the data say of the coordinates together, also where they do not tell one from another.
 
     Source: Seber & Wild, Nonlinear Regression (1989), chapters 2 and 5; Bates & Watts, Nonlinear Regression Analysis
@@ -210,6 +211,7 @@ class ModelFit(LeastSquares):
     notes: tuple[str, ...]
     point: np.ndarray
     bounds: np.ndarray
+    is_given: np.ndarray
     directions: Directions
 
     @cached_property
@@ -272,7 +274,8 @@ class ModelFit(LeastSquares):
         """Return confidence intervals by name, from the sum of squares at its least for each value of a parameter.
 
         An interval ends where the F test (of a stated noise, the chi-squared test) against the estimate is at `level`,
-        or at a bound. An end that the data do not determine is 0 or infinite. Each end takes a few fits.
+        or at a bound. Without a bound an end that the data do not determine is 0 or infinite. Each end takes a few
+        fits.
 
         Args:
             level: Between 0 and 1; None is that of the fit.
@@ -290,8 +293,8 @@ class ModelFit(LeastSquares):
         if self._problem.is_order[place]:
             return ends[0], ends[1]
         low, high = (float(np.exp(end)) for end in ends)
-        at_bound = [ends[side] == self.bounds[side, place] for side in (0, 1)]
-        return (0.0 if at_bound[0] else low), (np.inf if at_bound[1] else high)
+        is_far = (np.array(ends) == self.bounds[:, place]) & ~self.is_given[:, place]
+        return (0.0 if is_far[0] else low), (np.inf if is_far[1] else high)
 
     def _end(self, place: int, target: float) -> float:
         """Return the coordinate where the signed root of the excess over the least sum of squares is `target`.
@@ -492,7 +495,7 @@ def fit(
     count = errors.count(_OWNER, "starts", starts)
     level = errors.probability(_OWNER, "level", level, example=0.95)
     problem = Problem(chosen.network, roles, experiments)
-    limits = _limits(problem, experiments, bounds or {})
+    limits, is_given = _limits(problem, experiments, bounds or {})
     first = _first_points(problem, experiments, limits, start or {}, count)
     best, reached = _best(problem, first, limits)
     point = _exchanged(chosen, problem, best.point)
@@ -506,7 +509,7 @@ def fit(
     covariance, loose = directions.covariance(problem.is_order)
     steepness = problem.steepness(best.point)
     values = problem.values(best.point)
-    notes = _notes(problem, best, limits, loose, experiments, values)
+    notes = _notes(problem, best, limits, is_given, loose, values)
     for note in notes:
         warnings.warn(f"{_OWNER}: {note}", UserWarning, stacklevel=2)
     return ModelFit(
@@ -524,6 +527,7 @@ def fit(
         notes,
         best.point,
         limits,
+        is_given,
         directions,
     )
 
@@ -566,8 +570,10 @@ def _check_domain(owner: str, model: Model, domain: str, kind: str) -> None:
         )
 
 
-def _limits(problem: Problem, experiments: Sequence[Experiment], bounds: Mapping[str, Any]) -> np.ndarray:
-    """Return the least and the largest coordinates, [2, parameters]."""
+def _limits(
+    problem: Problem, experiments: Sequence[Experiment], bounds: Mapping[str, Any]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the least and the largest coordinates, [2, parameters], and which of them `bounds` say."""
     time, size = _middle(experiments)
     typical: dict[str, float] = {
         name: 0.5 for name, is_order in zip(problem.names, problem.is_order, strict=True) if is_order
@@ -575,6 +581,7 @@ def _limits(problem: Problem, experiments: Sequence[Experiment], bounds: Mapping
     problem.network.guess(size, lambda: time, typical)
     centre = problem.point(np.array([typical[name] for name in problem.names]))
     limits = np.where(problem.is_order, [[0.0], [1.0]], centre + _FAR * np.array([[-1.0], [1.0]]))
+    is_given = np.zeros(limits.shape, dtype=bool)
     for name, pair in bounds.items():
         if name not in problem.names:
             raise ValueError(
@@ -587,7 +594,8 @@ def _limits(problem: Problem, experiments: Sequence[Experiment], bounds: Mapping
             rule = "0 <= low < high <= 1" if is_order else "0 < low < high"
             raise ValueError(f"{_OWNER}(bounds[{name!r}]={pair}): needs {rule}; pass such a pair.")
         limits[:, place] = (low, high) if is_order else np.log([low, high])
-    return limits
+        is_given[:, place] = True
+    return limits, is_given
 
 
 def _middle(experiments: Sequence[Experiment]) -> tuple[float, float]:
@@ -671,24 +679,24 @@ def _notes(
     problem: Problem,
     best: Minimum,
     limits: np.ndarray,
+    is_given: np.ndarray,
     loose: np.ndarray,
-    experiments: Sequence[Experiment],
     values: np.ndarray,
 ) -> tuple[str, ...]:
     """Return what else is to be known of estimates."""
     notes = []
     for place, name in enumerate(problem.names):
-        is_low, is_high = np.abs(limits[:, place] - best.point[place]) <= _AT_BOUND
-        if (is_low or is_high) and problem.is_order[place]:
+        is_at = np.abs(limits[:, place] - best.point[place]) <= _AT_BOUND
+        if (is_at & (is_given[:, place] | problem.is_order[place])).any():
             notes.append(
                 f"{name} is at its bound {values[place]:g}: its standard error is that of a model without bounds."
             )
-        elif is_low or is_high or loose[place]:
+        elif is_at.any() or loose[place]:
             notes.append(f"the data do not determine {name}: give it a value, or measure what depends on it.")
     squares = float(best.residuals @ best.residuals)
     freedom = best.residuals.size - len(problem.names)
     ratio = np.sqrt(squares / freedom)
-    if experiments[0].is_stated and ratio > _WORSE and stats.chi2.sf(squares, freedom) < _RARE:
+    if problem.experiments[0].is_stated and ratio > _WORSE and stats.chi2.sf(squares, freedom) < _RARE:
         notes.append(
             f"the residuals are {ratio:.2g} times the stated noise: the model does not describe the data, and neither "
             "standard errors nor intervals hold."
