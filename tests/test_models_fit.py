@@ -226,6 +226,20 @@ def test_starts_and_bounds():
     assert bounded.estimates["alpha"] == 0.85
 
 
+@pytest.mark.parametrize(
+    "bounds", [{"beta": (0.5, 1.0)}, {"V": (1.0, 7.0)}, {"alpha": (0.0, 0.5)}, {"G": (2.0, 100.0)}]
+)
+def test_the_pair_is_not_exchanged_across_bounds(bounds):
+    """Either order of the two spring-pots describes the data; the bounds allow one, the last ones both."""
+    found = quiet(FractionalMaxwell, Experiment.relaxation(T, GEL.relaxation(T)), bounds=bounds)
+    assert found.deviation < 1e-6
+    truth = dict(GEL._slots())
+    swapped = dict(zip(truth, [truth[name] for name in ("G", "beta", "V", "alpha")], strict=True))
+    np.testing.assert_allclose(found.values, list((truth if "G" in bounds else swapped).values()), rtol=1e-4)
+    for name, (low, high) in bounds.items():
+        assert low <= found.estimates[name] <= high
+
+
 def test_intervals_end_at_the_bounds_that_were_passed():
     found = quiet(FractionalMaxwell, step(noise=0.03), bounds={"V": (9.9, 10.1)})
     assert found.intervals["V"] == pytest.approx((9.9, 10.1))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import cycle
 from typing import Any, NamedTuple
@@ -498,9 +498,7 @@ def fit(
     limits, is_given = _limits(problem, experiments, bounds or {})
     first = _first_points(problem, experiments, limits, start or {}, count)
     best, reached = _best(problem, first, limits)
-    point = _exchanged(chosen, problem, best.point)
-    if not np.array_equal(point, best.point):
-        best = problem.minimum(point, limits, NEAR)
+    best = _exchanged(chosen, problem, best, limits)
     squares = float(best.residuals @ best.residuals)
     freedom = problem.target.size - len(problem.names)
     is_stated = experiments[0].is_stated
@@ -665,14 +663,20 @@ def _best(problem: Problem, first: Sequence[np.ndarray], limits: np.ndarray) -> 
     return found[int(sums.argmin())], int((sums <= least * (1 + 1e-6) + 1e-20 * problem.target.size).sum())
 
 
-def _exchanged(model: Model, problem: Problem, point: np.ndarray) -> np.ndarray:
-    """Return the point with the two spring-pots of a pair exchanged where the first has the smaller order."""
+def _exchanged(model: Model, problem: Problem, best: Minimum, limits: np.ndarray) -> Minimum:
+    """Return the minimum with the two spring-pots of a pair exchanged where the first has the smaller order.
+
+    The predictions stay as they are. It is left where the bounds forbid the other order.
+    """
     places = [problem.names.index(name) for name in model.exchangeable if name in problem.names]
-    if len(places) != 4 or point[places[1]] >= point[places[3]]:
-        return point
-    found = point.copy()
-    found[places] = point[[places[2], places[3], places[0], places[1]]]
-    return found
+    if len(places) != 4 or best.point[places[1]] >= best.point[places[3]]:
+        return best
+    order = np.arange(len(problem.names))
+    order[places] = [places[2], places[3], places[0], places[1]]
+    point = best.point[order]
+    if (point < limits[0]).any() or (point > limits[1]).any():
+        return best
+    return replace(best, point=point, jacobian=best.jacobian[:, order])
 
 
 def _notes(
