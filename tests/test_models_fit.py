@@ -13,6 +13,7 @@ from hpfracc_nn.models.impedance import CIRCUITS, Capacitor, ConstantPhase, Resi
 from hpfracc_nn.models.networks import POSITIVE
 from hpfracc_nn.models.rheology import (
     MATERIALS,
+    Dashpot,
     FractionalJeffreys,
     FractionalKelvinVoigt,
     FractionalMaxwell,
@@ -356,6 +357,30 @@ def test_models_are_compared():
     assert "last decade" in text
 
 
+@pytest.mark.parametrize(("model", "data"), [(Spring, sweep()), (Dashpot, step())], ids=["Spring", "Dashpot"])
+def test_a_model_that_cannot_be_fitted_has_a_row_that_says_why(model, data):
+    with pytest.raises(RuntimeError, match=rf"fit\({model.__name__}\): no first point has finite predictions; a resp"):
+        fit(model, data)
+    table = compare([model, Maxwell, FractionalMaxwell], data)
+    assert [each.fitted.label for each in table.fits] == ["FractionalMaxwell", "Maxwell"]
+    assert [row.model for row in table.rows] == ["FractionalMaxwell", "Maxwell", model.__name__]
+    assert sum(row.weight for row in table.rows[:2]) == pytest.approx(1)
+    assert table.rows[0].failure == table.rows[1].failure == ""
+    assert "no first point has finite predictions" in table.rows[2].failure
+    assert math.isnan(table.rows[2].bic)
+    assert f"{model.__name__}): no first point" in table.table().splitlines()[-1]
+    with pytest.raises(RuntimeError, match=rf"compare: no model could be fitted[^$]*fit\({model.__name__}\)"):
+        compare([model], data)
+
+
+def test_a_profile_passes_where_predictions_are_not_finite():
+    """A storage modulus taken for a relaxation: no member of the model rises, and profiles lead to its limits."""
+    found = quiet(FractionalMaxwell, Experiment.relaxation(OMEGA, GEL.complex_modulus(OMEGA).real))
+    for (low, high), value in zip(found.intervals.values(), found.values, strict=True):
+        assert low <= value * (1 + 1e-12)
+        assert value <= high * (1 + 1e-12)
+
+
 def test_circuits_are_fitted():
     omega = np.geomspace(0.01, 1e5, 60)
     cell = Resistor(R=10) - (Resistor(R=100) | ConstantPhase(Q=1e-4, alpha=0.85)) - Warburg(sigma=5)
@@ -435,6 +460,7 @@ REFUSALS = [
     (lambda: compare([], step()), ValueError, "needs at least one model"),
     (lambda: quiet(Maxwell, step()).predict("impedance", T), ValueError, "needs a model of impedance"),
     (lambda: quiet(Maxwell, step()).predict("relaxation", [0.0]), ValueError, "needs t > 0"),
+    (lambda: quiet(Maxwell, step()).predict("relaxation", T, level=95), ValueError, "needs 0 < level < 1"),
 ]
 
 

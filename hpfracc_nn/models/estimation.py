@@ -64,10 +64,14 @@ class Problem:
         return np.where(self.is_order, values, np.log(np.where(self.is_order, 1.0, values)))
 
     def __call__(self, point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the predictions and their derivatives by the coordinates, [observations, parameters]."""
+        """Return the predictions and their derivatives by the coordinates, [observations, parameters].
+
+        Where a derivative is not finite neither are the predictions.
+        """
         found = [each.predictions(self.network, self._named(point), self.names) for each in self.experiments]
         values, jacobians = zip(*found, strict=True)
-        return np.concatenate(values), np.concatenate(jacobians) * self.steepness(point)
+        jacobian = np.concatenate(jacobians) * self.steepness(point)
+        return np.where(np.isfinite(jacobian).all(), np.concatenate(values), np.nan), jacobian
 
     def steepness(self, point: np.ndarray) -> np.ndarray:
         """Return the derivatives of the values by their coordinates."""
@@ -80,12 +84,19 @@ class Problem:
         return float(residuals @ residuals) if np.isfinite(residuals).all() else np.inf
 
     def minimum(self, start: np.ndarray, bounds: np.ndarray, damping: float = FIRST, rounds: int = _ROUNDS) -> Minimum:
-        """Return the minimum that Gauss-Newton steps reach from a point, or how far so many come."""
+        """Return the minimum that Gauss-Newton steps reach from a point, or how far so many come.
+
+        From a point where predictions are not finite that is the point itself, with an infinite sum of squares.
+        """
+        begin = np.clip(start, *bounds)
         with np.errstate(all="ignore"):  # what is not finite is no way down
+            first = self(begin)
+            if not np.isfinite(first[0]).all():
+                return Minimum(begin, np.full(self.target.size, np.inf), np.zeros(first[1].shape), 0)
             return least_squares(
-                self,
+                lambda point: first if point is begin else self(point),
                 self.target,
-                np.clip(start, *bounds),
+                begin,
                 tolerance=_TOLERANCE,
                 iterations=rounds,
                 damping=damping,
@@ -343,8 +354,6 @@ class ModelFit(LeastSquares):
         """Return the point with one coordinate fixed where the sum of squares is least, and that sum."""
         begin = start.copy()
         begin[place] = coordinate
-        if not np.isfinite(self._problem.squares(begin)):
-            return begin, np.inf
         bounds = self.bounds.copy()
         bounds[:, place] = coordinate
         found = self._problem.minimum(begin, bounds, NEAR)
@@ -363,7 +372,7 @@ class ModelFit(LeastSquares):
             level: Of the band; None is that of the fit.
 
         Raises:
-            ValueError: The model has no such experiment, or `x` is not positive.
+            ValueError: The model has no such experiment, `x` is not positive, or `level` is not between 0 and 1.
         """
         of = KINDS[errors.one_of("predict", "kind", kind, KINDS)]
         _check_domain("predict", self.fitted, of.domain, kind)
@@ -373,7 +382,8 @@ class ModelFit(LeastSquares):
         value, slopes = of.predict(self._problem.network, points, self.estimates)
         zero = np.zeros_like(value)
         columns = np.stack([slopes.get(name, zero) for name in self.names], axis=-1)
-        half = self.half_width(self.level if level is None else level)
+        level = self.level if level is None else errors.probability("predict", "level", level, example=0.95)
+        half = self.half_width(level)
         spread = half * self.directions.spread(columns * self._problem.steepness(self.point))
         if of.is_complex or (value <= 0).any():
             low, high = value - spread, value + spread
@@ -497,7 +507,7 @@ def fit(
     problem = Problem(chosen.network, roles, experiments)
     limits, is_given = _limits(problem, experiments, bounds or {})
     first = _first_points(problem, experiments, limits, start or {}, count)
-    best, reached = _best(problem, first, limits)
+    best, reached = _best(problem, first, limits, chosen.label)
     best = _exchanged(chosen, problem, best, limits)
     squares = float(best.residuals @ best.residuals)
     freedom = problem.target.size - len(problem.names)
@@ -637,7 +647,7 @@ def _first_points(
     usable = sorted((each for each in drawn if np.isfinite(each[0])), key=lambda each: each[0])
     searched = [problem.minimum(point, limits, rounds=_SEARCH) for _, point in usable[: _TRIED * count]]
     searched.sort(key=lambda each: float(each.residuals @ each.residuals))
-    points = [each.point for each in searched[:count]]
+    points = [each.point for each in searched[:count] if np.isfinite(each.residuals).all()]
     if start:
         for name in start:
             if name not in problem.names:
@@ -650,16 +660,19 @@ def _first_points(
         points.insert(
             0, np.clip(problem.point(np.array([(base | dict(start))[name] for name in problem.names])), *limits)
         )
-    if not points:
-        raise RuntimeError(f"{_OWNER}: no first point has finite predictions; pass first values by start=.")
     return points
 
 
-def _best(problem: Problem, first: Sequence[np.ndarray], limits: np.ndarray) -> tuple[Minimum, int]:
-    """Return the best minimum, and from how many of the first points it was reached."""
+def _best(problem: Problem, first: Sequence[np.ndarray], limits: np.ndarray, label: str) -> tuple[Minimum, int]:
+    """Return the best minimum, and from how many of the first points it was reached; `label` is for messages."""
     found = [problem.minimum(point, limits) for point in first]
     sums = np.array([each.residuals @ each.residuals for each in found])
-    least = sums.min()
+    least = sums.min(initial=np.inf)
+    if not np.isfinite(least):
+        raise RuntimeError(
+            f"{_OWNER}({label}): no first point has finite predictions; a response that is 0, such as the loss of a "
+            "spring, has no logarithm: pass deviation= with the data, or first values by start=."
+        )
     return found[int(sums.argmin())], int((sums <= least * (1 + 1e-6) + 1e-20 * problem.target.size).sum())
 
 
