@@ -13,9 +13,12 @@ from hpfracc_nn.models.impedance import CIRCUITS, Capacitor, ConstantPhase, Resi
 from hpfracc_nn.models.networks import POSITIVE
 from hpfracc_nn.models.rheology import (
     MATERIALS,
+    Dashpot,
+    FractionalJeffreys,
     FractionalKelvinVoigt,
     FractionalMaxwell,
     FractionalZener,
+    KelvinVoigt,
     Maxwell,
     Spring,
     SpringPot,
@@ -143,6 +146,21 @@ def test_the_ends_of_a_profile_interval_have_the_sum_of_squares_that_they_should
             assert (squares - found.squares) / variance == pytest.approx(stats.t(56).ppf(0.975) ** 2, rel=5e-3)
 
 
+def test_an_interval_of_what_the_data_leave_open_has_no_ends():
+    found = quiet(KelvinVoigt, step(SpringPot(V=3, alpha=0.4), noise=0.03))
+    assert found.intervals["eta"] == (0, math.inf)
+    low, high = found.intervals["G"]
+    half = stats.norm.ppf(0.975) * 0.03 / math.sqrt(60)
+    assert (math.log(low), math.log(high)) == pytest.approx(
+        (math.log(found.model.G) - half, math.log(found.model.G) + half)
+    )
+    # A mode too many: its strength may be nothing, and a mode of no strength may have any time
+    found = quiet(prony(3), step(prony([(2, 1), (1, 100)], equilibrium=0.5), noise=0.03))
+    for low, high in found.intervals.values():
+        assert low == 0 or low > 1e-6
+        assert high == math.inf or high < 1e6
+
+
 def test_a_joint_fit_uses_all_data():
     alone, joint = fit(FractionalMaxwell, step()), fit(FractionalMaxwell, [step(), sweep()])
     assert joint.observations == 120
@@ -209,6 +227,35 @@ def test_starts_and_bounds():
     assert bounded.estimates["alpha"] == 0.85
 
 
+@pytest.mark.parametrize(
+    "bounds", [{"beta": (0.5, 1.0)}, {"V": (1.0, 7.0)}, {"alpha": (0.0, 0.5)}, {"G": (2.0, 100.0)}]
+)
+def test_the_pair_is_not_exchanged_across_bounds(bounds):
+    """Either order of the two spring-pots describes the data; the bounds allow one, the last ones both."""
+    found = quiet(FractionalMaxwell, Experiment.relaxation(T, GEL.relaxation(T)), bounds=bounds)
+    assert found.deviation < 1e-6
+    truth = dict(GEL._slots())
+    swapped = dict(zip(truth, [truth[name] for name in ("G", "beta", "V", "alpha")], strict=True))
+    np.testing.assert_allclose(found.values, list((truth if "G" in bounds else swapped).values()), rtol=1e-4)
+    for name, (low, high) in bounds.items():
+        assert low <= found.estimates[name] <= high
+
+
+def test_intervals_end_at_the_bounds_that_were_passed():
+    found = quiet(FractionalMaxwell, step(noise=0.03), bounds={"V": (9.9, 10.1)})
+    assert found.intervals["V"] == pytest.approx((9.9, 10.1))
+    found = quiet(FractionalMaxwell, step(noise=0.03), bounds={"V": (12, 13)})
+    assert any("V is at its bound 12: its standard error" in note for note in found.notes)
+    assert not any("do not determine V" in note for note in found.notes)
+    low, high = found.intervals["V"]
+    assert low == pytest.approx(12)
+    assert 12 < high <= 13 * (1 + 1e-12)
+    # where the data leave it open too
+    found = quiet(KelvinVoigt, step(SpringPot(V=3, alpha=0.4)), bounds={"eta": (1, 100)})
+    assert found.intervals["eta"] == pytest.approx((1, 100))
+    assert any("do not determine eta" in note for note in found.notes)
+
+
 def test_residuals_likelihood_and_criteria():
     found = fit(FractionalMaxwell, step())
     (residuals,) = found.residuals
@@ -256,6 +303,38 @@ def test_many_draws_have_no_bias_and_honest_intervals(load):
         assert row["chosen"] >= 0.9
 
 
+def test_the_band_of_what_the_data_leave_open_is_infinite():
+    """Relaxation says nothing of a dashpot in parallel, and creep depends on it."""
+    truth = FractionalJeffreys(eta=2, V=10, alpha=0.8, G=5, beta=0.1)
+    found = quiet(FractionalJeffreys, step(truth, noise=0.03))
+    assert math.isnan(found.standard_errors["eta"])
+    band = found.predict("creep", [1.0, 10.0])
+    np.testing.assert_array_equal(band.low, 0)
+    np.testing.assert_array_equal(band.high, np.inf)
+    band = found.predict("relaxation", T)
+    assert (band.high < 1.1 * band.low).all()
+    band = found.predict("oscillation", OMEGA)  # the storage modulus has no part of the dashpot, the loss has
+    assert (band.high.real < 1.2 * band.low.real).all()
+    assert (band.low.imag == 0).all()
+    assert np.isposinf(band.high.imag).all()
+
+
+def test_the_band_is_that_of_the_full_covariance_where_parameters_are_open():
+    """V, alpha and G, beta of a Zener model of a spring-pot are not told from one another; the curve is known."""
+    t = np.geomspace(0.01, 100, 40)
+    data = Experiment.relaxation(t, noisy(SpringPot(V=3, alpha=0.4).relaxation(t), seed=2), noise=0.03)
+    found = quiet(FractionalZener, data)
+    assert np.isnan(list(found.standard_errors.values())).any()
+    band = found.predict("relaxation", t)
+    _, jacobian = found._problem(found.point)
+    scale = np.linalg.norm(jacobian, axis=0)
+    left = np.linalg.svd(jacobian / np.where(scale > 0, scale, 1.0), full_matrices=False)
+    leverage = np.sqrt((left[0][:, left[1] > 1e-7 * left[1][0]] ** 2).sum(1))
+    half = 0.03 * stats.norm.ppf(0.975) * leverage
+    np.testing.assert_allclose(np.log(band.high / band.value), half, rtol=1e-3)
+    np.testing.assert_allclose(np.log(band.value / band.low), half, rtol=1e-3)
+
+
 def test_extrapolation_is_the_error_over_decades_that_were_hidden():
     right, wrong = fit(FractionalMaxwell, step()), quiet(SpringPot, step())
     assert right.extrapolation(1) < 0.1 < 0.3 < wrong.extrapolation(1)
@@ -276,6 +355,30 @@ def test_models_are_compared():
     text = table.table()
     assert "FractionalMaxwell(beta=0)" in text
     assert "last decade" in text
+
+
+@pytest.mark.parametrize(("model", "data"), [(Spring, sweep()), (Dashpot, step())], ids=["Spring", "Dashpot"])
+def test_a_model_that_cannot_be_fitted_has_a_row_that_says_why(model, data):
+    with pytest.raises(RuntimeError, match=rf"fit\({model.__name__}\): no first point has finite predictions; a resp"):
+        fit(model, data)
+    table = compare([model, Maxwell, FractionalMaxwell], data)
+    assert [each.fitted.label for each in table.fits] == ["FractionalMaxwell", "Maxwell"]
+    assert [row.model for row in table.rows] == ["FractionalMaxwell", "Maxwell", model.__name__]
+    assert sum(row.weight for row in table.rows[:2]) == pytest.approx(1)
+    assert table.rows[0].failure == table.rows[1].failure == ""
+    assert "no first point has finite predictions" in table.rows[2].failure
+    assert math.isnan(table.rows[2].bic)
+    assert f"{model.__name__}): no first point" in table.table().splitlines()[-1]
+    with pytest.raises(RuntimeError, match=rf"compare: no model could be fitted[^$]*fit\({model.__name__}\)"):
+        compare([model], data)
+
+
+def test_a_profile_passes_where_predictions_are_not_finite():
+    """A storage modulus taken for a relaxation: no member of the model rises, and profiles lead to its limits."""
+    found = quiet(FractionalMaxwell, Experiment.relaxation(OMEGA, GEL.complex_modulus(OMEGA).real))
+    for (low, high), value in zip(found.intervals.values(), found.values, strict=True):
+        assert low <= value * (1 + 1e-12)
+        assert value <= high * (1 + 1e-12)
 
 
 def test_circuits_are_fitted():
@@ -357,6 +460,7 @@ REFUSALS = [
     (lambda: compare([], step()), ValueError, "needs at least one model"),
     (lambda: quiet(Maxwell, step()).predict("impedance", T), ValueError, "needs a model of impedance"),
     (lambda: quiet(Maxwell, step()).predict("relaxation", [0.0]), ValueError, "needs t > 0"),
+    (lambda: quiet(Maxwell, step()).predict("relaxation", T, level=95), ValueError, "needs 0 < level < 1"),
 ]
 
 

@@ -27,6 +27,7 @@ class Row(NamedTuple):
         bic: The Bayesian information criterion less the least one.
         weight: exp(-bic / 2) as a part of that of all models: how probable each is, of models that were equally so.
         extrapolation: Residual over the hidden decades, NaN where too little is left.
+        failure: Why the model could not be fitted, and all numbers are NaN; else empty.
     """
 
     model: str
@@ -36,6 +37,7 @@ class Row(NamedTuple):
     bic: float
     weight: float
     extrapolation: float
+    failure: str = ""
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,8 @@ class Comparison:
     """Models fitted to the same experiments, the one of the least BIC first.
 
     Attributes:
-        fits: Of the models.
-        rows: One for each.
+        fits: Of the models that could be fitted.
+        rows: One for each fit, then one for each model that could not be fitted.
         decades: How many were hidden for the extrapolation.
     """
 
@@ -53,8 +55,10 @@ class Comparison:
     decades: float
 
     @classmethod
-    def of(cls, fits: Sequence[ModelFit], decades: float = 1.0) -> Comparison:
-        """Return a comparison of fits to the same experiments; see `compare`."""
+    def of(
+        cls, fits: Sequence[ModelFit], decades: float = 1.0, failures: Sequence[tuple[Model, str]] = ()
+    ) -> Comparison:
+        """Return a comparison of fits to the same experiments, with what failed and why; see `compare`."""
         best = sorted(fits, key=lambda each: each.bic)
         aic, bic = min(each.aic for each in best), best[0].bic
         weights = np.exp(-0.5 * np.array([each.bic - bic for each in best]))
@@ -70,6 +74,10 @@ class Comparison:
             )
             for each, weight in zip(best, weights / weights.sum(), strict=True)
         ]
+        nothing = float("nan")
+        for model, failure in failures:
+            numbers = nothing, nothing, nothing, nothing, nothing
+            rows.append(Row(model.label, len(model.roles), *numbers, failure))
         return cls(tuple(best), tuple(rows), decades)
 
     @property
@@ -83,6 +91,9 @@ class Comparison:
         hidden = f"last {self.decades:g} decades" if self.decades != 1 else "last decade"
         lines = [f"{'model':{width}}  parameters  deviation    dAIC    dBIC  weight  {hidden}"]
         for row in self.rows:
+            if row.failure:
+                lines.append(f"{row.model:{width}}  {row.parameters:10d}  {row.failure}")
+                continue
             lines.append(
                 f"{row.model:{width}}  {row.parameters:10d}  {row.deviation:9.3g}  {row.aic:6.1f}  {row.bic:6.1f}  "
                 f"{row.weight:6.3f}  {row.extrapolation:{len(hidden)}.3g}"
@@ -109,6 +120,8 @@ def compare(
 ) -> Comparison:
     """Return fits of several models to the same experiments, as a table and a figure.
 
+    A model of which no first point has finite predictions, such as a spring of a loss modulus, has a row that says so.
+
     Args:
         models: Models or their classes, as in `fit`.
         data: As in `fit`.
@@ -118,7 +131,7 @@ def compare(
     Raises:
         ValueError: There is no model, or as in `fit`.
         TypeError: As in `fit`.
-        RuntimeError: As in `fit`.
+        RuntimeError: No model could be fitted.
 
     Source: Burnham & Anderson, Model Selection (2002), section 6.4, for the weights.
 
@@ -135,8 +148,16 @@ def compare(
         raise ValueError(f"{_OWNER}(models={models!r}): needs at least one model; pass a list of models.")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a wrong model's residuals have a trend; each fit keeps its notes
-        fits = [fit(each, data, **options) for each in models]
-        return Comparison.of(fits, decades)
+        fits, failures = [], []
+        for each in models:
+            try:
+                fits.append(fit(each, data, **options))
+            except RuntimeError as failure:
+                failures.append((each() if isinstance(each, type) else each, str(failure)))
+        if not fits:
+            reasons = "\n".join(reason for _, reason in failures)
+            raise RuntimeError(f"{_OWNER}: no model could be fitted; compare others, or see why:\n{reasons}")
+        return Comparison.of(fits, decades, failures)
 
 
 def _extrapolated(found: ModelFit, decades: float) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import cycle
 from typing import Any, NamedTuple
@@ -30,6 +30,7 @@ _TRIED, _SEARCH = 4, 8  # of these points four times as many as are followed are
 _MOST_LEAVES = 64
 _ROUNDS, _TOLERANCE = 100, 1e-8
 _LOOSE = 1e-7  # of the largest singular value of the scaled Jacobian: nothing determines that direction
+_MARGIN = 10.0  # above that a weak direction takes part in a prediction
 _SHARE = 0.1  # of the largest entry of such a direction: a parameter that it moves
 _VAGUE, _VAGUE_ORDER = 3.0, 0.5  # standard errors of a logarithm and of an order that say nothing: a factor of 20
 _AT_BOUND = 1e-6
@@ -63,10 +64,14 @@ class Problem:
         return np.where(self.is_order, values, np.log(np.where(self.is_order, 1.0, values)))
 
     def __call__(self, point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the predictions and their derivatives by the coordinates, [observations, parameters]."""
+        """Return the predictions and their derivatives by the coordinates, [observations, parameters].
+
+        Where a derivative is not finite neither are the predictions.
+        """
         found = [each.predictions(self.network, self._named(point), self.names) for each in self.experiments]
         values, jacobians = zip(*found, strict=True)
-        return np.concatenate(values), np.concatenate(jacobians) * self.steepness(point)
+        jacobian = np.concatenate(jacobians) * self.steepness(point)
+        return np.where(np.isfinite(jacobian).all(), np.concatenate(values), np.nan), jacobian
 
     def steepness(self, point: np.ndarray) -> np.ndarray:
         """Return the derivatives of the values by their coordinates."""
@@ -79,12 +84,19 @@ class Problem:
         return float(residuals @ residuals) if np.isfinite(residuals).all() else np.inf
 
     def minimum(self, start: np.ndarray, bounds: np.ndarray, damping: float = FIRST, rounds: int = _ROUNDS) -> Minimum:
-        """Return the minimum that Gauss-Newton steps reach from a point, or how far so many come."""
+        """Return the minimum that Gauss-Newton steps reach from a point, or how far so many come.
+
+        From a point where predictions are not finite that is the point itself, with an infinite sum of squares.
+        """
+        begin = np.clip(start, *bounds)
         with np.errstate(all="ignore"):  # what is not finite is no way down
+            first = self(begin)
+            if not np.isfinite(first[0]).all():
+                return Minimum(begin, np.full(self.target.size, np.inf), np.zeros(first[1].shape), 0)
             return least_squares(
-                self,
+                lambda point: first if point is begin else self(point),
                 self.target,
-                np.clip(start, *bounds),
+                begin,
                 tolerance=_TOLERANCE,
                 iterations=rounds,
                 damping=damping,
@@ -106,6 +118,58 @@ class Problem:
         return dict(zip(self.names, self.values(point).tolist(), strict=True))
 
 
+class Directions(NamedTuple):
+    """What data say about each direction in the space of the coordinates, from the singular values of the Jacobian.
+
+    Attributes:
+        scale: How much each coordinate changes the predictions, [parameters].
+        sizes: How much each direction changes them, where coordinates are in units of 1 / `scale`; [directions].
+        vectors: The directions in these units, [directions, parameters].
+        variance: Of a prediction's error.
+    """
+
+    scale: np.ndarray
+    sizes: np.ndarray
+    vectors: np.ndarray
+    variance: float
+
+    @classmethod
+    def of(cls, jacobian: np.ndarray, variance: float) -> Directions:
+        """Return those of a Jacobian by the coordinates, [observations, parameters]."""
+        scale = scale_of(jacobian)
+        _, sizes, vectors = np.linalg.svd(jacobian / scale, full_matrices=False)
+        return cls(scale, sizes, vectors, variance)
+
+    @property
+    def is_weak(self) -> np.ndarray:
+        """Which directions nothing determines, [directions]."""
+        return self.sizes <= _LOOSE * self.sizes[0]
+
+    def covariance(self, is_order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the covariance of the coordinates, NaN for those that are not determined, and which these are."""
+        weak = self.is_weak
+        parts = np.abs(self.vectors[weak])
+        loose = (parts > _SHARE * parts.max(axis=1, initial=0.0, keepdims=True)).any(axis=0)
+        half = self.vectors[~weak].T / self.sizes[~weak] / self.scale[:, None]
+        covariance = self.variance * half @ half.T
+        loose |= np.sqrt(np.diag(covariance)) > np.where(is_order, _VAGUE_ORDER, _VAGUE)
+        covariance[loose], covariance[:, loose] = np.nan, np.nan
+        return covariance, loose
+
+    def spread(self, slopes: np.ndarray) -> np.ndarray:
+        """Return the standard errors of what has the derivatives `slopes` by the coordinates, [..., parameters].
+
+        Infinite where a weak direction takes part: where it would count if it were as strong as what is not weak. The
+        predictions that were fitted pass: what a weak direction changes in them is as small as its singular value.
+        """
+        parts = slopes / self.scale @ self.vectors.T
+        weak = self.is_weak
+        known = np.linalg.norm(parts[..., ~weak] / self.sizes[~weak], axis=-1)
+        unknown = np.linalg.norm(parts[..., weak], axis=-1)
+        is_open = unknown > _MARGIN * _LOOSE * self.sizes[0] * known
+        return np.where(is_open, np.inf, np.sqrt(self.variance) * known)
+
+
 class Prediction(NamedTuple):
     """What a fitted model predicts, with a confidence band.
 
@@ -113,7 +177,8 @@ class Prediction(NamedTuple):
         x: Times or angular frequencies, [n].
         value: [n]; complex for "oscillation" and "impedance".
         low: The lower end of the band, of real and imaginary part where it is complex.
-        high: The upper end.
+        high: The upper end. Where the value depends on what the data leave open the ends are 0 and infinite, of values
+            of either sign both infinite.
     """
 
     x: np.ndarray
@@ -141,6 +206,8 @@ class ModelFit(LeastSquares):
         notes: What else is to be known of the estimates.
         point: The estimates' coordinates, [parameters].
         bounds: Of the coordinates, [2, parameters].
+        is_given: Which of the bounds are the caller's, [2, parameters]; the others are those of orders, or far away.
+        directions: What the data say of the coordinates together, also where they do not tell one from another.
 
     Source: Seber & Wild, Nonlinear Regression (1989), chapters 2 and 5; Bates & Watts, Nonlinear Regression Analysis
     (1988), chapter 6, for profiles; Burnham & Anderson, Model Selection (2002), for AIC and BIC.
@@ -155,6 +222,8 @@ class ModelFit(LeastSquares):
     notes: tuple[str, ...]
     point: np.ndarray
     bounds: np.ndarray
+    is_given: np.ndarray
+    directions: Directions
 
     @cached_property
     def _problem(self) -> Problem:
@@ -216,7 +285,8 @@ class ModelFit(LeastSquares):
         """Return confidence intervals by name, from the sum of squares at its least for each value of a parameter.
 
         An interval ends where the F test (of a stated noise, the chi-squared test) against the estimate is at `level`,
-        or at a bound. An end that the data do not determine is 0 or infinite. Each end takes a few fits.
+        or at a bound. Without a bound an end that the data do not determine is 0 or infinite. Each end takes a few
+        fits.
 
         Args:
             level: Between 0 and 1; None is that of the fit.
@@ -234,8 +304,8 @@ class ModelFit(LeastSquares):
         if self._problem.is_order[place]:
             return ends[0], ends[1]
         low, high = (float(np.exp(end)) for end in ends)
-        at_bound = [ends[side] == self.bounds[side, place] for side in (0, 1)]
-        return (0.0 if at_bound[0] else low), (np.inf if at_bound[1] else high)
+        is_far = (np.array(ends) == self.bounds[:, place]) & ~self.is_given[:, place]
+        return (0.0 if is_far[0] else low), (np.inf if is_far[1] else high)
 
     def _end(self, place: int, target: float) -> float:
         """Return the coordinate where the signed root of the excess over the least sum of squares is `target`.
@@ -255,21 +325,24 @@ class ModelFit(LeastSquares):
             point, root = self._root(place, here, start, target)
             gap = root - target
             if abs(gap) <= _PROFILE_TOLERANCE * abs(target):
-                break
+                return float(here)
             if abs(root) < abs(target):
                 if here == limit:
                     break
                 outer_gap *= 0.5 if outer is not None and inner != centre else 1.0
-                growth = gap / (gap - inner_gap) if gap != inner_gap else np.inf
+                risen = abs(inner_gap) - abs(gap)
+                left = abs(gap) / risen if risen > 0 else np.inf  # steps such as this one; of a flat profile any number
                 inner, inner_gap, step, start = here, gap, here - inner, point
             else:
                 inner_gap *= 0.5 if outer is not None else 1.0
                 outer, outer_gap = here, gap
             if outer is None:
-                here += step * min(max(-growth, 0.5), 4.0)
-            else:
+                here += step * min(max(left, 0.5), 4.0)
+            elif np.isfinite(outer_gap):
                 here = (inner * outer_gap - outer * inner_gap) / (outer_gap - inner_gap)
-        return float(here)
+            else:
+                here = 0.5 * (inner + outer)
+        return float(limit if outer is None else here)
 
     def _root(self, place: int, coordinate: float, start: np.ndarray, target: float) -> tuple[np.ndarray, float]:
         """Return the best point with one coordinate fixed, and the root there with the sign of `target`."""
@@ -299,7 +372,7 @@ class ModelFit(LeastSquares):
             level: Of the band; None is that of the fit.
 
         Raises:
-            ValueError: The model has no such experiment, or `x` is not positive.
+            ValueError: The model has no such experiment, `x` is not positive, or `level` is not between 0 and 1.
         """
         of = KINDS[errors.one_of("predict", "kind", kind, KINDS)]
         _check_domain("predict", self.fitted, of.domain, kind)
@@ -309,13 +382,14 @@ class ModelFit(LeastSquares):
         value, slopes = of.predict(self._problem.network, points, self.estimates)
         zero = np.zeros_like(value)
         columns = np.stack([slopes.get(name, zero) for name in self.names], axis=-1)
-        covariance = np.nan_to_num(self.covariance)
-        half = self.half_width(self.level if level is None else level)
-        spread = half * np.sqrt(np.maximum(np.einsum("pni,ij,pnj->pn", columns, covariance, columns), 0.0))
+        level = self.level if level is None else errors.probability("predict", "level", level, example=0.95)
+        half = self.half_width(level)
+        spread = half * self.directions.spread(columns * self._problem.steepness(self.point))
         if of.is_complex or (value <= 0).any():
             low, high = value - spread, value + spread
         else:
-            low, high = value * np.exp(-spread / value), value * np.exp(spread / value)
+            with np.errstate(over="ignore"):
+                low, high = value * np.exp(-spread / value), value * np.exp(spread / value)
         return Prediction(points, *(_joined(each) for each in (value, low, high)))
 
     def extrapolation(self, decades: float = 1.0) -> float:
@@ -372,7 +446,11 @@ class ModelFit(LeastSquares):
 
 
 def _joined(parts: np.ndarray) -> np.ndarray:
-    return parts[0] if len(parts) == 1 else parts[0] + 1j * parts[1]
+    if len(parts) == 1:
+        return parts[0]
+    found = np.empty(parts[0].shape, dtype=complex)
+    found.real, found.imag = parts  # 1j times infinity has a real part that is NaN
+    return found
 
 
 def fit(
@@ -427,20 +505,19 @@ def fit(
     count = errors.count(_OWNER, "starts", starts)
     level = errors.probability(_OWNER, "level", level, example=0.95)
     problem = Problem(chosen.network, roles, experiments)
-    limits = _limits(problem, experiments, bounds or {})
+    limits, is_given = _limits(problem, experiments, bounds or {})
     first = _first_points(problem, experiments, limits, start or {}, count)
-    best, reached = _best(problem, first, limits)
-    point = _exchanged(chosen, problem, best.point)
-    if not np.array_equal(point, best.point):
-        best = problem.minimum(point, limits, NEAR)
+    best, reached = _best(problem, first, limits, chosen.label)
+    best = _exchanged(chosen, problem, best, limits)
     squares = float(best.residuals @ best.residuals)
     freedom = problem.target.size - len(problem.names)
     is_stated = experiments[0].is_stated
     variance = squares / freedom
-    covariance, loose = _covariance(best.jacobian, 1.0 if is_stated else variance, problem.is_order)
+    directions = Directions.of(best.jacobian, 1.0 if is_stated else variance)
+    covariance, loose = directions.covariance(problem.is_order)
     steepness = problem.steepness(best.point)
     values = problem.values(best.point)
-    notes = _notes(problem, best, limits, loose, experiments, values)
+    notes = _notes(problem, best, limits, is_given, loose, values)
     for note in notes:
         warnings.warn(f"{_OWNER}: {note}", UserWarning, stacklevel=2)
     return ModelFit(
@@ -458,6 +535,8 @@ def fit(
         notes,
         best.point,
         limits,
+        is_given,
+        directions,
     )
 
 
@@ -499,8 +578,10 @@ def _check_domain(owner: str, model: Model, domain: str, kind: str) -> None:
         )
 
 
-def _limits(problem: Problem, experiments: Sequence[Experiment], bounds: Mapping[str, Any]) -> np.ndarray:
-    """Return the least and the largest coordinates, [2, parameters]."""
+def _limits(
+    problem: Problem, experiments: Sequence[Experiment], bounds: Mapping[str, Any]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the least and the largest coordinates, [2, parameters], and which of them `bounds` say."""
     time, size = _middle(experiments)
     typical: dict[str, float] = {
         name: 0.5 for name, is_order in zip(problem.names, problem.is_order, strict=True) if is_order
@@ -508,6 +589,7 @@ def _limits(problem: Problem, experiments: Sequence[Experiment], bounds: Mapping
     problem.network.guess(size, lambda: time, typical)
     centre = problem.point(np.array([typical[name] for name in problem.names]))
     limits = np.where(problem.is_order, [[0.0], [1.0]], centre + _FAR * np.array([[-1.0], [1.0]]))
+    is_given = np.zeros(limits.shape, dtype=bool)
     for name, pair in bounds.items():
         if name not in problem.names:
             raise ValueError(
@@ -520,7 +602,8 @@ def _limits(problem: Problem, experiments: Sequence[Experiment], bounds: Mapping
             rule = "0 <= low < high <= 1" if is_order else "0 < low < high"
             raise ValueError(f"{_OWNER}(bounds[{name!r}]={pair}): needs {rule}; pass such a pair.")
         limits[:, place] = (low, high) if is_order else np.log([low, high])
-    return limits
+        is_given[:, place] = True
+    return limits, is_given
 
 
 def _middle(experiments: Sequence[Experiment]) -> tuple[float, float]:
@@ -564,7 +647,7 @@ def _first_points(
     usable = sorted((each for each in drawn if np.isfinite(each[0])), key=lambda each: each[0])
     searched = [problem.minimum(point, limits, rounds=_SEARCH) for _, point in usable[: _TRIED * count]]
     searched.sort(key=lambda each: float(each.residuals @ each.residuals))
-    points = [each.point for each in searched[:count]]
+    points = [each.point for each in searched[:count] if np.isfinite(each.residuals).all()]
     if start:
         for name in start:
             if name not in problem.names:
@@ -577,65 +660,60 @@ def _first_points(
         points.insert(
             0, np.clip(problem.point(np.array([(base | dict(start))[name] for name in problem.names])), *limits)
         )
-    if not points:
-        raise RuntimeError(f"{_OWNER}: no first point has finite predictions; pass first values by start=.")
     return points
 
 
-def _best(problem: Problem, first: Sequence[np.ndarray], limits: np.ndarray) -> tuple[Minimum, int]:
-    """Return the best minimum, and from how many of the first points it was reached."""
+def _best(problem: Problem, first: Sequence[np.ndarray], limits: np.ndarray, label: str) -> tuple[Minimum, int]:
+    """Return the best minimum, and from how many of the first points it was reached; `label` is for messages."""
     found = [problem.minimum(point, limits) for point in first]
     sums = np.array([each.residuals @ each.residuals for each in found])
-    least = sums.min()
+    least = sums.min(initial=np.inf)
+    if not np.isfinite(least):
+        raise RuntimeError(
+            f"{_OWNER}({label}): no first point has finite predictions; a response that is 0, such as the loss of a "
+            "spring, has no logarithm: pass deviation= with the data, or first values by start=."
+        )
     return found[int(sums.argmin())], int((sums <= least * (1 + 1e-6) + 1e-20 * problem.target.size).sum())
 
 
-def _exchanged(model: Model, problem: Problem, point: np.ndarray) -> np.ndarray:
-    """Return the point with the two spring-pots of a pair exchanged where the first has the smaller order."""
+def _exchanged(model: Model, problem: Problem, best: Minimum, limits: np.ndarray) -> Minimum:
+    """Return the minimum with the two spring-pots of a pair exchanged where the first has the smaller order.
+
+    The predictions stay as they are. It is left where the bounds forbid the other order.
+    """
     places = [problem.names.index(name) for name in model.exchangeable if name in problem.names]
-    if len(places) != 4 or point[places[1]] >= point[places[3]]:
-        return point
-    found = point.copy()
-    found[places] = point[[places[2], places[3], places[0], places[1]]]
-    return found
-
-
-def _covariance(jacobian: np.ndarray, variance: float, is_order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the covariance of the coordinates, NaN for those that are not determined, and which these are."""
-    scale = scale_of(jacobian)
-    _, sizes, directions = np.linalg.svd(jacobian / scale, full_matrices=False)
-    weak = sizes <= _LOOSE * sizes[0]
-    parts = np.abs(directions[weak])
-    loose = (parts > _SHARE * parts.max(axis=1, initial=0.0, keepdims=True)).any(axis=0)
-    half = directions[~weak].T / sizes[~weak] / scale[:, None]
-    covariance = variance * half @ half.T
-    loose |= np.sqrt(np.diag(covariance)) > np.where(is_order, _VAGUE_ORDER, _VAGUE)
-    covariance[loose], covariance[:, loose] = np.nan, np.nan
-    return covariance, loose
+    if len(places) != 4 or best.point[places[1]] >= best.point[places[3]]:
+        return best
+    order = np.arange(len(problem.names))
+    order[places] = [places[2], places[3], places[0], places[1]]
+    point = best.point[order]
+    if (point < limits[0]).any() or (point > limits[1]).any():
+        return best
+    return replace(best, point=point, jacobian=best.jacobian[:, order])
 
 
 def _notes(
     problem: Problem,
     best: Minimum,
     limits: np.ndarray,
+    is_given: np.ndarray,
     loose: np.ndarray,
-    experiments: Sequence[Experiment],
     values: np.ndarray,
 ) -> tuple[str, ...]:
     """Return what else is to be known of estimates."""
     notes = []
     for place, name in enumerate(problem.names):
-        is_low, is_high = np.abs(limits[:, place] - best.point[place]) <= _AT_BOUND
-        if (is_low or is_high) and problem.is_order[place]:
+        is_at = np.abs(limits[:, place] - best.point[place]) <= _AT_BOUND
+        if (is_at & (is_given[:, place] | problem.is_order[place])).any():
             notes.append(
                 f"{name} is at its bound {values[place]:g}: its standard error is that of a model without bounds."
             )
-        elif is_low or is_high or loose[place]:
+        elif is_at.any() or loose[place]:
             notes.append(f"the data do not determine {name}: give it a value, or measure what depends on it.")
     squares = float(best.residuals @ best.residuals)
     freedom = best.residuals.size - len(problem.names)
     ratio = np.sqrt(squares / freedom)
-    if experiments[0].is_stated and ratio > _WORSE and stats.chi2.sf(squares, freedom) < _RARE:
+    if problem.experiments[0].is_stated and ratio > _WORSE and stats.chi2.sf(squares, freedom) < _RARE:
         notes.append(
             f"the residuals are {ratio:.2g} times the stated noise: the model does not describe the data, and neither "
             "standard errors nor intervals hold."
