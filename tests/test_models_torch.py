@@ -78,6 +78,15 @@ def test_dtypes_and_devices_are_those_of_the_tensors():
     assert SpringPot(V=1, alpha=alpha).stress(T, dt=0.1).shape == T.shape
 
 
+def test_whole_numbers_are_computed_in_the_default_dtype():
+    model, t = FractionalMaxwell(V=10, alpha=0.8, G=5, beta=0.2), torch.arange(1, 5)
+    for response in RESPONSES:
+        found = getattr(model, response)(t)
+        assert found.dtype == (torch.complex64 if response == "complex_modulus" else torch.float32)
+        np.testing.assert_allclose(found.numpy(), getattr(model, response)(t.numpy()), rtol=1e-6)
+    assert SpringPot(V=1, alpha=torch.tensor(0.5, dtype=torch.float64)).relaxation(t).dtype == torch.float64
+
+
 def test_vmap_over_parameters_and_second_derivatives():
     orders = torch.tensor([0.3, 0.6], dtype=torch.float64)
     t = torch.from_numpy(T)

@@ -58,13 +58,17 @@ def evaluated(
     xp = NAMESPACES[framework]
     like = x
     if framework == "torch":
-        like = next(each for each in (x, *values.values(), of) if framework_of(type(each)) == "torch")
+        tensors = [each for each in (x, *values.values(), of) if framework_of(type(each)) == "torch"]
+        like = next((each for each in tensors if each.dtype.is_floating_point), tensors[0])
     arrays = {key: _double(value, like, xp) for key, value in values.items()}
     points = _double(x, like, xp)
     axes = max((each.ndim for each in arrays.values()), default=0)
     points = points.reshape((1,) * (axes - points.ndim) + tuple(points.shape))  # as the nodes are one more axis
     found = formula(template, points, arrays, xp)
-    dtype = like.dtype if xp is not NUMPY or like.dtype.kind == "f" else np.dtype(np.float64)
+    if xp is NUMPY:
+        dtype = like.dtype if like.dtype.kind == "f" else np.dtype(np.float64)
+    else:
+        dtype = (like * 1.0).dtype  # torch's default one where there are whole numbers alone
     found = xp.astype(found, xp.complex_of(dtype) if is_complex else dtype)
     return found[()] if framework == "numpy" else found
 
