@@ -308,6 +308,12 @@ REFUSALS = [
     (lambda: SpringPot(V=1, alpha=0.5).stress(T, dim=1), ValueError, "needs -1 <= dim < 1"),
     (lambda: SpringPot(V=1, alpha=0.5).stress(1j * T), TypeError, "needs real numbers"),
     (lambda: SpringPot(V=1, alpha=np.array([0.5, 0.6])).stress(T), ValueError, "needs parameters without axes"),
+    (
+        lambda: SpringPot(V="x", alpha="x"),
+        ValueError,
+        "'x' is the name of V, a positive number, and of alpha",
+    ),
+    (lambda: Spring(G="x") - SpringPot(alpha="x"), ValueError, "'x' is the name of G, a positive number, and of alpha"),
     (lambda: SpringPot().at(W=1), ValueError, "they are V, alpha"),
     (lambda: SpringPot(V=1, alpha=0.5).at(V=1), ValueError, "every parameter has a value"),
     (lambda: rheology.prony([]), ValueError, "needs at least one mode"),
@@ -331,3 +337,11 @@ def test_unknown_parameters_have_names():
     assert FractionalMaxwell(beta=0).label == "FractionalMaxwell(beta=0)"
     assert (Spring() - (Spring() | Dashpot())).label == "Spring - (Spring | Dashpot)"
     assert repr(Spring(G=1) | Dashpot(eta=2)) == "Spring(G=1) | Dashpot(eta=2)"
+
+
+def test_automatic_names_are_none_that_are_taken():
+    model = (Spring("G_1") | Dashpot()) - Spring() - Spring()
+    assert model.unknowns == ("G_1", "eta", "G_2", "G_3")
+    combined = (Spring() | Spring()).named() - (Spring() | Spring())
+    assert combined.unknowns == ("G_1", "G_2", "G_3", "G_4")
+    assert (SpringPot(V="alpha") - Spring("G")).unknowns == ("alpha", "alpha_1", "G")

@@ -65,10 +65,8 @@ def evaluated(
     axes = max((each.ndim for each in arrays.values()), default=0)
     points = points.reshape((1,) * (axes - points.ndim) + tuple(points.shape))  # as the nodes are one more axis
     found = formula(template, points, arrays, xp)
-    if xp is NUMPY:
-        dtype = like.dtype if like.dtype.kind == "f" else np.dtype(np.float64)
-    else:
-        dtype = (like * 1.0).dtype  # torch's default one where there are whole numbers alone
+    # torch's default dtype where there are whole numbers alone
+    dtype = (like * 1.0).dtype if xp is not NUMPY else like.dtype if like.dtype.kind == "f" else np.dtype(np.float64)
     found = xp.astype(found, xp.complex_of(dtype) if is_complex else dtype)
     return found[()] if framework == "numpy" else found
 
