@@ -9,6 +9,7 @@ import pytest
 from scipy import integrate
 
 from hpfracc_nn.fractional import mittag_leffler
+from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.models import rheology
 from hpfracc_nn.models.rheology import (
     MATERIALS,
@@ -273,6 +274,51 @@ def test_strain_undoes_stress_where_strains_are_smooth():
     strain = t**2 * np.exp(-t)
     for model in CASES.values():
         np.testing.assert_allclose(model.strain(model.stress(strain, dt=t[1]), dt=t[1]), strain, atol=2e-5)
+
+
+@pytest.mark.parametrize("n", [1000, 100_000])
+def test_long_rough_histories_keep_their_digits(n):
+    x = np.random.default_rng(0).standard_normal(n)
+    x[0] = 0
+    # What is left is the rounding of a convolution by FFT, eps times the norms of its factors.
+    np.testing.assert_allclose(Spring(G=3).stress(x, dt=0.01), 3 * x, atol=1e-16 * n)
+
+
+def test_the_end_of_a_long_pulse_is_the_curvature_of_the_relaxation():
+    n, dt, place, model = 100_000, 0.01, 10, CASES["fractional_maxwell"]
+    x = np.zeros(n)
+    x[place] = 1
+    # The interpolation has an area of dt and no first moment (of L1-2: its centre is at the sample to O(dt)), so the
+    # stress is dt dG/dt to 1 / n.
+    end = dt * (n - 1 - place)
+    slope = inverse_laplace(MODULI["fractional_maxwell"], end)
+    assert model.stress(x, dt=dt)[-1] == pytest.approx(dt * slope, rel=1e-3)
+
+
+@EVERY
+def test_the_weights_of_a_history_are_integrals_over_its_cells(name):
+    dt, n = 0.3, 40
+    t = dt * np.arange(1, n + 1)
+    with mpmath.workdps(50):
+        found = rheology._columns(CASES[name].network, t, {}, NUMPY)
+        for k in (1, 2, 3, 16, 17, 40):
+            ends = [mpmath.mpf(3) * each / 10 for each in (k, k - 1)]
+            (R1, r1), (R2, r2) = (
+                [
+                    mpmath.invertlaplace(lambda s, i=i: MODULI[name](s) / s**i, each, method="talbot", degree=60)
+                    if each
+                    else mpmath.mpf(0)
+                    for each in ends
+                ]
+                for i in (2, 3)
+            )
+            whole, moment = R1 - r1, R2 - r2 - (R1 + r1) * mpmath.mpf(3) / 20
+            if name == "dashpot" and k > 1:
+                whole = moment = 0
+            scale = float(abs(MODULI[name](1 / ends[0]))) * dt  # of F(1 / t), of which what is left is rounding
+            if k > 1 or "dashpot" not in name:
+                assert found[2, k - 1] == pytest.approx(float(whole), abs=5e-14 * scale)
+                assert found[3, k - 1] == pytest.approx(float(moment), abs=5e-14 * scale * dt)
 
 
 def test_axes_and_few_samples():

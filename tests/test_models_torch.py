@@ -53,7 +53,7 @@ def test_circuits_have_numpys_values_and_gradients_in_every_parameter(name):
 def test_histories_have_gradients_in_samples_and_parameters():
     kind = MATERIALS["fractional_zener"]
     tensors = with_tensors(kind)
-    x = torch.randn(2, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    x = torch.randn(2, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
 
     def of(x, *values):
         model = kind(**dict(zip(tensors, values, strict=True)))
