@@ -87,6 +87,16 @@ def test_whole_numbers_are_computed_in_the_default_dtype():
     assert SpringPot(V=1, alpha=torch.tensor(0.5, dtype=torch.float64)).relaxation(t).dtype == torch.float64
 
 
+@pytest.mark.parametrize("name", MATERIALS)
+def test_at_times_that_are_not_positive_responses_are_nan(name):
+    model, t = MATERIALS[name](**PARAMETERS[MATERIALS[name]]), torch.tensor([-1.0, 0.0, 2.0], requires_grad=True)
+    for response in RESPONSES:
+        found = getattr(model, response)(t)
+        assert torch.isnan(found).tolist() == [True, True, False]
+        found.abs()[2].backward()
+        assert torch.isfinite(t.grad[2])
+
+
 def test_vmap_over_parameters_and_second_derivatives():
     orders = torch.tensor([0.3, 0.6], dtype=torch.float64)
     t = torch.from_numpy(T)

@@ -48,7 +48,7 @@ class Circuit(Model):
 
         Raises:
             TypeError: `omega` is no array of real numbers, or of another framework than parameters.
-            ValueError: A parameter is unknown, or a frequency is not positive.
+            ValueError: A parameter is unknown, or a frequency is not positive; in tensors and JAX arrays it gives NaN.
 
         Examples:
             >>> (Resistor(R=1) - Capacitor(C=0.5)).impedance([2.0])

@@ -45,7 +45,7 @@ POSITIVE, ORDER = "positive", "order"  # what a parameter may be: above 0, or in
 
 # The parabola z = _MU (1 + i u)**2 at u = (k + 1/2) h. The rule's error is about exp(-2 pi / h) = 1e-15, what lies
 # beyond the last node exp(-35) = 1e-15, and rounding is exp(_MU) = 20 times that of F. A pole of F s**-k at 0 is in u
-# one of order 2 k - 1, and multiplies the error by (2 pi / h)**(2 k - 2) / (2 k - 2)!, to 4e-11 for k = 3: a finer step.
+# one of order 2 k - 1, and multiplies the error by (2 pi / h)**(2 k - 2) / (2 k - 2)!, to 4e-11 for k = 3: finer steps.
 _MU, _NODES, _MORE_NODES = 3.0, (2 * np.pi / 35, 20), (2 * np.pi / 50, 29)  # h, and how many
 # In cell k terms fall like (2 k - 1)**-i, and what the parabola leaves out grows to exp(-35 (1 - 1 / (2 k - 1))).
 _DIFFERENCES, _TERMS = 6, 14  # cells that are differences; terms from the next on, where 13**-14 = 3e-16

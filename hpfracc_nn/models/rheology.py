@@ -56,7 +56,7 @@ class Material(Model):
 
         Raises:
             TypeError: `t` is no array of real numbers, or of another framework than parameters.
-            ValueError: A parameter is unknown, or a time is not positive.
+            ValueError: A parameter is unknown, or a time is not positive; in tensors and JAX arrays that gives NaN.
 
         Examples:
             >>> import numpy as np
