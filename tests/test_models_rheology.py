@@ -10,7 +10,7 @@ from scipy import integrate
 
 from hpfracc_nn.fractional import mittag_leffler
 from hpfracc_nn.fractional.namespace import NUMPY
-from hpfracc_nn.models import Experiment, rheology
+from hpfracc_nn.models import Experiment, fit, rheology
 from hpfracc_nn.models.rheology import (
     MATERIALS,
     Dashpot,
@@ -407,3 +407,25 @@ def test_masked_measurements_are_dropped():
     np.testing.assert_array_equal(swept.observed, [[3, 1], [3, 1]])
     with pytest.raises(ValueError, match="needs a value for each t"):
         Experiment.relaxation(x, G[:3])
+
+
+def test_what_is_exactly_zero_on_the_axis_is_exactly_zero():
+    assert KelvinVoigt(eta=1e4, G=1e-3).storage(1e10) == 1e-3
+    assert Dashpot(eta=2).storage(3.0) == 0
+    assert Dashpot(eta=2).loss_tangent(3.0) == math.inf
+    assert SpringPot(V=2, alpha=1.0).storage(3.0) == 0
+    assert Spring(G=2).loss_tangent(3.0) == 0
+    assert (Dashpot(eta=2) - Dashpot(eta=2)).storage(3.0) == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "experiment", "part"),
+    [
+        (Dashpot, Experiment.oscillation([1.0, 2.0, 3.0], [1.0, 1.0, 1.0], [1.0, 2.0, 3.0]), "G'"),
+        (Spring, Experiment.oscillation([1.0, 2.0, 3.0], [1.0, 1.0, 1.0], [1.0, 2.0, 3.0]), "G''"),
+        (Dashpot, Experiment.relaxation([1.0, 2.0, 3.0], [1.0, 0.5, 0.3]), "G"),
+    ],
+)
+def test_logarithms_of_a_part_that_the_model_lacks_are_not_fitted(model, experiment, part):
+    with pytest.raises(ValueError, match=f"of the model {part} is 0 at all (t|omega); pass deviation="):
+        fit(model, experiment)

@@ -217,8 +217,22 @@ class Experiment:
         for place, name in enumerate(names):
             jacobian[place] = slopes.get(name, 0.0)
         if self.is_on_logarithms:
+            self._check_parts(found, network, values)
             jacobian, found = jacobian / found, np.log(found)
         return self._scaled(found).ravel(), self._scaled(jacobian).reshape(len(names), found.size).T
+
+    def _check_parts(self, found: np.ndarray, network: Network, values: Values) -> None:
+        """Raise ValueError where a part of the predictions is 0 whatever the parameters."""
+        if found.any(axis=1).all():
+            return
+        of = KINDS[self.kind]
+        elsewhere, _ = of.predict(network, self.x * 1e-100, values)  # where an exponential that was too small is not
+        for place in np.flatnonzero(~(found.any(axis=1) | elsewhere.any(axis=1)))[:1]:
+            raise ValueError(
+                f"Experiment.{self.kind}: needs a model that has {' and '.join(of.parts)} for a fit on logarithms; of "
+                f"the model {of.parts[place]} is 0 at all {of.x}; pass deviation=, the standard deviation of the data, "
+                "for a fit without logarithms, or take another model."
+            )
 
     def _scaled(self, values: np.ndarray) -> np.ndarray:
         return values / self._unit

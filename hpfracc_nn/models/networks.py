@@ -59,10 +59,12 @@ class Points(NamedTuple):
     Attributes:
         angle: Complex, with an imaginary part between -pi and pi; broadcasts with `size`.
         size: Real.
+        turn: exp(angle) without rounding, or None: i to the first power has no real part.
     """
 
     angle: Array
     size: Array
+    turn: Array | None = None
 
     def log(self, time: Any, xp: Namespace) -> Array:
         """Return the logarithm of time s."""
@@ -72,6 +74,8 @@ class Points(NamedTuple):
         """Return (time s)**exponent."""
         if type(exponent) in (int, float) and exponent == 0:
             return 1.0 + 0 * (self.angle + self.size)
+        if type(exponent) in (int, float) and exponent == 1 and self.turn is not None:
+            return self.turn * xp.exp(self._size(time, xp))
         return xp.exp(exponent * self.angle) * xp.exp(exponent * self._size(time, xp))
 
     def _size(self, time: Any, xp: Namespace) -> Array:
@@ -372,7 +376,8 @@ def joined(parts: tuple[Network, ...]) -> Network:
 
 def on_axis(omega: Array, xp: Namespace) -> Points:
     """Return the points s = i omega."""
-    return Points(xp.constant(np.asarray(0.5j * np.pi), omega), xp.log(omega))
+    angle, turn = (xp.constant(np.asarray(each), omega) for each in (0.5j * np.pi, 1j))
+    return Points(angle, xp.log(omega), turn)
 
 
 def on_reals(logs: Array, xp: Namespace) -> Points:

@@ -104,7 +104,8 @@ class Material(Model):
     def loss_tangent(self, omega: Any) -> Array:
         """Return tan delta = G'' / G'; see `complex_modulus`."""
         modulus = self.complex_modulus(omega)
-        return modulus.imag / modulus.real
+        with np.errstate(divide="ignore"):  # infinite for a dashpot
+            return modulus.imag / modulus.real
 
     def stress(self, strain: Any, *, dt: float = 1.0, dim: int = -1) -> Array:
         """Return the stress of any history of strain, which is 0 before its first sample.
