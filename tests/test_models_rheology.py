@@ -394,16 +394,20 @@ def test_automatic_names_are_none_that_are_taken():
 
 
 def test_masked_measurements_are_dropped():
-    x = np.ma.array([1.0, 2.0, 3.0, 4.0], mask=[0, 1, 0, 0])
-    G = np.ma.array([4.0, 3.0, -999.0, 1.0], mask=[0, 0, 1, 0])
+    x = np.ma.array([1.0, 2.0, 3.0, 4.0], mask=np.array([0, 1, 0, 0], bool))
+    G = np.ma.array([4.0, 3.0, -999.0, 1.0], mask=np.array([0, 0, 1, 0], bool))
     deviation = np.ma.array([0.1, 0.2, 0.3, 0.4])
     found = Experiment.relaxation(x, G, deviation=deviation)
     np.testing.assert_array_equal(found.x, [1, 4])
     np.testing.assert_array_equal(found.observed, [[4, 1]])
     np.testing.assert_array_equal(found.deviation, [[0.1, 0.4]])
-    spectrum = Experiment.impedance([1.0, 2.0, 3.0], np.ma.array([1 - 1j, np.nan, 2 - 2j], mask=[0, 1, 0]))
+    spectrum = Experiment.impedance(
+        [1.0, 2.0, 3.0], np.ma.array([1 - 1j, np.nan, 2 - 2j], mask=np.array([0, 1, 0], bool))
+    )
     np.testing.assert_array_equal(spectrum.observed, [[1, 2], [-1, -2]])
-    swept = Experiment.oscillation([3.0, 2.0, 1.0], [1.0, 2.0, 3.0], np.ma.array([1.0, 0.0, 3.0], mask=[0, 1, 0]))
+    swept = Experiment.oscillation(
+        [3.0, 2.0, 1.0], [1.0, 2.0, 3.0], np.ma.array([1.0, 0.0, 3.0], mask=np.array([0, 1, 0], bool))
+    )
     np.testing.assert_array_equal(swept.observed, [[3, 1], [3, 1]])
     with pytest.raises(ValueError, match="needs a value for each t"):
         Experiment.relaxation(x, G[:3])
