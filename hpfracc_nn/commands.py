@@ -130,12 +130,18 @@ def demo(
 def fit(
     file: Annotated[Path, typer.Argument(help="A comma separated file with a header.")],
     model: Annotated[list[str], typer.Option(help="Such as fractional_zener; several are compared.")],
-    kind: Annotated[str, typer.Option(help="relaxation, creep, oscillation, or impedance.")] = "",
+    kind: Annotated[
+        str,
+        typer.Option(
+            help="relaxation, of materials where none is given; creep; oscillation; impedance, that of circuits."
+        ),
+    ] = "",
     columns: Annotated[
         str, typer.Option(help="Their names: t,G or t,J or omega,G',G'' or f,Z',Z''; else the first.")
     ] = "",
     noise: Annotated[float | None, typer.Option(help="Relative standard deviation of the data, such as 0.03.")] = None,
     hertz: Annotated[bool, typer.Option(help="Frequencies are in Hz, and not angular.")] = False,
+    conjugate: Annotated[bool, typer.Option("--conjugate", help="The file holds -Z'', not Z''.")] = False,
     decades: Annotated[float, typer.Option(help="To hide, for the error of extrapolation.")] = 1.0,
     output: Annotated[Path, typer.Option(help="Folder for the figure.")] = Path("fit-output"),
 ) -> None:
@@ -143,7 +149,8 @@ def fit(
     with in_one_line("fit", RuntimeError):
         models = importlib.import_module("hpfracc_nn.models")
         chosen = [models.parse(each) for each in model]
-        experiment = _experiment(file, kind or _default_kind(chosen), columns, noise, hertz)
+        experiment = _experiment(file, kind or _default_kind(chosen), columns, noise, hertz, conjugate)
+        _check_sign(file, chosen, experiment)
         output.mkdir(parents=True, exist_ok=True)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the summaries say the same
@@ -165,15 +172,42 @@ def _default_kind(chosen: Sequence[Any]) -> str:
     return "impedance" if chosen[0].domain == "impedance" else "relaxation"
 
 
-def _experiment(file: Path, kind: str, columns: str, noise: float | None, hertz: bool) -> Any:
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _check_sign(file: Path, chosen: Sequence[Any], experiment: Any) -> None:
+    """Raise ValueError where the imaginary parts seem to have the other sign."""
+    impedance = importlib.import_module("hpfracc_nn.models.impedance")
+    if experiment.kind != "impedance":
+        return
+    for each in chosen:
+        if impedance.has_turned_sign(each, experiment):
+            raise ValueError(
+                f"{file}: needs Z'' < 0 for {each.label}, which has no inductor; most are positive; pass --conjugate "
+                "where the file holds -Z'', as many instruments write it, or a model with an inductor."
+            )
+
+
+def _experiment(file: Path, kind: str, columns: str, noise: float | None, hertz: bool, conjugate: bool) -> Any:
     """Return what a file's columns hold: times or frequencies, and one or two columns of data."""
     experiments = importlib.import_module("hpfracc_nn.models.experiments")
     data = importlib.import_module("hpfracc_nn.data")
     of = experiments.KINDS.get(kind)
     if of is None:
         raise ValueError(f"--kind {kind}: needs one of {', '.join(experiments.KINDS)}; pass one of these.")
-    count = 1 + len(of.parts)
-    names = [each.strip() for each in columns.split(",")] if columns else data.read_header(file)[:count]
+    if conjugate and not of.is_complex:
+        raise ValueError(f"--conjugate: needs a kind with an imaginary part, impedance; got {kind}; leave it out.")
+    count, header = 1 + len(of.parts), data.read_header(file)
+    if all(_is_number(each) for each in header):
+        raise ValueError(
+            f"{file}: needs a header, the names of its columns; its first line is {', '.join(header)}; add them."
+        )
+    names = [each.strip() for each in columns.split(",")] if columns else header[:count]
     if len(names) != count:
         raise ValueError(
             f"--columns: needs {count} names for {kind}, {of.x} and {', '.join(of.parts)}; got {len(names)}; pass them "
@@ -183,7 +217,7 @@ def _experiment(file: Path, kind: str, columns: str, noise: float | None, hertz:
     if hertz and not of.is_in_time:
         x = 2 * math.pi * x
     if of.is_complex:
-        values = [values[0] + 1j * values[1]]
+        values = [values[0] + (-1j if conjugate else 1j) * values[1]]
     return getattr(experiments.Experiment, kind)(x, *values, noise=noise, name=file.stem)
 
 

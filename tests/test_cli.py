@@ -233,7 +233,34 @@ def test_models_are_fitted_to_a_file(tmp_path):
     assert "\nC           0.1 " in result.output
 
 
+def test_the_kind_that_is_taken_by_default_is_told():
+    assert "of materials where none is given" in " ".join(run("fit", "--help").output.replace("\u2502", " ").split())
+
+
+def test_a_file_without_a_header_loses_no_line_in_silence(tmp_path):
+    file = tmp_path / "bare.csv"
+    file.write_text("0.1, 3\n1, 2\n2, 1.5\n3, 1\n")
+    result = run("fit", file, "--model", "maxwell", "--output", tmp_path)
+    assert result.exit_code == 1
+    assert "needs a header, the names of its columns; its first line is 0.1, 3" in result.stderr
+
+
+def test_the_turned_sign_of_an_instrument_is_found_and_turned_back(tmp_path):
+    pytest.importorskip("matplotlib")
+    file = tmp_path / "cell.csv"
+    omega = np.geomspace(0.1, 100, 20)
+    file.write_text("w, Re, -Im\n" + "".join(f"{w}, 1, {10 / w}\n" for w in omega))
+    chosen = ["fit", file, "--model", "Resistor - Capacitor", "--output", tmp_path]
+    result = run(*chosen)
+    assert result.exit_code == 1
+    assert "pass --conjugate" in result.stderr
+    result = run(*chosen, "--conjugate")
+    assert result.exit_code == 0, result.output
+    assert "\nC           0.1 " in result.output
+
+
 FIT_REFUSALS = [
+    (["--model", "maxwell", "--conjugate"], "--conjugate: needs a kind with an imaginary part, impedance"),
     (["--model", "foo"], "needs the name of a model"),
     (["--model", "maxwell", "--columns", "t"], "--columns: needs 2 names for relaxation"),
     (["--model", "maxwell", "--columns", "t,H"], "no column 'H'"),

@@ -9,7 +9,8 @@ import pytest
 from scipy import integrate
 
 from hpfracc_nn.fractional import mittag_leffler
-from hpfracc_nn.models import rheology
+from hpfracc_nn.fractional.namespace import NUMPY
+from hpfracc_nn.models import Experiment, fit, rheology
 from hpfracc_nn.models.rheology import (
     MATERIALS,
     Dashpot,
@@ -275,6 +276,51 @@ def test_strain_undoes_stress_where_strains_are_smooth():
         np.testing.assert_allclose(model.strain(model.stress(strain, dt=t[1]), dt=t[1]), strain, atol=2e-5)
 
 
+@pytest.mark.parametrize("n", [1000, 100_000])
+def test_long_rough_histories_keep_their_digits(n):
+    x = np.random.default_rng(0).standard_normal(n)
+    x[0] = 0
+    # What is left is the rounding of a convolution by FFT, eps times the norms of its factors.
+    np.testing.assert_allclose(Spring(G=3).stress(x, dt=0.01), 3 * x, atol=1e-16 * n)
+
+
+def test_the_end_of_a_long_pulse_is_the_curvature_of_the_relaxation():
+    n, dt, place, model = 100_000, 0.01, 10, CASES["fractional_maxwell"]
+    x = np.zeros(n)
+    x[place] = 1
+    # The interpolation has an area of dt and no first moment (of L1-2: its centre is at the sample to O(dt)), so the
+    # stress is dt dG/dt to 1 / n.
+    end = dt * (n - 1 - place)
+    slope = inverse_laplace(MODULI["fractional_maxwell"], end)
+    assert model.stress(x, dt=dt)[-1] == pytest.approx(dt * slope, rel=1e-3)
+
+
+@EVERY
+def test_the_weights_of_a_history_are_integrals_over_its_cells(name):
+    dt, n = 0.3, 40
+    t = dt * np.arange(1, n + 1)
+    with mpmath.workdps(50):
+        found = rheology._columns(CASES[name].network, t, {}, NUMPY)
+        for k in (1, 2, 3, 16, 17, 40):
+            ends = [mpmath.mpf(3) * each / 10 for each in (k, k - 1)]
+            (R1, r1), (R2, r2) = (
+                [
+                    mpmath.invertlaplace(lambda s, i=i: MODULI[name](s) / s**i, each, method="talbot", degree=60)
+                    if each
+                    else mpmath.mpf(0)
+                    for each in ends
+                ]
+                for i in (2, 3)
+            )
+            whole, moment = R1 - r1, R2 - r2 - (R1 + r1) * mpmath.mpf(3) / 20
+            if name == "dashpot" and k > 1:
+                whole = moment = 0
+            scale = float(abs(MODULI[name](1 / ends[0]))) * dt  # of F(1 / t), of which what is left is rounding
+            if k > 1 or "dashpot" not in name:
+                assert found[2, k - 1] == pytest.approx(float(whole), abs=5e-14 * scale)
+                assert found[3, k - 1] == pytest.approx(float(moment), abs=5e-14 * scale * dt)
+
+
 def test_axes_and_few_samples():
     model = CASES["fractional_zener"]
     x = np.random.default_rng(0).standard_normal((3, 50, 2))
@@ -308,6 +354,12 @@ REFUSALS = [
     (lambda: SpringPot(V=1, alpha=0.5).stress(T, dim=1), ValueError, "needs -1 <= dim < 1"),
     (lambda: SpringPot(V=1, alpha=0.5).stress(1j * T), TypeError, "needs real numbers"),
     (lambda: SpringPot(V=1, alpha=np.array([0.5, 0.6])).stress(T), ValueError, "needs parameters without axes"),
+    (
+        lambda: SpringPot(V="x", alpha="x"),
+        ValueError,
+        "'x' is the name of V, a positive number, and of alpha",
+    ),
+    (lambda: Spring(G="x") - SpringPot(alpha="x"), ValueError, "'x' is the name of G, a positive number, and of alpha"),
     (lambda: SpringPot().at(W=1), ValueError, "they are V, alpha"),
     (lambda: SpringPot(V=1, alpha=0.5).at(V=1), ValueError, "every parameter has a value"),
     (lambda: rheology.prony([]), ValueError, "needs at least one mode"),
@@ -331,3 +383,53 @@ def test_unknown_parameters_have_names():
     assert FractionalMaxwell(beta=0).label == "FractionalMaxwell(beta=0)"
     assert (Spring() - (Spring() | Dashpot())).label == "Spring - (Spring | Dashpot)"
     assert repr(Spring(G=1) | Dashpot(eta=2)) == "Spring(G=1) | Dashpot(eta=2)"
+
+
+def test_automatic_names_are_none_that_are_taken():
+    model = (Spring("G_1") | Dashpot()) - Spring() - Spring()
+    assert model.unknowns == ("G_1", "eta", "G_2", "G_3")
+    combined = (Spring() | Spring()).named() - (Spring() | Spring())
+    assert combined.unknowns == ("G_1", "G_2", "G_3", "G_4")
+    assert (SpringPot(V="alpha") - Spring("G")).unknowns == ("alpha", "alpha_1", "G")
+
+
+def test_masked_measurements_are_dropped():
+    x = np.ma.array([1.0, 2.0, 3.0, 4.0], mask=np.array([0, 1, 0, 0], bool))
+    G = np.ma.array([4.0, 3.0, -999.0, 1.0], mask=np.array([0, 0, 1, 0], bool))
+    deviation = np.ma.array([0.1, 0.2, 0.3, 0.4])
+    found = Experiment.relaxation(x, G, deviation=deviation)
+    np.testing.assert_array_equal(found.x, [1, 4])
+    np.testing.assert_array_equal(found.observed, [[4, 1]])
+    np.testing.assert_array_equal(found.deviation, [[0.1, 0.4]])
+    spectrum = Experiment.impedance(
+        [1.0, 2.0, 3.0], np.ma.array([1 - 1j, np.nan, 2 - 2j], mask=np.array([0, 1, 0], bool))
+    )
+    np.testing.assert_array_equal(spectrum.observed, [[1, 2], [-1, -2]])
+    swept = Experiment.oscillation(
+        [3.0, 2.0, 1.0], [1.0, 2.0, 3.0], np.ma.array([1.0, 0.0, 3.0], mask=np.array([0, 1, 0], bool))
+    )
+    np.testing.assert_array_equal(swept.observed, [[3, 1], [3, 1]])
+    with pytest.raises(ValueError, match="needs a value for each t"):
+        Experiment.relaxation(x, G[:3])
+
+
+def test_what_is_exactly_zero_on_the_axis_is_exactly_zero():
+    assert KelvinVoigt(eta=1e4, G=1e-3).storage(1e10) == 1e-3
+    assert Dashpot(eta=2).storage(3.0) == 0
+    assert Dashpot(eta=2).loss_tangent(3.0) == math.inf
+    assert SpringPot(V=2, alpha=1.0).storage(3.0) == 0
+    assert Spring(G=2).loss_tangent(3.0) == 0
+    assert (Dashpot(eta=2) - Dashpot(eta=2)).storage(3.0) == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "experiment", "part"),
+    [
+        (Dashpot, Experiment.oscillation([1.0, 2.0, 3.0], [1.0, 1.0, 1.0], [1.0, 2.0, 3.0]), "G'"),
+        (Spring, Experiment.oscillation([1.0, 2.0, 3.0], [1.0, 1.0, 1.0], [1.0, 2.0, 3.0]), "G''"),
+        (Dashpot, Experiment.relaxation([1.0, 2.0, 3.0], [1.0, 0.5, 0.3]), "G"),
+    ],
+)
+def test_logarithms_of_a_part_that_the_model_lacks_are_not_fitted(model, experiment, part):
+    with pytest.raises(ValueError, match=f"of the model {part} is 0 at all (t|omega); pass deviation="):
+        fit(model, experiment)

@@ -53,7 +53,7 @@ def test_circuits_have_numpys_values_and_gradients_in_every_parameter(name):
 def test_histories_have_gradients_in_samples_and_parameters():
     kind = MATERIALS["fractional_zener"]
     tensors = with_tensors(kind)
-    x = torch.randn(2, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    x = torch.randn(2, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
 
     def of(x, *values):
         model = kind(**dict(zip(tensors, values, strict=True)))
@@ -76,6 +76,25 @@ def test_dtypes_and_devices_are_those_of_the_tensors():
     assert found.dtype == torch.float64
     assert found.shape == T.shape
     assert SpringPot(V=1, alpha=alpha).stress(T, dt=0.1).shape == T.shape
+
+
+def test_whole_numbers_are_computed_in_the_default_dtype():
+    model, t = FractionalMaxwell(V=10, alpha=0.8, G=5, beta=0.2), torch.arange(1, 5)
+    for response in RESPONSES:
+        found = getattr(model, response)(t)
+        assert found.dtype == (torch.complex64 if response == "complex_modulus" else torch.float32)
+        np.testing.assert_allclose(found.numpy(), getattr(model, response)(t.numpy()), rtol=1e-6)
+    assert SpringPot(V=1, alpha=torch.tensor(0.5, dtype=torch.float64)).relaxation(t).dtype == torch.float64
+
+
+@pytest.mark.parametrize("name", MATERIALS)
+def test_at_times_that_are_not_positive_responses_are_nan(name):
+    model, t = MATERIALS[name](**PARAMETERS[MATERIALS[name]]), torch.tensor([-1.0, 0.0, 2.0], requires_grad=True)
+    for response in RESPONSES:
+        found = getattr(model, response)(t)
+        assert torch.isnan(found).tolist() == [True, True, False]
+        slope = torch.autograd.grad(found.abs()[2], t)[0]
+        assert torch.isfinite(slope[2])
 
 
 def test_vmap_over_parameters_and_second_derivatives():

@@ -33,13 +33,13 @@ def evaluated(
         formula: Elementwise in x and the parameters that are arrays, which broadcast; or where parameters have no axes
             and x is NumPy's, any.
         network: With a value in each field.
-        x: Positive numbers.
+        x: Positive numbers. Tensors and JAX arrays are not looked at: where they are not positive the result is NaN.
         is_complex: Whether the result is complex.
         of: An array whose framework the result is of where x and the parameters are NumPy's.
 
     Raises:
         TypeError: x is no array of real numbers, or arrays are of two frameworks.
-        ValueError: x, or an entry of it, is not positive.
+        ValueError: x, or an entry of it, is not positive, and x is no tensor or JAX array.
     """
     template, values = _split(network)
     kinds = {framework_of(type(each)) for each in (x, of, *values.values())} - {"numpy"}
@@ -50,7 +50,10 @@ def evaluated(
         )
     framework = kinds.pop() if kinds else "numpy"
     backend(framework)
-    x = _positive(owner, name, x)
+    if framework_of(type(x)) == "numpy":
+        x = _positive(owner, name, x)
+    else:
+        formula = _on_positive(formula)  # to look at values would wait for the device, and a traced array has none
     if framework == "jax":
         from hpfracc_nn.models.jax import computed
 
@@ -58,15 +61,22 @@ def evaluated(
     xp = NAMESPACES[framework]
     like = x
     if framework == "torch":
-        like = next(each for each in (x, *values.values(), of) if framework_of(type(each)) == "torch")
+        tensors = [each for each in (x, *values.values(), of) if framework_of(type(each)) == "torch"]
+        like = next((each for each in tensors if each.dtype.is_floating_point), tensors[0])
     arrays = {key: _double(value, like, xp) for key, value in values.items()}
     points = _double(x, like, xp)
     axes = max((each.ndim for each in arrays.values()), default=0)
     points = points.reshape((1,) * (axes - points.ndim) + tuple(points.shape))  # as the nodes are one more axis
     found = formula(template, points, arrays, xp)
-    dtype = like.dtype if xp is not NUMPY or like.dtype.kind == "f" else np.dtype(np.float64)
+    # torch's default dtype where there are whole numbers alone
+    dtype = (like * 1.0).dtype if xp is not NUMPY else like.dtype if like.dtype.kind == "f" else np.dtype(np.float64)
     found = xp.astype(found, xp.complex_of(dtype) if is_complex else dtype)
     return found[()] if framework == "numpy" else found
+
+
+def _on_positive(formula: Formula) -> Formula:
+    """Return the formula with NaN in place of points that are not positive."""
+    return lambda network, x, values, xp: formula(network, xp.where(x > 0, x, np.nan), values, xp)
 
 
 def _split(network: Network) -> tuple[Network, dict[str, Any]]:
@@ -90,8 +100,6 @@ def arrays_of(network: Network) -> list[Any]:
 
 def _positive(owner: str, name: str, x: Any) -> Any:
     """Return x, as an array where it is none, or raise where it holds other than positive numbers."""
-    if framework_of(type(x)) != "numpy":
-        return x  # to look at its values would wait for the device, and a traced array has none
     found = errors.as_numbers(x)
     if found is None:
         raise TypeError(f"{owner}({name} of type {type_name(x)}): needs real numbers; pass an array of them.")

@@ -81,6 +81,8 @@ class Experiment:
       are, and may have any sign.
     - With none, the scale is that of `noise`, whose size is estimated: it is the same in all experiments of a fit.
 
+    Measurements with a masked entry, in NumPy's masked arrays, are left out.
+
     Attributes:
         kind: Of the experiment, a name in `KINDS`.
         x: Times or angular frequencies, [n], increasing.
@@ -161,7 +163,7 @@ class Experiment:
             >>> Experiment.impedance([1.0, 2.0], [3.0 - 1j, 2.0 - 0.5j]).observed.shape
             (2, 2)
         """
-        values = np.asarray(impedance)
+        values = np.ma.asanyarray(impedance) if np.ma.isMaskedArray(impedance) else np.asarray(impedance)
         return cls._checked("impedance", omega, (values.real, values.imag), deviation, noise, name)
 
     @classmethod
@@ -169,6 +171,7 @@ class Experiment:
         cls, kind: str, x: Any, observed: tuple[Any, ...], deviation: Any, noise: float | None, name: str
     ) -> Experiment:
         of = KINDS[kind]
+        x, observed, deviation = _unmasked(x, observed, deviation)
         points = _row(kind, of.x, x)
         values = [_row(kind, part, each) for part, each in zip(of.parts, observed, strict=True)]
         order = np.argsort(points, kind="stable") if not of.is_in_time else np.arange(points.size)
@@ -214,8 +217,22 @@ class Experiment:
         for place, name in enumerate(names):
             jacobian[place] = slopes.get(name, 0.0)
         if self.is_on_logarithms:
+            self._check_parts(found, network, values)
             jacobian, found = jacobian / found, np.log(found)
         return self._scaled(found).ravel(), self._scaled(jacobian).reshape(len(names), found.size).T
+
+    def _check_parts(self, found: np.ndarray, network: Network, values: Values) -> None:
+        """Raise ValueError where a part of the predictions is 0 whatever the parameters."""
+        if found.any(axis=1).all():
+            return
+        of = KINDS[self.kind]
+        elsewhere, _ = of.predict(network, self.x * 1e-100, values)  # where an exponential that was too small is not
+        for place in np.flatnonzero(~(found.any(axis=1) | elsewhere.any(axis=1)))[:1]:
+            raise ValueError(
+                f"Experiment.{self.kind}: needs a model that has {' and '.join(of.parts)} for a fit on logarithms; of "
+                f"the model {of.parts[place]} is 0 at all {of.x}; pass deviation=, the standard deviation of the data, "
+                "for a fit without logarithms, or take another model."
+            )
 
     def _scaled(self, values: np.ndarray) -> np.ndarray:
         return values / self._unit
@@ -255,6 +272,23 @@ class Experiment:
         """The least and the largest time, or 1 / omega."""
         ends = self.x[0], self.x[-1]
         return ends if KINDS[self.kind].is_in_time else (1 / ends[1], 1 / ends[0])
+
+
+def _unmasked(x: Any, observed: tuple[Any, ...], deviation: Any) -> tuple[Any, tuple[Any, ...], Any]:
+    """Return what was measured without the places where one of the arrays is masked."""
+    masks = [np.ma.getmaskarray(each) for each in (x, *observed, deviation) if np.ma.isMaskedArray(each)]
+    if not any(mask.any() for mask in masks):
+        return x, observed, deviation
+    try:
+        kept = ~np.any([np.broadcast_to(mask, (len(observed), len(x))).any(axis=0) for mask in masks], axis=0)
+    except ValueError:
+        return x, observed, deviation  # shapes that are refused
+
+    def cut(values: Any) -> Any:
+        found = np.ma.getdata(values)
+        return found[..., kept] if found.ndim and found.shape[-1] == kept.size else values
+
+    return cut(x), tuple(cut(each) for each in observed), None if deviation is None else cut(deviation)
 
 
 def _row(kind: str, name: str, values: Any) -> np.ndarray:

@@ -48,7 +48,7 @@ class Circuit(Model):
 
         Raises:
             TypeError: `omega` is no array of real numbers, or of another framework than parameters.
-            ValueError: A parameter is unknown, or a frequency is not positive.
+            ValueError: A parameter is unknown, or a frequency is not positive; in tensors and JAX arrays it gives NaN.
 
         Examples:
             >>> (Resistor(R=1) - Capacitor(C=0.5)).impedance([2.0])
@@ -344,7 +344,30 @@ CIRCUITS: dict[str, type[Circuit]] = {
 }
 
 _UNDERFIT = 0.85  # of mu, by Schonleber et al.
+_OTHER_TERMS = 3  # R, L and C
 _PER_DECADE = 2, 8  # relaxation times, at least and at most; of fewer the misfit has strengths of both signs too
+
+
+def has_turned_sign(model: Model, spectrum: Experiment) -> bool:
+    """Return whether most imaginary parts are positive and the model has no inductor, without which none is.
+
+    Many instruments export -Z''.
+
+    Examples:
+        >>> spectrum = Experiment.impedance([1.0, 2.0], [1 + 2j, 1 + 1j])
+        >>> (
+        ...     has_turned_sign(Resistor() - Capacitor(), spectrum),
+        ...     has_turned_sign(Inductor(), spectrum),
+        ... )
+        (True, False)
+    """
+    return bool(np.mean(spectrum.observed[-1] > 0) > 0.5) and not _has_inductor(model)
+
+
+def _has_inductor(model: Model) -> bool:
+    if isinstance(model, Arrangement):
+        return any(_has_inductor(each) for each in model.parts)
+    return isinstance(model, Inductor)
 
 
 class KramersKronig(NamedTuple):
@@ -364,8 +387,13 @@ class KramersKronig(NamedTuple):
 
     @property
     def deviation(self) -> float:
-        """The root mean square residual: the noise of the data, where they obey the relations."""
-        return float(np.sqrt(np.mean(self.residuals**2)))
+        """The noise of the data, relative to the modulus, where they obey the relations.
+
+        The root of the sum of squared residuals over the degrees of freedom that the fit leaves, 2 n - terms - 3; NaN
+        where it leaves none.
+        """
+        freedom = self.residuals.size - self.terms - _OTHER_TERMS
+        return float(np.sqrt(np.sum(self.residuals**2) / freedom)) if freedom > 0 else np.nan
 
     @property
     def worst(self) -> tuple[float, float]:
@@ -429,6 +457,6 @@ def _relaxations(omega: np.ndarray, observed: np.ndarray, count: int, is_modulus
     rows, target = (np.concatenate([each.real, each.imag]) for each in (weighted, observed / np.abs(observed)))
     strengths = np.linalg.lstsq(rows, target, rcond=None)[0]
     residuals = (target - rows @ strengths).reshape(2, -1)
-    relaxed = strengths[3:]
+    relaxed = strengths[_OTHER_TERMS:]
     positive, negative = relaxed[relaxed >= 0].sum(), -relaxed[relaxed < 0].sum()
     return KramersKronig(omega, residuals, count, float(1 - negative / positive) if positive else -np.inf)

@@ -2,7 +2,7 @@
 
 A parameter that is not given is unknown; `fit` estimates it. It has the name of its field, with a number where several
 elements have the same one: `Spring() | (SpringPot() - SpringPot())` has G, V_1, alpha_1, V_2, alpha_2. A string gives
-it another name, and two parameters with one name are one parameter.
+it another name, and two parameters with one name are one parameter; numbers skip the names that are taken.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
+from itertools import chain, count
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -40,6 +41,7 @@ class Model(ABC):
         """Check the parameters that are numbers."""
         for each in fields(self):
             check_parameter(f"{type(self).__name__}({each.name}", each.name, getattr(self, each.name))
+        self._check_names()
 
     @abstractmethod
     def _network(self) -> Network:
@@ -58,11 +60,7 @@ class Model(ABC):
     @property
     def roles(self) -> dict[str, str]:
         """Whether an unknown parameter is "positive" or an "order", by name."""
-        return {
-            name: ORDER if field in ORDERS else networks.POSITIVE
-            for field, name in self.named()._slots()
-            if isinstance(name, str)
-        }
+        return {name: _role(field) for field, name in self.named()._slots() if isinstance(name, str)}
 
     @property
     def label(self) -> str:
@@ -75,13 +73,14 @@ class Model(ABC):
         slots = list(self._slots())
         counts = Counter(field for field, value in slots if value is None)
         taken = {value for _, value in slots if isinstance(value, str)}
-        seen: Counter[str] = Counter()
 
         def name(field: str, value: Any) -> Any:
             if value is not None:
                 return value
-            seen[field] += 1
-            return field if counts[field] == 1 and field not in taken else f"{field}_{seen[field]}"
+            candidates = chain([field] if counts[field] == 1 else [], (f"{field}_{k}" for k in count(1)))
+            found = next(each for each in candidates if each not in taken)
+            taken.add(found)
+            return found
 
         return self._replaced(name)
 
@@ -104,6 +103,17 @@ class Model(ABC):
                     f"{', '.join(known) or 'none: every parameter has a value'}."
                 )
         return self.named()._replaced(lambda _, value: values.get(value, value) if isinstance(value, str) else value)
+
+    def _check_names(self) -> None:
+        """Raise ValueError where one name is that of a positive number and of an order."""
+        first: dict[str, str] = {}
+        for field, name in self._slots():
+            if isinstance(name, str) and _role(first.setdefault(name, field)) != _role(field):
+                positive, order = sorted((first[name], field), key=lambda each: _role(each) == ORDER)
+                raise ValueError(
+                    f"{self.label}: needs a name for one kind of parameter; {name!r} is the name of {positive}, a "
+                    f"positive number, and of {order}, an order; give one of them another name."
+                )
 
     def _slots(self) -> Iterator[tuple[str, Any]]:
         """Yield (field, what stands there) of every parameter."""
@@ -148,7 +158,8 @@ class Arrangement(Model):
     parts: tuple[Model, ...]
 
     def __post_init__(self) -> None:
-        """Check nothing: the parts are checked."""
+        """Check the names of the parts, whose values are checked."""
+        self._check_names()
 
     def __repr__(self) -> str:
         """Return the expression that makes the model."""
@@ -174,6 +185,10 @@ class Arrangement(Model):
 
     def _parts(self, symbol: str) -> tuple[Model, ...]:
         return self.parts if symbol == self.symbol else (self,)
+
+
+def _role(field: str) -> str:
+    return ORDER if field in ORDERS else networks.POSITIVE
 
 
 def check_parameter(owner: str, field: str, value: Any) -> None:

@@ -23,7 +23,18 @@ from hpfracc_nn.fractional.dispatch import backend, framework_of, placed
 from hpfracc_nn.fractional.namespace import NAMESPACES, Array, Namespace
 from hpfracc_nn.models.evaluate import arrays_of, evaluated, float_dtype
 from hpfracc_nn.models.model import PARALLEL, SERIES, Arrangement, Model, Parameter
-from hpfracc_nn.models.networks import Network, Power, Values, added, inverse, joined, on_axis, on_reals, response
+from hpfracc_nn.models.networks import (
+    Network,
+    Power,
+    Values,
+    added,
+    cell_integrals,
+    inverse,
+    joined,
+    on_axis,
+    on_reals,
+    response,
+)
 
 _PAIR = ("V", "alpha", "G", "beta")
 
@@ -45,7 +56,7 @@ class Material(Model):
 
         Raises:
             TypeError: `t` is no array of real numbers, or of another framework than parameters.
-            ValueError: A parameter is unknown, or a time is not positive.
+            ValueError: A parameter is unknown, or a time is not positive; in tensors and JAX arrays that gives NaN.
 
         Examples:
             >>> import numpy as np
@@ -93,7 +104,8 @@ class Material(Model):
     def loss_tangent(self, omega: Any) -> Array:
         """Return tan delta = G'' / G'; see `complex_modulus`."""
         modulus = self.complex_modulus(omega)
-        return modulus.imag / modulus.real
+        with np.errstate(divide="ignore"):  # infinite for a dashpot
+            return modulus.imag / modulus.real
 
     def stress(self, strain: Any, *, dt: float = 1.0, dim: int = -1) -> Array:
         """Return the stress of any history of strain, which is 0 before its first sample.
@@ -208,12 +220,9 @@ def _columns(network: Network, t: Array, values: Values, xp: Namespace) -> Array
     With R the response to a step, the rows are F(1 / dt), R(t), and for each cell of lags the integrals of R and of R
     times the distance from the cell's middle.
     """
-    once, twice, thrice = (response(network, t, integrals, values, xp) for integrals in (1, 2, 3))
-    dt = t[:1]
-    before = [xp.pad(each[:-1], 1, axis=-1) for each in (twice, thrice)]
-    moments = thrice - before[1] - dt / 2 * (twice + before[0])
-    jump = network.value(on_reals(-xp.log(dt) + 0 * t, xp), values, xp)
-    return xp.stack([jump, once, twice - before[0], moments], axis=0)
+    whole, moment = cell_integrals(network, t, values, xp)
+    jump = network.value(on_reals(-xp.log(t[:1]) + 0 * t, xp), values, xp)
+    return xp.stack([jump, response(network, t, 1, values, xp), whole, moment], axis=0)
 
 
 @dataclass(frozen=True)
