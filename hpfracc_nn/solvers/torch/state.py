@@ -389,7 +389,12 @@ class Field:
             self._each = self.times[part * _TIMES : (part + 1) * _TIMES].unbind()
             if is_first:
                 return self._first(n, z)
-        return self.checked(n, self._each[n % _TIMES], z)
+        t = self._each[n % _TIMES]
+        if not self._is_tuple:  # the usual case, without a call more at each step
+            found = self._run(t, z)
+            if isinstance(found, Tensor) and found.shape == self._shape and found.dtype == self.dtype:
+                return found
+        return self.checked(n, t, z)
 
     def checked(self, n: int, t: Tensor, z: Tensor) -> Tensor:
         """Return the right-hand side at a time of step n, of the shape of z, or raise where it is something else."""
