@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpfracc_nn.models.estimation import ModelFit, fit
-from hpfracc_nn.models.experiments import Experiment
+from hpfracc_nn.models.experiments import Experiment, MissingPart
 from hpfracc_nn.models.model import Model
 
 _OWNER = "compare"
@@ -152,7 +152,7 @@ def compare(
         for each in models:
             try:
                 fits.append(fit(each, data, **options))
-            except RuntimeError as failure:
+            except (RuntimeError, MissingPart) as failure:
                 failures.append((each() if isinstance(each, type) else each, str(failure)))
         if not fits:
             reasons = "\n".join(reason for _, reason in failures)

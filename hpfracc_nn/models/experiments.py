@@ -69,6 +69,10 @@ KINDS = {
 }
 
 
+class MissingPart(ValueError):
+    """A model whose response lacks a part of the data was to be fitted on logarithms."""
+
+
 @dataclass(frozen=True, eq=False)
 class Experiment:
     """What was measured, made by `relaxation`, `creep`, `oscillation` or `impedance`.
@@ -222,13 +226,13 @@ class Experiment:
         return self._scaled(found).ravel(), self._scaled(jacobian).reshape(len(names), found.size).T
 
     def _check_parts(self, found: np.ndarray, network: Network, values: Values) -> None:
-        """Raise ValueError where a part of the predictions is 0 whatever the parameters."""
+        """Raise MissingPart where a part of the predictions is 0 whatever the parameters."""
         if found.any(axis=1).all():
             return
         of = KINDS[self.kind]
         elsewhere, _ = of.predict(network, self.x * 1e-100, values)  # where an exponential that was too small is not
         for place in np.flatnonzero(~(found.any(axis=1) | elsewhere.any(axis=1)))[:1]:
-            raise ValueError(
+            raise MissingPart(
                 f"Experiment.{self.kind}: needs a model that has {' and '.join(of.parts)} for a fit on logarithms; of "
                 f"the model {of.parts[place]} is 0 at all {of.x}; pass deviation=, the standard deviation of the data, "
                 "for a fit without logarithms, or take another model."
