@@ -9,7 +9,6 @@ import math
 import platform
 import sys
 import time
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -152,10 +151,7 @@ def fit(
         experiment = _experiment(file, kind or _default_kind(chosen), columns, noise, hertz, conjugate)
         _check_sign(file, chosen, experiment)
         output.mkdir(parents=True, exist_ok=True)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # the summaries say the same
-            fits = [models.fit(each, experiment) for each in track(chosen, "Fitting", console=Console(stderr=True))]
-            compared = models.Comparison.of(fits, decades)
+        compared = models.compare(track(chosen, "Fitting", console=Console(stderr=True)), experiment, decades=decades)
         for each in compared.fits:
             say(each.fitted.label)
             for line in each.summary().split("\n"):
@@ -164,7 +160,7 @@ def fit(
         for line in compared.table().split("\n"):
             say(line)
         path = output / "fit.png"
-        (compared.best if len(fits) == 1 else compared).plot().savefig(path, dpi=150)
+        (compared.best if len(compared.fits) == 1 else compared).plot().savefig(path, dpi=150)
     say(f"Figure: {path}")
 
 

@@ -289,7 +289,7 @@ def differenced(x: Array, t: int, past: Past, rules: Rules, xp: Namespace) -> Bl
         xp: The namespace of x.
     """
     (memory, before, held), m, subtracts = past, rules.differences, rules.definition.subtracts
-    first, last = (x[:1], x[-1]) if t == 0 else (held[:1], x[-1])
+    first, last = x[:1] if t == 0 else held[:1], x[-1]
     if m == 0:
         d = x - first if subtracts else x
     elif m < 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -112,7 +112,7 @@ class Comparison:
 
 
 def compare(
-    models: Sequence[Model | type[Model]],
+    models: Iterable[Model | type[Model]],
     data: Experiment | Sequence[Experiment],
     *,
     decades: float = 1.0,
