@@ -1,7 +1,9 @@
 """What every test shares."""
 
+import collections
 import gc
 import importlib.util
+import json
 import math
 import os
 import pathlib
@@ -15,6 +17,7 @@ import pytest
 
 from hpfracc_nn.selection.learning import fingerprint, learner
 from tests.frameworks import is_there, needed
+from tests.seconds import TABLE, chosen
 
 # What a test asserts must not depend on how fast its machine is today: plans come from the estimate, unless a manager
 # is made to learn, and nothing is read from or written to the user's cache.
@@ -29,6 +32,8 @@ CACHE = pathlib.Path(__file__).parents[1] / ".pytest_cache" / "jax" / fingerprin
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+# Of a test that takes long the fast suite runs some cases, always the same ones: which follows from their names.
+SECONDS = json.loads(TABLE.read_text())
 gc.disable()  # until all tests are collected
 
 
@@ -96,9 +101,13 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    fast: dict[str, list[pytest.Item]] = collections.defaultdict(list)
     for item in items:
-        sampled = item.get_closest_marker("sampled")
-        if sampled is not None and zlib.crc32(item.nodeid.encode()) % sampled.args[0]:
+        if item.get_closest_marker("slow") is None:
+            fast[f"{item.path.stem}::{item.name.split('[')[0]}"].append(item)
+    for name in SECONDS.keys() & fast.keys():
+        fit = chosen(len(fast[name]), SECONDS[name])
+        for item in sorted(fast[name], key=lambda item: zlib.crc32(item.nodeid.encode()))[fit:]:
             item.add_marker(pytest.mark.slow)
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked and not has_cuda():

@@ -56,7 +56,6 @@ def apart(found: Tensor, wanted: Tensor) -> float:
 LARGEST = {torch.float64: 1e-12, torch.float32: 3e-6}
 
 
-@pytest.mark.sampled(2)
 @every_scheme
 @pytest.mark.parametrize("dtype", LARGEST, ids=str)
 @pytest.mark.parametrize("blocks", [4, pytest.param(50, marks=pytest.mark.slow)])

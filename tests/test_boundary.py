@@ -104,7 +104,6 @@ def assert_is_the_matrix(framework: str, stencil: Stencil) -> None:
         np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-15 * stencil.n**2 * 4 * size)
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("kind", "options"), ALL.values(), ids=list(ALL))
 def test_the_boundary_of_a_definition_makes_its_matrix(framework, kind, options):
     for n, alpha in product(LENGTHS, within(kind, ORDERS)):

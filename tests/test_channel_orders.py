@@ -68,7 +68,6 @@ def absolute(definition, x, channel, dt):
     return max(sums)
 
 
-@pytest.mark.sampled(60)
 @pytest.mark.parametrize(("kind", "scheme", "pair", "n"), CASES)
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_each_channel_has_the_weights_of_its_own_order(framework, kind, scheme, pair, n):

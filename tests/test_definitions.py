@@ -71,7 +71,6 @@ def test_definitions_in_the_logarithm_of_time_are_the_others(kind: type[Definiti
         assert kind(0.4) != other(0.4)
 
 
-@pytest.mark.sampled(2)
 @with_powers
 @pytest.mark.parametrize("exponent", [1, 2, 3])
 def test_powers_are_met_at_the_declared_rate(kind: type[Definition], options: dict, exponent: float) -> None:
@@ -88,7 +87,6 @@ def test_powers_are_met_at_the_declared_rate(kind: type[Definition], options: di
         assert max(errors) < 1e-10 or min(fallen) > definition.accuracy(alpha) - slack, (alpha, errors)
 
 
-@pytest.mark.sampled(2)
 @with_powers
 def test_the_largest_error_of_all_samples_falls_at_the_declared_rate(kind: type[Definition], options: dict) -> None:
     exponents = (0, 1, 2, 3) if kind.subtracts or kind.dt_power > 0 else (1, 2, 3)  # else zero at the first sample
@@ -177,7 +175,6 @@ def tempered_weights(definition: Any, options: dict) -> np.ndarray:
     return sums[LAGS].astype(float)
 
 
-@pytest.mark.sampled(2)
 @every_new_case
 def test_sums_of_exponentials_stand_for_the_weights(kind: type[Definition], options: dict) -> None:
     for alpha, n, precision in itertools.product((0.1, 0.5, 0.9), (128, 4096), ("float32", "float64")):
@@ -204,7 +201,6 @@ def test_a_caputo_fabrizio_memory_is_one_number_for_each_order() -> None:
 # Gradients in alpha
 
 
-@pytest.mark.sampled(2)
 @every_new_case
 def test_the_gradient_in_alpha_is_that_of_the_dense_matrix(kind: type[Definition], options: dict) -> None:
     n, step, g = 131, 1e-4, np.cos(np.arange(131.0))
@@ -283,7 +279,6 @@ def test_every_definition_compiles_into_one_graph(kind: type[Definition], option
 # Identities
 
 
-@pytest.mark.sampled(2)
 @every_case
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
 def test_operators_are_linear(kind: type[Definition], options: dict, alpha: float) -> None:
@@ -293,7 +288,6 @@ def test_operators_are_linear(kind: type[Definition], options: dict, alpha: floa
     np.testing.assert_allclose(together, apart, rtol=0, atol=1e-13 * N * np.abs(matrix(definition)).max())
 
 
-@pytest.mark.sampled(2)
 @every_case
 def test_the_adjoint_is_the_transpose(kind: type[Definition], options: dict) -> None:
     for alpha in (0.0, 0.4, 0.9):
@@ -392,7 +386,6 @@ def test_a_time_scale_is_a_matter_of_units(kind: type[Definition], options: dict
 # Layouts, dtypes, lengths
 
 
-@pytest.mark.sampled(2)
 @every_new_case
 def test_layouts_lengths_and_channels_are_those_of_the_matrix(kind: type[Definition], options: dict) -> None:
     rng = np.random.default_rng(1)

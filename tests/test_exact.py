@@ -54,7 +54,6 @@ def series(order, terms, rate, t):
         return complex(mpmath.fsum(terms))
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("rate", [1.5, -1.5])
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0, 1.5, 2.0])
 @pytest.mark.parametrize("kind", [Caputo, RiemannLiouville, GrunwaldLetnikov, RiemannLiouvilleIntegral])

@@ -335,7 +335,6 @@ def test_whatever_takes_samples_is_tried_with_those_of_numpy() -> None:
     assert {*TAKEN, "Alpha", "ProbabilisticAlpha"} == set(LAYERS)
 
 
-@pytest.mark.sampled(16)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("is_learned", [False, True], ids=["fixed", "learned"])
 @pytest.mark.parametrize("name", TAKEN)

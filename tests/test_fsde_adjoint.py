@@ -28,7 +28,6 @@ def rows():
     ]
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("scheme", "interpretation", "noise_type"), rows())
 def test_the_adjoint_is_backpropagation_of_the_same_scheme(scheme, interpretation, noise_type):
     sde = Network(noise_type)
@@ -44,7 +43,6 @@ def test_it_is_for_every_kind_of_weights_and_history(weights, history):
     assert_same(gradients(Network(), True, **options), gradients(Network(), False, **options))
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("alpha", [0.55, 0.95, 1.0, [0.6, 0.75, 0.9], [[0.6], [0.8]]], ids=str)
 @pytest.mark.parametrize("noise_type", ["additive", "diagonal", "scalar", "general"])
 def test_it_is_for_every_kind_of_order_and_noise(noise_type, alpha):

@@ -114,7 +114,6 @@ def test_wrong_options_are_refused_when_it_is_made(options, text):
         model(**options)
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("alpha", [1.0, 0.8])
 @pytest.mark.parametrize(("forward", "backward"), [(True, False), (False, True), (True, True)], ids=str)
 def test_gradients_do_not_depend_on_the_autocast_of_the_backward_pass(forward, backward, alpha):

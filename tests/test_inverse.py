@@ -36,7 +36,6 @@ def start_of(definition, x):
     return given
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 200])
 @every_scheme
 def test_it_undoes_the_operator_on_noise(kind, scheme, n):

@@ -295,7 +295,6 @@ MAPS = [pytest.param(form, id=name) for name, form in ROWS.items() if "vmap" in 
 four_devices = pytest.mark.skipif("jax.device_count() < 4", reason="needs four devices")
 
 
-@pytest.mark.sampled(4)
 @each_form
 def test_checkify_sees_a_check_under_every_transform(form):
     applied = form(inverse)
@@ -326,7 +325,6 @@ def test_checkify_sees_a_check_of_one_row_of_several(form, made):
 
 
 @four_devices
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", MAPS)
 def test_checkify_sees_a_check_of_a_batch_over_an_explicit_axis(form):
     mesh = jax.make_mesh((4,), ("rows",))

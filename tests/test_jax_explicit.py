@@ -93,7 +93,6 @@ def assert_close(found: Any, wanted: Any, case: ParityCase | None = None) -> Non
         np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=0, atol=tolerance * size)
 
 
-@pytest.mark.sampled(32)
 @each_setting
 @pytest.mark.parametrize("case", EVERY)
 def test_a_map_and_its_gradients_are_traced_whichever_input_is_mapped(case: ParityCase, is_set: bool) -> None:
@@ -134,7 +133,6 @@ def test_a_map_over_an_explicit_axis_has_the_values_and_gradients_of_one_device(
             assert_close(jax.vmap(lambda each: total_of(case, each, rest))(spread(mapped)), wanted[0], case)
 
 
-@pytest.mark.sampled(64)
 @each_setting
 @pytest.mark.parametrize("where", WHERE.values(), ids=WHERE)
 @pytest.mark.parametrize("solve", EACH_SOLVE)

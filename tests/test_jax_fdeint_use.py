@@ -403,7 +403,6 @@ def test_a_traced_order_out_of_bounds_is_nan_and_raises_under_checkify(scheme):
         error.throw()
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("value", "text"), [(jnp.inf, "infinite"), (jnp.nan, "NaN")])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_forcing_that_has_no_value_at_the_start_is_refused(scheme, value, text):

@@ -196,7 +196,6 @@ def test_below_1_the_adjoint_follows_forward_mode_too(doubles):
     assert jax.hessian(of_alpha)(0.7) == pytest.approx(float(curve), rel=1e-6)
 
 
-@pytest.mark.sampled(6)
 @pytest.mark.parametrize("outputs", [np.linspace(0, 1.2, 1201)[[0, 1, 2, 500, 777, 1200]], [0.9, 1.2], [0.0, 1.2]])
 @pytest.mark.parametrize("options", [{}, {"checkpoint": True}], ids=["each", "blocks"])
 def test_states_at_some_times_and_their_slopes_are_those_of_all(outputs, options, doubles):

@@ -190,7 +190,6 @@ def test_forward_mode_meets_reverse_mode_to_second_order(case):
             assert off.max(initial=0) <= 1e-8 * largest, name
 
 
-@pytest.mark.sampled(16)
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in EVERY])
 def test_a_gradient_is_traced_where_nothing_is_promoted_unasked(case: ParityCase) -> None:
     before = default_manager().recorder.counts.failures.copy()  # of tests that break a kernel

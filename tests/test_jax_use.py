@@ -175,7 +175,6 @@ STEPPED: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("function", STEPPED.values(), ids=STEPPED)
 def test_a_step_is_a_number_of_any_kind_that_is_known_when_it_is_traced(function):
     wanted = function(0.25)

@@ -25,7 +25,6 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, dtype=F64, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "options",
     [
@@ -149,7 +148,6 @@ def given_of(case: str, causal: bool) -> Inputs:
     return Inputs._make([*leaves, kept])
 
 
-@pytest.mark.sampled(2)
 @every_kernel
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
 @pytest.mark.parametrize("case", ["plain", "row", "full", "hidden", "dropped", "ordinary"])

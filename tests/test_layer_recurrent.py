@@ -64,7 +64,6 @@ def assert_same(found: Any, expected: Any, tolerance: float = 1e-13) -> None:
         torch.testing.assert_close(one, other, rtol=0, atol=tolerance)
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @each_kind
 def test_at_alpha_one_it_is_torchs_layer_with_all_its_options(kind, options, draw):
@@ -180,7 +179,6 @@ BY_KERNEL = [
 ]
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("op", "name"), BY_KERNEL, ids=[f"{op}-{name.replace('/', '-')}" for op, name in BY_KERNEL])
 @pytest.mark.parametrize("alpha", [0.4, [0.2, 0.4, 0.6, 0.8, 0.95]], ids=["one order", "an order per unit"])
 @each_kind

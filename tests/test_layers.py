@@ -29,7 +29,6 @@ def data(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-@pytest.mark.sampled(2)
 @every_definition
 @pytest.mark.parametrize("learn", [False, True], ids=["fixed", "learned"])
 @pytest.mark.parametrize(("shape", "dim"), [((4, 3, 90), -1), ((4, 90, 3), 1), ((90,), 0), ((2, 3, 4, 90), 3)])
@@ -108,7 +107,6 @@ def train(model: nn.Module, x: Tensor, target: Tensor, steps: int = 15) -> None:
     optimizer.step(closure)  # type: ignore[arg-type]
 
 
-@pytest.mark.sampled(2)
 @every_definition
 def test_a_layer_learns_the_order_of_data(name: str) -> None:
     x = data(8, 200).cumsum(-1)

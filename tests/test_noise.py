@@ -54,7 +54,6 @@ def assert_within(x: np.ndarray, expected: np.ndarray, errors: float) -> None:
     assert np.abs(z).max() < errors
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("noise", EXAMPLES)
 def test_the_covariance_of_the_increments_is_the_one_stated(noise):
     dt = 0.05
@@ -65,7 +64,6 @@ def test_the_covariance_of_the_increments_is_the_one_stated(noise):
     assert_within(x - x.mean(1, keepdims=True), expected, 5.0 if noise.is_continuous else 6.0)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("noise", EXAMPLES)
 def test_the_characteristic_function_of_an_increment_is_the_one_stated(noise, dtype):

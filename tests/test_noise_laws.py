@@ -104,7 +104,6 @@ def test_lengths_are_the_least_that_are_fast():
     assert [fast_length(n) for n in range(1, 3000)] == [fft.next_fast_len(n, real=True) for n in range(1, 3000)]
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("hurst", [0.1, 0.3, 0.5, 0.7, 0.9])
 def test_the_covariance_of_drawn_paths_is_that_of_fractional_brownian_motion(hurst):
     n, paths = 64, 100_000
@@ -267,7 +266,6 @@ def test_the_error_of_the_path_is_the_distance_of_the_kernels(noise, hurst, n_st
 NEGLIGIBLE = 1e-6  # of a path, the rounding of single precision: rates are searched no further
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("noise", [MarkovFractionalBrownian, MarkovRiemannLiouvilleBrownian])
 @pytest.mark.parametrize("hurst", [0.1, 0.3, 0.5, 0.7, 0.9])
 @pytest.mark.parametrize("n_states", [5, 16])
@@ -328,7 +326,6 @@ def test_rates_of_a_learned_index_follow_from_its_bounds_and_are_better_at_both(
     np.testing.assert_array_equal(same.rates(100, 0.01), learned.rates(100, 0.01))
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("hurst", "most"), [(0.1, 0.042), (0.3, 0.004), (0.5, 1e-6), (0.7, 0.006), (0.9, 0.066)])
 def test_sixteen_states_are_as_good_as_the_page_says(hurst, most):
     assert MarkovFractionalBrownian(hurst).error(1000, 1e-3).path < most

@@ -81,7 +81,6 @@ def test_a_power_is_a_sum_of_exponentials_on_any_interval(precision, span, power
     np.testing.assert_allclose(sums, wanted, rtol=POWER_TOLERANCES[precision])
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("make", [random_times, lambda n: np.linspace(0, 1, n + 1) ** 8], ids=["random", "graded"])
 @every_kernel
 @every_scheme
@@ -126,7 +125,6 @@ def test_every_adjoint_is_the_transpose(kernel):
 # Equal steps
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("alpha", [0.0, 0.1, 0.5, 0.9, 1.0, 1.1, 1.5, 1.9, 2.0])
 @every_scheme
 def test_equal_times_give_the_result_of_equal_steps(kind, scheme, alpha):

@@ -32,7 +32,6 @@ def assert_is_the_operator(case: Case, shape: tuple[int, int, int, int], dtype: 
     ), (case, shape)
 
 
-@pytest.mark.sampled(2)
 @every_precision
 @pytest.mark.parametrize("n", SIZES)
 def test_a_few_signals_of_every_size_see_every_boundary(n: int, dtype: torch.dtype) -> None:

@@ -82,7 +82,6 @@ def assert_is_the_matrix(kernel: Kernel, definition: Definition, n: int, batch: 
     np.testing.assert_allclose(gx, np.einsum("cij,bciw->bcjw", m, g), rtol=0, atol=bound)
 
 
-@pytest.mark.sampled(2)
 @every_kernel
 @every_scheme
 def test_a_kernel_and_its_adjoint_are_the_dense_matrix_and_its_transpose(

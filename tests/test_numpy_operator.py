@@ -41,7 +41,6 @@ def assert_close(got, wanted, scale):
     np.testing.assert_allclose(got, wanted, rtol=0, atol=32 * EPS * scale)
 
 
-@pytest.mark.sampled(6)
 @pytest.mark.parametrize("alpha", ALPHAS)
 @every_scheme
 def test_the_call_is_the_matrix(kind, scheme, alpha, manager):
@@ -66,7 +65,6 @@ def problems(draw):
     return tuple(shape), dim, tuple(alpha_shape), draw(st.booleans())
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", DEFINITIONS.values())
 @settings(deadline=None, max_examples=25, derandomize=True)
 @given(problems())

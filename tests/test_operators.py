@@ -48,7 +48,6 @@ def least_rate(case, scheme):
     return definition_of(case, scheme).accuracy(case["alpha"]) - SLOWER.get((case["id"], scheme), 0.1)
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("case", "scheme"), [pytest.param(*pair, id=f"{pair[0]['id']}-{pair[1]}") for pair in cases()])
 def test_the_error_falls_at_the_declared_rate(case, scheme):
     definition = definition_of(case, scheme)

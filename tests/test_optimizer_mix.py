@@ -45,7 +45,6 @@ MIXES = {
 }
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("name", MIXES)
 @every_kernel
@@ -104,7 +103,6 @@ def test_autocast_rounds_no_average(kernel, memory, options, dtype):
     assert torch.equal(*runs)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("capturable", [False, True])
 @pytest.mark.parametrize("options", [{"kind": "integral"}, {"kind": "difference"}, AVERAGES[-1]], ids=named)
@@ -123,7 +121,6 @@ def test_half_precision_rounds_an_average_once(options, capturable, dtype):
         torch.testing.assert_close(direction.double(), exact, rtol=0.51 * torch.finfo(dtype).eps, atol=1e-5)
 
 
-@pytest.mark.sampled(2)
 @every_average
 @every_class
 def test_forced_kernels_agree_to_rounding(cls, options):

@@ -23,7 +23,6 @@ def near(framework, found, expected):
     return np.allclose(np.asarray(found), expected, rtol=0, atol=(1e-12 if framework == "numpy" else 1e-5) * scale)
 
 
-@pytest.mark.sampled(3)
 @frameworks
 @definitions
 def test_integers_are_the_floats_that_they_stand_for(framework, kind):
@@ -48,7 +47,6 @@ def test_lists_and_the_other_byte_order_are_taken(kind):
         assert np.allclose(found, expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.sampled(3)
 @frameworks
 @definitions
 @pytest.mark.parametrize("dtype", [np.complex64, np.complex128])

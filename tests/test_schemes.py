@@ -167,7 +167,6 @@ def test_boundary_columns_can_be_had_at_any_rows(kind, scheme, alpha):
 # m
 
 
-@pytest.mark.sampled(6)
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 64])
 @pytest.mark.parametrize("alpha", [0.0, 0.1, 0.5, 0.9, 1.0, 1.1, 1.5, 1.9, 2.0])
 @pytest.mark.parametrize(("kind", "scheme"), CLASSICAL_SCHEMES)

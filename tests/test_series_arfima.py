@@ -45,7 +45,6 @@ def integrated(lag, alpha, ar, ma):
         return mpmath.quad(density, places)
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("alpha", "ar", "ma"), PROCESSES)
 def test_the_autocovariance_is_the_integral_of_the_spectral_density(alpha, ar, ma):
     found = covariance.autocovariance(40, alpha, ar, ma)

@@ -60,7 +60,6 @@ def assert_same(found, expected, tolerance=1e-12):
         assert (one - other).norm() <= tolerance * other.norm()
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("history", HISTORY_OPTIONS, ids=str)
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_adjoint_is_backpropagation_of_the_same_scheme(scheme, history):
@@ -75,7 +74,6 @@ def test_it_is_with_every_option_of_a_scheme(scheme):
     assert_same(gradients(0.6, True, **options), gradients(0.6, False, **options))
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("alpha", [0.2, 1.0, 1.6, [0.4, 0.7, 0.9], [0.4, 1.7, 0.9], [[0.3], [0.8]]], ids=str)
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_it_is_for_every_kind_of_order(scheme, alpha):
@@ -299,7 +297,6 @@ def by_steps(us):
     return lambda t, y: -us[round(40 * float(t))] * y + torch.sin(t)
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("wants_more", [True, False])
 @pytest.mark.parametrize(
     ("scheme", "history", "mesh"),

@@ -68,7 +68,6 @@ def test_the_limits_have_closed_forms():
     assert volterra.stability(Left(), 1.0) == pytest.approx(2.0, rel=1e-12)
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("adjoint", [True, False])
 @pytest.mark.parametrize(("rate", "alpha"), [(2.0, 0.05), (6.0, 0.2)])
 @pytest.mark.parametrize("scheme", EXPLICIT, ids=str)
@@ -192,7 +191,6 @@ RIGHT: dict[str, Any] = {
 }
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("alpha", [0.4, 0.9, 1.0])
 @pytest.mark.parametrize("name", RIGHT)
 def test_what_is_right_does_not_raise(name, alpha):

@@ -48,7 +48,6 @@ WAYS = {
 }
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_tensor_that_is_no_leaf_may_be_asked_itself(way):
     def asked(adjoint):
@@ -63,7 +62,6 @@ def test_a_tensor_that_is_no_leaf_may_be_asked_itself(way):
         torch.testing.assert_close(one, other, rtol=1e-11, atol=0)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_second_derivative_by_the_adjoint_is_refused_wherever_the_tensor_is_held(way):
     def hessian(adjoint):

@@ -74,7 +74,6 @@ def autocast(is_on, **options):
     return torch.autocast("cpu", torch.bfloat16, enabled=is_on, **options)
 
 
-@pytest.mark.sampled(2)
 @PLACES
 @pytest.mark.parametrize("scheme", ["predictor_corrector", "trapezoid"])
 def test_gradients_do_not_depend_on_the_autocast_of_the_backward_pass(scheme, forward, backward):

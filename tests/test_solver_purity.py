@@ -50,7 +50,6 @@ WAYS = {
 }
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("layer", "reason"),
@@ -262,7 +261,6 @@ STEPS = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.sampled(4)
 @KEPT
 @STEPS
 @pytest.mark.parametrize("scheme", ["rectangle", "predictor_corrector", "trapezoid"])
@@ -273,7 +271,6 @@ def test_a_memory_of_f_is_refused_wherever_it_lies(scheme, every, n, way):
         y.sum().backward()
 
 
-@pytest.mark.sampled(4)
 @KEPT
 @STEPS
 @pytest.mark.parametrize("alpha", [1.0, 0.8])

@@ -147,7 +147,6 @@ def relaxation_error(name, alpha, n_steps, mesh="uniform"):
     return abs(found[-1].item() - exact)
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("alpha", [0.5, 0.8, 1.5])
 @pytest.mark.parametrize("name", SCHEMES)
 def test_the_declared_order_is_reached(name, alpha):

@@ -97,7 +97,6 @@ def set_layer(f, value):
 CHANGES = pytest.mark.parametrize("change", [set_attribute, set_number, set_entry, set_buffer, set_layer])
 
 
-@pytest.mark.sampled(2)
 @SOLVES
 @CHANGES
 @pytest.mark.parametrize("adjoint", [True, False])
@@ -114,7 +113,6 @@ def test_what_f_is_given_after_a_solve_does_not_reach_the_gradient(solve, change
     assert_same(of(True), of(False))
 
 
-@pytest.mark.sampled(2)
 @SOLVES
 @pytest.mark.parametrize("layer", [nn.Dropout, lambda: nn.BatchNorm1d(4)], ids=["dropout", "batch norm"])
 def test_train_before_the_backward_pass_is_that_of_the_next_call(solve, layer):

@@ -72,7 +72,6 @@ def worst(got: Tensor, wanted: Tensor) -> float:
 # The result
 
 
-@pytest.mark.sampled(2)
 @every_scheme
 def test_every_step_is_the_sample_of_the_dense_matrix(kind: type[Definition], scheme: str) -> None:
     """Past several blocks of boundary rows, and on both sides of the first lag that is not exact."""

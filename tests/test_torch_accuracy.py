@@ -78,14 +78,12 @@ def above(bound: float, found: dict[str, float]) -> dict[str, float]:
     return {signal: error for signal, error in found.items() if not error <= bound}
 
 
-@pytest.mark.sampled(4)
 @every_length
 @every_operator
 def test_single_precision_keeps_six_digits_in_the_plans_picked(definition: Definition, n: int) -> None:
     assert above(FIXED, errors(definition, n, shipped_manager())) == {}
 
 
-@pytest.mark.sampled(4)
 @every_kernel
 @every_length
 def test_single_precision_keeps_six_digits_in_every_kernel(kernel: Kernel, n: int) -> None:

@@ -87,7 +87,6 @@ def test_first_and_second_gradients_meet_finite_differences(
     tally.check()
 
 
-@pytest.mark.sampled(4)
 @every_kernel
 @every_scheme
 @every_interval
@@ -141,7 +140,6 @@ def test_an_empty_batch_passes_every_check(forced: Forced, kind: Any, per_channe
     assert torch.equal(galpha, torch.zeros_like(alpha))
 
 
-@pytest.mark.sampled(3)
 @every_kernel
 @every_definition
 @every_interval
@@ -174,7 +172,6 @@ def test_the_hessian_in_alpha_meets_differences_of_the_gradient(
         assert error <= 1e-7 * expected.abs().max()  # step**2, and rounding / step
 
 
-@pytest.mark.sampled(4)
 @every_kernel
 @every_definition
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -206,7 +203,6 @@ def saved_by(forward: Any) -> list[Tensor]:
     return saved
 
 
-@pytest.mark.sampled(8)
 @every_kernel
 @every_scheme
 @every_interval

@@ -85,7 +85,6 @@ def assert_is_the_matrix(forced: Forced, definition: Definition, shape: tuple[in
     assert (gx.cpu() - multiplied(dense.T, g, dim)).abs().max() <= bound, definition
 
 
-@pytest.mark.sampled(4)
 @every_kernel
 @every_scheme
 def test_a_kernel_and_its_adjoint_are_the_dense_matrix_and_its_transpose(
@@ -185,7 +184,6 @@ def test_strides_do_not_change_the_result(forced: Forced, view: str, dim: int) -
         assert torch.equal(*grads)
 
 
-@pytest.mark.sampled(4)
 @every_kernel
 @every_operator
 @pytest.mark.parametrize(
@@ -239,7 +237,6 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.zeros(2).new_empty(2).isnan().all()
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.usefixtures("poison")
 @every_kernel
 @every_operator
@@ -294,7 +291,6 @@ def test_the_adjoint_identity_holds_to_rounding(forced: Forced, kind: type[Defin
     tally.check()
 
 
-@pytest.mark.sampled(3)
 @every_causal_kernel
 @every_operator
 @pytest.mark.parametrize(("shape", "dim"), [((2, 200), -1), ((2, 200, 3), 1)], ids=["last", "middle"])
@@ -311,7 +307,6 @@ def test_a_sample_never_depends_on_later_ones(
         assert not torch.equal(later, y)
 
 
-@pytest.mark.sampled(6)
 @every_kernel
 @pytest.mark.parametrize("value", [torch.nan, torch.inf], ids=["nan", "inf"])
 @pytest.mark.parametrize(

@@ -115,7 +115,6 @@ some_learning = pytest.mark.parametrize("learned", [True, pytest.param(False, ma
 every_learning = pytest.mark.parametrize("learned", [False, True], ids=["number", "tensor"])
 
 
-@pytest.mark.sampled(2)
 @every_kernel
 @pytest.mark.parametrize("check", [pytest.param(name, marks=[slow] if at else []) for at, name in enumerate(CHECKS)])
 def test_gradients_pass_the_judge_of_pytorchs_operators(forced: Forced, check: str) -> None:
@@ -196,7 +195,6 @@ def test_inputs_are_left_as_they_were(forced: Forced, learned: bool) -> None:
             assert tensor._version == version
 
 
-@pytest.mark.sampled(2)
 @every_kernel
 @pytest.mark.parametrize("size", [1, pytest.param(3, marks=slow)])
 def test_vmap_over_any_axis_of_any_input_is_a_loop(forced: Forced, size: int) -> None:

@@ -69,7 +69,6 @@ def test_autocast_leaves_single_precision_alone(forced: Forced, kind: Callable[.
         assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
-@pytest.mark.sampled(3)
 @every_kernel
 @every_definition
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
@@ -154,7 +153,6 @@ def test_a_layer_may_infer_before_it_is_trained(make: Callable[[], nn.Module], x
     assert all_equal(found, run_layer(make(), x))
 
 
-@pytest.mark.sampled(3)
 @every_kernel
 @every_definition
 def test_weights_made_inside_a_transform_serve_calls_outside(forced: Forced, kind: Callable[..., Definition]) -> None:
@@ -191,7 +189,6 @@ def test_forward_mode_is_the_operator_on_the_tangent(forced: Forced, kind: Calla
         assert close(dual.tangent, expected)
 
 
-@pytest.mark.sampled(3)
 @every_kernel
 @every_definition
 def test_transforms_in_alpha_meet_plain_autograd(forced: Forced, kind: Callable[..., Definition]) -> None:

@@ -15,7 +15,6 @@ from tests.torch_cases import KERNELS, Forced, Refused, alphas_of, every_scheme,
 BETWEEN = (1e-3, 0.02, 0.25, 0.75, 0.98, 0.999, 1.001, 1.02, 1.25, 1.75, 1.999)
 
 
-@pytest.mark.sampled(3)
 @every_scheme
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 @pytest.mark.parametrize("n", [128, 1024, pytest.param(16384, marks=pytest.mark.slow)])

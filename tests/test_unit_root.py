@@ -34,7 +34,6 @@ def made(kind, n, rng):
 KINDS = ["walk", "noise", "fractional", "twice", "far from zero", "mean", "season", "steps"]
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("n", "most", "seeds"),

@@ -284,7 +284,6 @@ FEW_SAMPLES = [
 ]
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("kind", "scheme", "low"), FEW_SAMPLES)
 def test_a_learned_order_of_few_samples_is_the_fixed_one(kind: type[Definition], scheme: str, low: float) -> None:
     alpha = torch.tensor(low + 0.4, dtype=torch.float64, requires_grad=True)
