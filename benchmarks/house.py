@@ -116,11 +116,11 @@ def long_functions(text: Mapping[str, str]) -> list[tuple[str, int]]:
     """Return (where, lines of code of the body) of each function with more than `LONGEST`, the longest first."""
     found = []
     for path, source in text.items():
-        code = code_lines(source)
-        for node in ast.walk(ast.parse(source)):
-            if isinstance(node, _Function):
-                body = range(node.body[0].lineno, (node.end_lineno or node.lineno) + 1)
-                found.append((f"{path}:{node.lineno} {node.name}", len(code.intersection(body))))
+        functions = (node for node in ast.walk(ast.parse(source)) if isinstance(node, _Function))
+        bodies = {node: range(node.body[0].lineno, (node.end_lineno or node.lineno) + 1) for node in functions}
+        long = {node: body for node, body in bodies.items() if len(body) > LONGEST}
+        code = code_lines(source) if long else set()
+        found += [(f"{path}:{node.lineno} {node.name}", len(code.intersection(body))) for node, body in long.items()]
     return sorted((each for each in found if each[1] > LONGEST), key=lambda each: -each[1])
 
 
