@@ -390,6 +390,26 @@ def test_modules_load_no_other_framework(name):
     assert loaded(modules, KEPT_OUT[name]) == {}
 
 
+NOT_OF_A_LAYER = (
+    "scipy.special",
+    "scipy.fft",
+    "scipy.stats",
+    "numpy.testing",
+    "hpfracc_nn.solvers",
+    "hpfracc_nn.models",
+)
+
+
+def test_a_layer_loads_no_other_part_of_the_package_or_of_scipy():
+    pytest.importorskip("torch")
+    program = (
+        "import json, sys, torch, hpfracc_nn; hpfracc_nn.FractionalLayer(0.5); print(json.dumps(list(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert not set(NOT_OF_A_LAYER) & set(json.loads(done.stdout))
+
+
 def test_a_loaded_framework_is_found():
     assert loaded(["json", "wave", "zipfile"], ("wave", "numba")) == {"wave": "wave"}
 

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from scipy.fft import next_fast_len
+import scipy
 
 from hpfracc_nn.fractional.cache import nbytes
 from hpfracc_nn.fractional.namespace import Array, Namespace, namespace
@@ -268,7 +268,7 @@ def powers(decay: Any, chunks: int) -> tuple[Any, ...]:
 
 def padded_length(n: int) -> int:
     """Return the next length from 2 n - 1 on whose only factors are 2, 3 and 5: nothing wraps round."""
-    return int(next_fast_len(max(2 * n - 1, 1), real=True))
+    return int(scipy.fft.next_fast_len(max(2 * n - 1, 1), real=True))
 
 
 def saves(workload: Workload) -> float:

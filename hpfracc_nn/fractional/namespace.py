@@ -11,12 +11,12 @@ Source: https://data-apis.org/array-api/2024.12.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
+import scipy
 from numpy.lib.stride_tricks import sliding_window_view
-from scipy import fft as scipy_fft
-from scipy import special
 
 from hpfracc_nn.fractional.dispatch import framework_of
 
@@ -129,14 +129,15 @@ class NumpyNamespace:
     angle = staticmethod(np.angle)
     iscomplexobj = staticmethod(np.iscomplexobj)
     where = staticmethod(np.where)
-    gammaln = staticmethod(special.gammaln)
-    polygamma = staticmethod(special.polygamma)
-    expit = staticmethod(special.expit)
     matmul = staticmethod(np.matmul)
-    fft = staticmethod(scipy_fft.fft)
-    ifft = staticmethod(scipy_fft.ifft)
-    rfft = staticmethod(scipy_fft.rfft)
-    irfft = staticmethod(scipy_fft.irfft)
+    # SciPy loads its parts when they are first asked for, and these two take as long as the whole package.
+    gammaln = cached_property(lambda self: scipy.special.gammaln)
+    polygamma = cached_property(lambda self: scipy.special.polygamma)
+    expit = cached_property(lambda self: scipy.special.expit)
+    fft = cached_property(lambda self: scipy.fft.fft)
+    ifft = cached_property(lambda self: scipy.fft.ifft)
+    rfft = cached_property(lambda self: scipy.fft.rfft)
+    irfft = cached_property(lambda self: scipy.fft.irfft)
     cumulative_sum = staticmethod(np.cumsum)
     cumulative_prod = staticmethod(np.cumprod)
     nan_to_num = staticmethod(np.nan_to_num)

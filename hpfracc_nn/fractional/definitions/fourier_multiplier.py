@@ -10,7 +10,6 @@ from functools import reduce
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from scipy.special import bernoulli
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions.definition import SIDES, Alpha, flat, read_fixed
@@ -209,7 +208,8 @@ class PeriodicRiesz(FourierMultiplier):
 
 _SPACES = ("periodic", "line")
 _SUMMED = 10  # terms; with seven corrections (2 pi 10.5)**-14 = 4e-26 is left
-_CORRECTIONS = tuple(float(bernoulli(14)[2 * m]) / math.factorial(2 * m) for m in range(1, 8))
+_BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)  # B_2, B_4, ... B_14
+_CORRECTIONS = tuple(number / math.factorial(2 * m) for m, number in enumerate(_BERNOULLI, 1))
 
 
 @dataclass(frozen=True)

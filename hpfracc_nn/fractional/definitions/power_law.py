@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.special import rgamma
+import scipy
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions.definition import Definition, taylor_columns
@@ -468,4 +468,4 @@ class Marchaud(Definition):
         """
         if not isinstance(self.alpha, float):
             raise ValueError(f"{self}.history_bound: needs one alpha; pass one definition per channel.")
-        return deviation * np.asarray(t, np.float64) ** -self.alpha * rgamma(1 - self.alpha)
+        return deviation * np.asarray(t, np.float64) ** -self.alpha * scipy.special.rgamma(1 - self.alpha)

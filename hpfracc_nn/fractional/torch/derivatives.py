@@ -10,11 +10,12 @@ Squire & Trapp, SIAM Review 40 (1998) 110.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+import scipy
 import torch
-from scipy import special
 from torch import Tensor
 
 from hpfracc_nn.fractional.namespace import NumpyNamespace
@@ -46,7 +47,7 @@ def complex_step(formula: Callable[[np.ndarray, NumpyNamespace], np.ndarray], al
 class ComplexNamespace(NumpyNamespace):
     """NumPy's namespace for complex arguments near the real axis."""
 
-    gammaln = staticmethod(special.loggamma)
+    gammaln = cached_property(lambda self: scipy.special.loggamma)
 
     def asarray(self, value: Any) -> np.ndarray:
         return np.asarray(value, dtype=np.complex128)
