@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hpfracc_nn.fractional.definitions import DEFINITIONS, Caputo, Definition, DistributedOrder
+from hpfracc_nn.fractional.definitions import DEFINITIONS, Caputo, Definition, DistributedOrder, RiemannLiouville
 from hpfracc_nn.fractional.exponentials import exponentials_over
-from hpfracc_nn.fractional.streaming import HORIZON
+from hpfracc_nn.fractional.namespace import NUMPY
+from hpfracc_nn.fractional.streaming import HORIZON, consecutive
 from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.layers.torch import (
     ARFIMA,
@@ -77,6 +78,42 @@ def test_any_blocks_give_the_whole_series(kind: type[Definition], scheme: str, d
         assert apart(found, wanted) < LARGEST[dtype], alpha
         (other,) = torch.autograd.grad((found * g).sum(), given)
         assert apart(other, gradient) < LARGEST[dtype], alpha
+
+
+@every_scheme
+@pytest.mark.parametrize("begin", [0, 9000, 10**6])
+def test_a_boundary_column_is_met_between_the_rows_that_are_evaluated(
+    kind: type[Definition], scheme: str, begin: int
+) -> None:
+    if kind(0.5).side != "left":
+        pytest.skip("it reads samples ahead")
+    end, rows = begin + 3 * 4096 + 100, np.arange(begin, begin + 3 * 4096 + 100)
+    for alpha in (0.05, 0.5, 0.95, 1.0):
+        stencil = kind(alpha, scheme).stencil(end, DT, NUMPY)
+        for column in (streaming.first_of(stencil.analytic_columns), stencil.start_column):
+            if column:
+                largest = np.abs(column(np.arange(16))).max()
+                off = np.abs(consecutive(column, begin, end, NUMPY) - column(rows)).max()
+                assert off <= 1e-14 * largest  # rounding of 16 values, times three of Lagrange's polynomials
+
+
+def test_a_boundary_column_with_corners_is_evaluated_row_by_row() -> None:
+    def column(rows: np.ndarray) -> np.ndarray:
+        return np.where(rows % 7 == 0, 1.0, 0.5)
+
+    assert np.array_equal(consecutive(column, 3, 20_000, NUMPY), column(np.arange(3, 20_000)))
+
+
+@pytest.mark.parametrize("kind", [Caputo, RiemannLiouville])
+def test_long_blocks_give_the_whole_series_and_alphas_gradient(kind: type[Definition]) -> None:
+    n = 30_000
+    x, g = 3 + data(n).cumsum(0) / 10, data(n, seed=2)
+    layer = FractionalLayer(0.4, kind, learn_alpha=True, dt=DT)
+    wanted = layer(x)
+    (gradient,) = torch.autograd.grad((wanted * g).sum(), layer.order.raw)
+    found, _ = in_blocks(layer, x, -1, [100, 14_000, 15_900])
+    assert apart(found, wanted) < 1e-12
+    assert apart(torch.autograd.grad((found * g).sum(), layer.order.raw)[0], gradient) < 1e-10
 
 
 @pytest.mark.parametrize("name", CAUSAL)

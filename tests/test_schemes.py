@@ -4,10 +4,11 @@ import functools
 
 import numpy as np
 import pytest
-from mpmath import binomial, gamma, mpf, workdps
+from mpmath import binomial, exp, gamma, loggamma, mpf, rgamma, workdps
 
 from hpfracc_nn.fractional import DEFINITIONS, SCHEMES, GrunwaldLetnikov, RiemannLiouvilleIntegral, exact
 from hpfracc_nn.fractional.namespace import NUMPY
+from hpfracc_nn.fractional.schemes.differences import bdf2_start
 from tests.definition_cases import CLASSICAL
 from tests.definition_cases import SCHEMES as CLASSICAL_SCHEMES
 
@@ -137,6 +138,27 @@ def test_starting_columns_put_the_first_cell_right(scheme, alpha):
     # Up to lag 15 it is summed directly: differences of powers up to 16.
     np.testing.assert_allclose(got[near], wanted[near], rtol=1e-12, atol=16 * EPS)
     np.testing.assert_allclose(got[~near], wanted[~near], rtol=1e-12)
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.5, 0.95, 1.05, 1.5, 1.95])
+@pytest.mark.parametrize("row", [150, 10**4, 10**7, 10**9])
+def test_a_starting_column_keeps_its_digits_far_from_the_start(alpha, row):
+    taylor = 1 if alpha < 1 else 2
+    with workdps(60):
+        a = mpf(alpha)
+        weights = [  # of (1 + (1-z)/2)**alpha (1-z)**(alpha - taylor - 1), the binomial series of the first factor
+            sum(binomial(a, i) / 2**i * _coefficient(a - taylor - 1 + i, lag) for i in range(60))
+            for lag in range(row - 1, row - 1 - taylor, -1)
+        ]
+        true = float(taylor * mpf(row) ** (taylor - a) / gamma(1 + taylor - a) - sum(weights))
+    found = bdf2_start(np.asarray(alpha), taylor, 2, np.array([row]), NUMPY).item()
+    # The terms that cancel are row**(taylor - alpha - 1) times a few units.
+    assert abs(found - true) < 1e-15 * max(row ** (taylor - alpha - 1), 1e-3)
+
+
+def _coefficient(beta, lag):
+    """Return the coefficient of (1-z)**beta."""
+    return exp(loggamma(lag - beta) - loggamma(lag + 1)) * rgamma(-beta)
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 0.9, 1.001, 1.1, 1.5, 1.9, 2.0])

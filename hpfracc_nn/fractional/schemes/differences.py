@@ -50,18 +50,18 @@ def binomial(beta: Array, lags: np.ndarray, xp: Namespace) -> Array:
     near, far = lags[lags < _HEAD], lags[lags >= _HEAD].astype(np.float64)
     parts = [xp.take(table, near, axis=-1)] if near.size else []
     if far.size:
-        ratio = xp.exp(_gamma_ratio_from_head(-beta, far, xp) - (beta + 1) * xp.constant(np.log(far / _HEAD), beta))
+        ratio = xp.exp(_log_gamma_ratio(-beta, far, xp, _HEAD) - (beta + 1) * xp.constant(np.log(far / _HEAD), beta))
         parts.append(xp.take(table, np.array([_HEAD]), axis=-1) * ratio)
     return xp.concat(parts, axis=-1)
 
 
-def _gamma_ratio_from_head(a: Array, far: np.ndarray, xp: Namespace) -> Array:
-    """Return log Gamma(k + a) - log Gamma(k + 1) - (a - 1) log k at `far` lags k, less its value at lag 64.
+def _log_gamma_ratio(a: Array, far: np.ndarray, xp: Namespace, origin: float = np.inf) -> Array:
+    """Return log Gamma(k + a) - log Gamma(k + 1) - (a - 1) log k at lags k >= 64, less its value at a lag `origin`.
 
     Shapes: a [*c, 1], |a| <= 3; far [k]; result [*c, k].
     """
     inverse, bernoulli = _gamma_ratio()
-    steps = far ** -inverse[:, None] - _HEAD ** -inverse[:, None]
+    steps = far ** -inverse[:, None] - origin ** -inverse[:, None]
     powers = [0 * a + 1]
     for _ in range(_RATIO_TERMS + 1):
         powers.append(powers[-1] * a)
@@ -101,7 +101,7 @@ def bdf2_weights(alpha: Array, taylor: int, m: int, lags: np.ndarray, xp: Namesp
     if near.size:
         parts.append(_bdf2_direct(alpha, binomial(beta, np.arange(near[-1] + 1), xp), near, xp))
     if far.size:
-        parts.append(binomial(beta, far, xp) * _bdf2_tail(alpha[..., None, None], beta[..., None, None], far, xp))
+        parts.append(binomial(beta, far, xp) * (1 + _bdf2_tail(alpha[..., None, None], beta[..., None, None], far, xp)))
     return xp.concat(parts, axis=-1)
 
 
@@ -139,15 +139,42 @@ def _bdf2_correction(alpha: Array, taylor: int, k: np.ndarray, xp: Namespace) ->
     for t**taylor. alpha is [*c], and `taylor` the number of Taylor terms, 1 or 2.
     """
     power = taylor - alpha[..., None]
-    exact = float(taylor) * xp.exp(power * xp.constant(np.log(k), power) - xp.gammaln(1 + power))
+    near, far = k[k < _BDF2_HEAD + taylor], k[k >= _BDF2_HEAD + taylor]
+    parts = []
+    for rows in filter(len, (near, far)):
+        exact = float(taylor) * xp.exp(power * xp.constant(np.log(rows), power) - xp.gammaln(1 + power))
+        if rows is near:
+            parts.append(exact - _bdf2_of_power(alpha, taylor, near, xp))
+        else:
+            parts.append(exact * _bdf2_relative_error(alpha, taylor, far, xp))
+    return xp.concat(parts, axis=-1)
+
+
+def _bdf2_of_power(alpha: Array, taylor: int, k: np.ndarray, xp: Namespace) -> Array:
+    """Return what BDF2 without its starting column makes of t**taylor at samples k >= 1, [*c, k]."""
     if taylor == 1:  # k = z / (1-z)**2
-        return exact - bdf2_weights(alpha, taylor, 2, k - 1, xp)
+        return bdf2_weights(alpha, taylor, 2, k - 1, xp)
     # k**2 = z (1 + z) / (1-z)**3
     before = np.maximum(k - 2, 0)
     lags = np.union1d(k - 1, before)
     reached = bdf2_weights(alpha, taylor, 3, lags, xp)
     both = [xp.take(reached, np.searchsorted(lags, each), axis=-1) for each in (k - 1, before)]
-    return exact - both[0] - both[1] * xp.constant(1.0 * (k > 1), power)
+    return both[0] + both[1] * xp.constant(1.0 * (k > 1), alpha)
+
+
+def _bdf2_relative_error(alpha: Array, taylor: int, k: np.ndarray, xp: Namespace) -> Array:
+    """Return the part of the derivative of t**taylor that BDF2 without its column misses, at large k: [*c, k].
+
+    It falls as k**-2, and is a sum of terms that fall as 1 / k: differences of the values themselves would lose a digit
+    for each factor of ten in k, and more.
+    """
+    power = taylor - alpha[..., None]
+    missed = []
+    for j in k - 1.0 - np.arange(taylor)[:, None]:
+        ratio = power * xp.constant(np.log1p((j - k) / k), power) + _log_gamma_ratio(1 + power, j, xp)
+        tail = _bdf2_tail(alpha[..., None, None], alpha[..., None, None] - taylor - 1, j, xp)
+        missed.append(-xp.expm1(ratio) - xp.exp(ratio) * tail)
+    return sum(missed[1:], missed[0]) / taylor
 
 
 def _bdf2_direct(alpha: Array, grunwald: Array, lags: np.ndarray, xp: Namespace) -> Array:
@@ -170,7 +197,7 @@ def _bdf2_direct(alpha: Array, grunwald: Array, lags: np.ndarray, xp: Namespace)
 
 
 def _bdf2_tail(alpha: Array, beta: Array, lags: np.ndarray, xp: Namespace) -> Array:
-    """Return the quotient of BDF2's weights by Grunwald's at large lags [k], [*c, k]: a series in about 1 / lag.
+    """Return the quotient of BDF2's weights by Grunwald's less one at lags [k], [*c, k]: a series in about 1 / lag.
 
     BDF2 is (1-z)**beta times (1 + (1-z)/2)**alpha, whose binomial series is applied term by term.
 
@@ -183,7 +210,7 @@ def _bdf2_tail(alpha: Array, beta: Array, lags: np.ndarray, xp: Namespace) -> Ar
     i = np.arange(1.0, _BDF2_TERMS + 1)
     factors = (alpha - xp.constant(i - 1, alpha)) * (-beta - xp.constant(i, alpha)) / xp.constant(2 * i, alpha)
     distance = xp.constant(lags[:, None] - i, alpha) - beta
-    return 1 + xp.sum(xp.cumulative_prod(factors / distance, axis=-1), axis=-1)
+    return xp.sum(xp.cumulative_prod(factors / distance, axis=-1), axis=-1)
 
 
 def centred_weights(alpha: Array, taylor: int, m: int, lags: np.ndarray, xp: Namespace) -> Array:
@@ -199,7 +226,7 @@ def centred_weights(alpha: Array, taylor: int, m: int, lags: np.ndarray, xp: Nam
     near, far = lags[lags < _HEAD], lags[lags >= _HEAD].astype(np.float64)
     parts = [xp.take(table, near, axis=-1)] if near.size else []
     if far.size:
-        log = _gamma_ratio_from_head(-half, far, xp) - _gamma_ratio_from_head(1 + half, far, xp)
+        log = _log_gamma_ratio(-half, far, xp, _HEAD) - _log_gamma_ratio(1 + half, far, xp, _HEAD)
         ratio = xp.exp(log - (1 + 2 * half) * xp.constant(np.log(far / _HEAD), half))
         parts.append(xp.take(table, np.array([_HEAD]), axis=-1) * ratio)
     return xp.concat(parts, axis=-1)

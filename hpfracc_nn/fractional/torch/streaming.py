@@ -34,6 +34,7 @@ from hpfracc_nn.fractional.streaming import (
     check_horizon,
     check_state,
     check_step,
+    consecutive,
     differenced,
     recalled,
     remembered,
@@ -43,7 +44,7 @@ from hpfracc_nn.fractional.streaming import (
 )
 from hpfracc_nn.fractional.torch.eager import check_alpha, check_dense, computed, computed_in
 from hpfracc_nn.fractional.torch.namespace import TORCH
-from hpfracc_nn.fractional.torch.tracing import uncompiled
+from hpfracc_nn.fractional.torch.tracing import is_traced, uncompiled
 from hpfracc_nn.selection import Site
 
 _BLOCK = 64  # rows of the boundary columns that are computed together
@@ -133,29 +134,37 @@ class StreamState:
         return replace(self, **changed)
 
     def _rows(self, first_row: int) -> Tensor | None:
-        """Return the next `_BLOCK` rows of the boundary columns from `first_row` on, [_BLOCK, 2, *c]."""
-        return self._columns(np.arange(first_row, first_row + _BLOCK))
-
-    def _columns(self, rows: np.ndarray) -> Tensor | None:
-        """Return rows [k] of the boundary columns, [k, 2, *c].
+        """Return the next `_BLOCK` rows of the boundary columns from `first_row` on, [_BLOCK, 2, *c].
 
         The columns are those of x(0) and of d[1], zeros if only one is there; None if neither is.
         """
-        stencil = self._rules.stencil(self._alpha, TORCH)
-        analytic = stencil.analytic_columns
-        columns = (
-            None if analytic is None else analytic(rows)[..., 0, :],
-            None if stencil.start_column is None else stencil.start_column(rows),
-        )
-        present = [c for c in columns if c is not None]
-        if not present:
-            return None
-        return torch.stack([self._time_first(0 * present[0] if c is None else c) for c in columns], dim=1)
+        return _stacked(self._columns(first_row, first_row + _BLOCK))
 
-    def _time_first(self, values: Any) -> Tensor:
+    def _columns(self, begin: int, end: int) -> list[Tensor | None]:
+        """Return the rows from `begin` to before `end` of the columns of x(0) and of d[1], each [end - begin, *c]."""
+        stencil, xp = self._rules.stencil(self._alpha, TORCH), NUMPY if self._alpha is None else TORCH
+        is_read = self._alpha is None or not is_traced(self._alpha, ())
+        return [
+            None
+            if column is None
+            else self._timefirst_of(consecutive(column, begin, end, xp) if is_read else column(np.arange(begin, end)))
+            for column in (first_of(stencil.analytic_columns), stencil.start_column)
+        ]
+
+    def _timefirst_of(self, values: Any) -> Tensor:
         """Return values of the time steps [*c, k], of NumPy or torch, as a tensor that broadcasts to [k, *shape]."""
         tensor = torch.as_tensor(values, device=self.device)
         return rows_first(tensor, len(self.shape), TORCH).contiguous()
+
+
+def first_of(columns: Callable[[np.ndarray], Any] | None) -> Callable[[np.ndarray], Any] | None:
+    """Return the first of the analytic columns, or None where there are none."""
+    return None if columns is None else lambda rows: columns(rows)[..., 0, :]
+
+
+def _stacked(columns: list[Tensor | None]) -> Tensor | None:
+    present = [c for c in columns if c is not None]
+    return torch.stack([0 * present[0] if c is None else c for c in columns], dim=1) if present else None
 
 
 _TENSORS = ("_alpha", "_taps", "_decay", "_boundary", "_memory", "_before", "_held")
@@ -195,7 +204,7 @@ def initial_state(
     decay = torch.as_tensor(np.exp(-nodes.rates), device=device).reshape(-1, *(1,) * len(rules.shape))
     zeros = torch.zeros(taps.shape[-1], *rules.shape, dtype=torch.float64, device=device)
     state = StreamState(0, rules, alpha, zeros, decay, None, zeros, zeros[:2].clone(), zeros[:2].clone())
-    return replace(state, _taps=state._time_first(taps), _boundary=state._rows(0))
+    return replace(state, _taps=state._timefirst_of(taps), _boundary=state._rows(0))
 
 
 def _checked_alpha(owner: str, definition: Definition) -> Tensor:
@@ -268,11 +277,12 @@ def run(
     near = computed(owner, block.d.to(computed_in(owner, x, inner)), inner, rules.dt, 0, site, state._alpha)
     y = near[rules.first :] + recalled(state._taps[rules.first :] * past.memory[rules.first :], n, rates, TORCH)
     after = t + n - (t + n) % _BLOCK
-    boundary = state._columns(np.arange(min(t, after), after + _BLOCK))
-    if boundary is not None:
-        rows = boundary[t - min(t, after) :][:n]
-        y = y + (rows * block.held).sum(1)
-        boundary = boundary[-_BLOCK:].clone()
+    begin = min(t, after)
+    columns = state._columns(begin, after + _BLOCK)
+    for column, held in zip(columns, block.held, strict=True):
+        if column is not None:
+            y = torch.addcmul(y, column[t - begin :][:n], held)
+    boundary = _stacked([None if column is None else column[-_BLOCK:] for column in columns])
     memory = remembered(past.memory, block.d, rates, TORCH)
     past = Past(memory, block.before, block.held)
     state = StreamState(t + n, rules, state._alpha, state._taps, state._decay, boundary, *past)
