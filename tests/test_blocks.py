@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from hpfracc_nn.fractional.definitions import DEFINITIONS, Caputo, Definition, DistributedOrder, RiemannLiouville
 from hpfracc_nn.fractional.exponentials import exponentials_over
 from hpfracc_nn.fractional.namespace import NUMPY
-from hpfracc_nn.fractional.streaming import HORIZON, consecutive
+from hpfracc_nn.fractional.stencil import consecutive
+from hpfracc_nn.fractional.streaming import HORIZON
 from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.layers.torch import (
     ARFIMA,

@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -34,7 +33,6 @@ from hpfracc_nn.fractional.weights import CACHE
 
 HORIZON = 2**20
 _PIECE = 1024  # steps whose exponentials are one matrix
-_PANEL, _NODES = 4096, 16  # rows of a boundary column that one polynomial meets, and its degrees of freedom
 
 
 class StreamSource(NamedTuple):
@@ -352,42 +350,6 @@ def _product(matrix: Array, pieces: Array, xp: Namespace) -> Array:
     """Return a matrix [m, k] times each of the pieces [p, k, size], as one product: [m, p, size]."""
     p, k, size = pieces.shape
     return xp.matmul(matrix, xp.permute_dims(pieces, (1, 0, 2)).reshape(k, p * size)).reshape(-1, p, size)
-
-
-def consecutive(column: Callable[[np.ndarray], Array], begin: int, end: int, xp: Namespace) -> Array:
-    """Return a boundary column at the rows from `begin` to before `end`, [*c, end - begin].
-
-    Far from the start it is smooth: a polynomial through `_NODES` rows of each panel of `_PANEL` meets the rows between
-    them to rounding, as a column that falls by a power or an exponential is analytic within a distance of two panels.
-    A column that is not met at one row more of each panel is evaluated row by row.
-    """
-    far = max(begin, min(end, 2 * _PANEL))
-    if end - far <= _PANEL:
-        return column(np.arange(begin, end))
-    nodes, through = _panel()
-    starts = np.arange(far, end, _PANEL)
-    values = column((starts[:, None] + nodes).ravel())
-    values = values.reshape(*values.shape[:-1], starts.size, nodes.size)
-    found = xp.matmul(values, xp.constant(through, values))
-    checked = _PANEL // 3
-    largest, off = xp.abs(column(np.arange(_NODES))).max(), xp.abs(found[..., checked] - column(starts + checked)).max()
-    if not bool(off <= 1e-14 * largest):
-        return column(np.arange(begin, end))
-    found = found.reshape(*found.shape[:-2], starts.size * _PANEL)[..., : end - far]
-    return xp.concat([column(np.arange(begin, far)), found], axis=-1) if begin < far else found
-
-
-@lru_cache(maxsize=1)
-def _panel() -> tuple[np.ndarray, np.ndarray]:
-    """Return a panel's nodes, whole numbers near Chebyshev's points, and Lagrange's polynomials, [nodes, rows]."""
-    at = np.arange(_PANEL)
-    nodes = np.rint((_PANEL - 1) / 2 * (1 - np.cos(np.pi * (np.arange(_NODES) + 0.5) / _NODES)))
-    apart = (nodes[:, None] - nodes) / _PANEL + np.eye(_NODES)
-    distances = (at - nodes[:, None]) / _PANEL
-    hit = distances == 0
-    terms = 1 / (np.prod(apart, axis=1)[:, None] * np.where(hit, 1, distances))
-    through = np.where(hit.any(0), hit, terms / terms.sum(0))
-    return nodes.astype(np.int64), through
 
 
 def _powers(rates: np.ndarray, length: int) -> np.ndarray:

@@ -12,6 +12,7 @@ from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.exponentials import SHORTEST, Nodes, exponentials
 from hpfracc_nn.fractional.linear import Column, StateSpace, powers
 from hpfracc_nn.fractional.namespace import NUMPY
+from hpfracc_nn.fractional.stencil import consecutive
 from hpfracc_nn.fractional.weights import CACHE, fixed_stencil, transitions, without_negligible
 
 MATRIX_KEPT = 1 << 21  # bytes: a larger matrix is built at every product, or the kept ones would fill the memory
@@ -61,12 +62,13 @@ class Weights:
     @cached_property
     def boundary(self) -> Boundary:
         """What stands around the product: boundary columns are those of d[start_index], x(0) and dt x'(0)."""
-        stencil, n, rows = self.stencil, self.n, np.arange(self.n)
+        stencil, n = self.stencil, self.n
         columns = []
         if stencil.starts and stencil.start_column is not None:
-            columns.append(np.reshape(stencil.start_column(rows), (1, -1, n)))
+            columns.append(np.reshape(consecutive(stencil.start_column, 0, n, NUMPY), (1, -1, n)))
         if stencil.analytic_columns is not None:
-            columns.append(np.reshape(stencil.analytic_columns(rows), (-1, stencil.terms, n)).swapaxes(0, 1))
+            analytic = consecutive(stencil.analytic_columns, 0, n, NUMPY)
+            columns.append(np.reshape(analytic, (-1, stencil.terms, n)).swapaxes(0, 1))
         return boundary_of(stencil, self._cast(np.concatenate(columns)) if columns else None, self.dtype)
 
     def _in_chunks(self, length: int) -> StateSpace:

@@ -23,6 +23,7 @@ from torch.utils import _pytree
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.namespace import NUMPY
+from hpfracc_nn.fractional.stencil import consecutive
 from hpfracc_nn.fractional.streaming import (
     HORIZON,
     Convolution,
@@ -34,7 +35,6 @@ from hpfracc_nn.fractional.streaming import (
     check_horizon,
     check_state,
     check_step,
-    consecutive,
     differenced,
     recalled,
     remembered,

@@ -28,7 +28,7 @@ from hpfracc_nn.fractional.definitions import Definition, family
 from hpfracc_nn.fractional.exponentials import SHORTEST, Nodes, exponentials, exponentials_over
 from hpfracc_nn.fractional.linear import Column, StateSpace, powers
 from hpfracc_nn.fractional.namespace import NUMPY
-from hpfracc_nn.fractional.stencil import Stencil
+from hpfracc_nn.fractional.stencil import Stencil, consecutive
 from hpfracc_nn.fractional.tables import Domain, Points, Table
 from hpfracc_nn.fractional.torch.derivatives import derivatives
 from hpfracc_nn.fractional.torch.namespace import TORCH
@@ -190,13 +190,16 @@ class Operators:
         The first array is the column of d[start], the second has those of x(0) and dt x'(0); what is missing is left
         out.
         """
-        formulas, rows = self.stencil, np.arange(self.n)
+        formulas, n = self.stencil, self.n
+
+        def all_rows(column: Callable[[np.ndarray], Any]) -> Tensor:
+            return self._tensor(consecutive(column, 0, n, NUMPY) if self.is_fixed else column(np.arange(n)))
+
         found = []
         if formulas.starts and formulas.start_column is not None:
-            found.append(self._tensor(formulas.start_column(rows)).reshape(1, -1, self.n))
+            found.append(all_rows(formulas.start_column).reshape(1, -1, n))
         if formulas.analytic_columns is not None:
-            analytic = self._tensor(formulas.analytic_columns(rows))
-            found.append(analytic.reshape(-1, formulas.terms, self.n).transpose(0, 1))
+            found.append(all_rows(formulas.analytic_columns).reshape(-1, formulas.terms, n).transpose(0, 1))
         return found
 
     def _looked_up(self, table: Table, nodes: Nodes | None, length: int) -> StateSpace:
