@@ -373,7 +373,9 @@ def _has_names(owner: str, name: str, found: Any, wanted: Any, what: str = "colu
 
 
 def _raise_unless_adjacent(owner: str, indexes: dict[str, Any]) -> None:
-    """Raise unless the rows of each table follow those of the table before it.
+    """Raise ValueError unless the rows of each table go on after those of the table before it, none left out between.
+
+    `times.gap` says how late the first of them may be. Rows that have names instead of times are not compared.
 
     Args:
         owner: The public function that was called, for messages.

@@ -65,14 +65,16 @@ def autocovariance(n: int, alpha: float, ar: Lags = (), ma: Lags = (), *, longes
 
 
 def _summed(n: int, alpha: float, over: np.ndarray, under: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the autocovariance at lags 0 to n - 1, by an integral, and the condition of the equations for its start.
+    """Return the autocovariance at lags 0 to n - 1 for errors of variance 1, and a condition number, see below.
 
     `over` and `under` are the coefficients of ma(z) and ar(z), constant first.
 
-    With `g[k]` as `sin(pi alpha) / pi` times the integral of `t**(k + alpha - 1) (1 - t)**(-2 alpha)` over (0, 1), and
-    `w[j]` the weights of `1 / ar(z)`, the sum of `w[j] g[m + j]` over all j is the same integral with `1 / ar(t)` in
-    it. Less its value at t = 1, which gives `g[m] / ar(1)`, that is smooth in `u = log(t / (1 - t))`, for the
-    trapezoidal rule. The start of the last filter is that of the equations of Yule and Walker.
+    `g[k]`, the autocovariance of fractional noise, is `sin(pi alpha) / pi` times the integral of
+    `t**(k + alpha - 1) (1 - t)**(-2 alpha)` over (0, 1). With the weights `w[j]` of `1 / ar(z)` the sum of
+    `w[j] g[m + j]` over all j is that integral with a factor `1 / ar(t)`. The value of the factor at t = 1 brings
+    `g[m] / ar(1)`; what the rest of it brings is smooth in `u = log(t / (1 - t))`, and integrated by the trapezoidal
+    rule. Filters by ma(z) and `1 / ar(z)` follow. The last one begins with the solution of the equations of Yule and
+    Walker, whose condition number is returned.
     """
     p, q = len(under) - 1, len(over) - 1
     first = n + p + q

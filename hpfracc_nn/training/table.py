@@ -133,7 +133,7 @@ def _shortened(
 
 
 def _plain_width(cells: Sequence[Sequence[str]]) -> int:
-    """Return the width in characters of a plain-text table, its headers broken into lines."""
+    """Return the width in characters of the longest line of a plain-text table, its headers broken where they fit."""
     return max(map(len, aligned(_headed(cells))))
 
 

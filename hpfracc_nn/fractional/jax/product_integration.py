@@ -132,9 +132,9 @@ _TRACED = Work(_run, is_timed=False)  # as in `fractional.jax.operator`
 
 @partial(jax.jit, static_argnames=("kernel", "chunk"))
 def _product(kernel: Kernel, chunk: int | None, operator: cells.LinearOperator, z: Array) -> Array:
-    """Return the kernel's product with z, `chunk` signals at a time, or all at once if `chunk` is None.
+    """Return the kernel's product of the weights with z, [sets, rows, inputs, cells]: [sets, rows, cells].
 
-    `operator` are the weights as the kernel takes them; shapes are those of `_multiplied`.
+    `operator` are the weights as the kernel takes them; `chunk` is how many rows are multiplied at once, None for all.
     """
 
     def of_rows(operator: cells.LinearOperator, rows: Array) -> Array:

@@ -228,9 +228,9 @@ class Operators:
         return orders.evaluate(table, self.dtype)
 
     def _orders_in(self, table: Table) -> Orders | NumpyOrders:
-        """Return the orders as points of a table's domain of orders, at which its Chebyshev series are evaluated.
+        """Return where in a table's domain of orders its Chebyshev series are evaluated, for the weights' orders.
 
-        All tables of these weights have the same domain, so that the points are made once.
+        They are made from the first table that is asked, and kept: all tables of these weights have the same domain.
         """
         if self._orders is None:
             assert self._alpha is not None, "fixed orders have no tables"

@@ -230,7 +230,7 @@ def _by_matrix(apply: Map, b: Array) -> Array:
 
 
 def _by_products(apply: Map, b: Array, tolerance: float) -> Array:
-    """Return the solution x of apply(x) = b by GMRES.
+    """Return the solution x of apply(x) = b, `apply` linear, by GMRES to a residual of `tolerance` times b's norm.
 
     If GMRES does not converge, by a dense matrix for up to `LARGEST_DENSE` numbers, else NaN.
 
