@@ -125,9 +125,8 @@ build: $(VENV)/.build
 	cd dist && ../$(VENV)-wheel/bin/python -c 'import hpfracc_nn as fnn, numpy; print(fnn.__version__, fnn.Caputo(0.5)(numpy.arange(5.0) ** 2)[-1])'
 
 examples: $(VENV)/.examples
-	@set -e; for example in $(sort $(wildcard examples/*.py)); do \
-		echo "$$example --quick"; $(BIN)/python $$example --quick; \
-	done
+	@printf '%s\n' $(sort $(wildcard examples/*.py)) | OMP_NUM_THREADS=1 xargs -P 2 -I {} sh -c \
+		'out=$$($(BIN)/python {} --quick 2>&1); code=$$?; printf "%s --quick\n%s\n" {} "$$out"; exit $$code'
 
 clean:
 	rm -rf $(VENV) $(VENV)-jax $(VENV)-torch $(VENV)-triton $(VENV)-wheel build dist site demo-output lightning_logs .hypothesis .mypy_cache .pytest_cache .ruff_cache
