@@ -287,10 +287,10 @@ def fdeint(
         >>> bool((y[-1] - mittag_leffler(-1.0, 0.5)).abs() < 1e-9)
         True
     """
-    form = None if is_plain(y0) else Form(y0)
-    if form is not None:
+    is_usual = isinstance(y0, Tensor) and not y0.is_complex()  # seen without a call more
+    if not is_usual and not is_plain(y0):
         return _of_tree(
-            form,
+            Form(y0),
             f,
             y0,
             dy0,
@@ -332,7 +332,8 @@ def fdeint(
         return solution if full else solution.ys
     are_names = type(scheme) is type(history) is type(mesh) is str
     method = (_method if are_names else Method.of)("fdeint", scheme, history, mesh)
-    check_fixed("fdeint", method.scheme.name, full, events, throw)
+    if full or events or not throw:
+        check_fixed("fdeint", method.scheme.name, full, events, throw)
     site = given_manager("fdeint", manager).shared_site(method.op, "torch", "fdeint")
     found = solved(function, y0, ts, alpha, method, site, n_steps, dy0, adjoint, params, progress)
     if rtol is not None or atol is not None:
