@@ -475,6 +475,22 @@ def tolerances(owner: str, rtol: Any, atol: Any, eps: float) -> tuple[float, Any
     return relative, 1e-6 if atol is None else atol
 
 
+def points_of(owner: str, breakpoints: Any) -> tuple[float, ...]:
+    """Return the times at which f may jump; or raise."""
+    times = errors.as_numbers(breakpoints)
+    if times is None:
+        raise TypeError(
+            f"{owner}(breakpoints of type {type(breakpoints).__name__}): needs real numbers, the times at which f "
+            "jumps; pass a list, such as [0.5, 2.0]."
+        )
+    if times.ndim != 1 or not (np.isfinite(times).all() and (np.diff(times) > 0).all()):
+        raise ValueError(
+            f"{owner}(breakpoints={breakpoints!r}): needs finite times that increase, along one axis; sort them and "
+            "leave out what comes twice."
+        )
+    return tuple(times.tolist())
+
+
 def check_history(owner: str, history: Any) -> None:
     """Raise unless a history keeps all of the past, as collocation does."""
     name = history if isinstance(history, str) else getattr(history, "name", history)
@@ -484,17 +500,9 @@ def check_history(owner: str, history: Any) -> None:
         )
 
 
-def check_fixed(owner: str, scheme: str, full: bool, events: Any, throw: bool) -> None:
+def check_fixed(owner: str, scheme: str, **asked_for: bool) -> None:
     """Raise where a scheme whose steps are fixed is asked for what needs collocation."""
-    asked = [
-        name
-        for name, is_asked in (
-            ("full", full),
-            ("events", bool(events)),
-            ("throw", not throw),
-        )
-        if is_asked
-    ]
+    asked = [name for name, is_asked in asked_for.items() if is_asked]
     if asked:
         raise ValueError(
             f"{owner}({asked[0]}, scheme={scheme!r}): needs scheme='collocation', because the steps of {scheme!r} are "

@@ -206,6 +206,8 @@ def fdeint(
     rtol: float | None = None,
     atol: float | Tensor | None = None,
     max_steps: int = 10_000,
+    max_step: float | None = None,
+    breakpoints: Sequence[float] | np.ndarray | Tensor | None = None,
     events: Event | Sequence[Event] = (),
     full: bool = False,
     throw: bool = True,
@@ -245,6 +247,10 @@ def fdeint(
             the error is larger an error is raised. At least 100 times the dtype's rounding; None beside `atol` is 1e-3.
         atol: The same, absolute: a number, or a tensor that broadcasts to y0; None beside `rtol` is 1e-6.
         max_steps: After how many steps to a tolerance an error is raised.
+        max_step: The longest step to a tolerance, so that no pulse falls between the times that f is seen at; None is
+            any.
+        breakpoints: Increasing times at which f may jump: steps to a tolerance end there and begin small again. Those
+            that are not between ts[0] and ts[-1] play no part.
         events: What is watched, an `Event` or several; by collocation.
         full: Whether a `Solution` is returned, in place of the states; by collocation.
         throw: Whether a solve to a tolerance that cannot go on raises an error. Otherwise its states are NaN from there
@@ -301,6 +307,8 @@ def fdeint(
             rtol=rtol,
             atol=atol,
             max_steps=max_steps,
+            max_step=max_step,
+            breakpoints=breakpoints,
             events=events,
             full=full,
             throw=throw,
@@ -324,6 +332,8 @@ def fdeint(
             n_steps=n_steps,
             events=events,
             max_steps=max_steps,
+            max_step=max_step,
+            breakpoints=breakpoints,
             throw=throw,
             progress=progress,
         )
@@ -332,8 +342,16 @@ def fdeint(
         return solution if full else solution.ys
     are_names = type(scheme) is type(history) is type(mesh) is str
     method = (_method if are_names else Method.of)("fdeint", scheme, history, mesh)
-    if full or events or not throw:
-        check_fixed("fdeint", method.scheme.name, full, events, throw)
+    if full or events or not throw or max_step is not None or breakpoints is not None:
+        check_fixed(
+            "fdeint",
+            method.scheme.name,
+            full=full,
+            events=bool(events),
+            throw=not throw,
+            max_step=max_step is not None,
+            breakpoints=breakpoints is not None,
+        )
     site = given_manager("fdeint", manager).shared_site(method.op, "torch", "fdeint")
     found = solved(function, y0, ts, alpha, method, site, n_steps, dy0, adjoint, params, progress)
     if rtol is not None or atol is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,7 +16,7 @@ from torch.autograd import forward_ad
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.torch.tracing import is_traced, uncompiled
 from hpfracc_nn.solvers import checks
-from hpfracc_nn.solvers.collocation import Collocation, Statistics, tolerances
+from hpfracc_nn.solvers.collocation import Collocation, Statistics, points_of, tolerances
 from hpfracc_nn.solvers.mesh import Mesh as MeshOption
 from hpfracc_nn.solvers.mesh import Points, Uniform
 from hpfracc_nn.solvers.schemes import Scheme
@@ -160,7 +161,7 @@ class Solution:
     _ends: Tensor = field(repr=False)
     end: float = 0.0
     _form: Form | None = field(default=None, repr=False)
-    _tolerances: dict[str, Any] = field(default_factory=dict, repr=False)  # rtol and atol, where steps followed them
+    _followed: dict[str, Any] = field(default_factory=dict, repr=False)  # options that have chosen the steps
 
     def __call__(self, ts: Any, derivative: int = 0) -> Any:
         """Return the solution at any times between the start and the end, by the polynomials of the steps.
@@ -201,8 +202,9 @@ class Solution:
 
         Args:
             ts: Times, increasing; the first is the end of this solution.
-            options: As of `fdeint`: rtol, atol, mesh, n_steps, events, max_steps, throw, progress. Tolerances that are
-                not given are those of this solution, unless a mesh or n_steps is.
+            options: As of `fdeint`: rtol, atol, max_step, breakpoints, mesh, n_steps, events, max_steps, throw and
+                progress. Of the first four, those that are not given are those of this solution, unless a mesh or
+                n_steps is.
 
         Raises:
             ValueError: The first time is another, an option cannot change, or this solution was ended by an event or
@@ -220,7 +222,8 @@ class Solution:
         return replace(self, ys=form.tree(self.ys), events=events, _form=form)
 
 
-_CHANGEABLE = {"rtol", "atol", "mesh", "n_steps", "events", "max_steps", "throw", "progress"}
+_FOLLOWED = ("rtol", "atol", "max_step", "breakpoints")  # what a solve to a tolerance goes on with
+_CHANGEABLE = {*_FOLLOWED, "mesh", "n_steps", "events", "max_steps", "throw", "progress"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,6 +238,22 @@ class Options:
     max_steps: int = 10_000
     throw: bool = True
     progress: Callable[[int, int], None] | None = None
+    max_step: float | None = None
+    breakpoints: Any = None
+
+    def check_steps_are_free(self) -> None:
+        """Raise where a mesh and what chooses steps are given both, or what bounds such a choice without one."""
+        is_free = self.rtol is not None or self.atol is not None
+        if is_free and (self.mesh is not None or self.n_steps is not None):
+            raise ValueError(
+                "fdeint(rtol, atol): choose the steps, and so do mesh and n_steps; pass the former or the latter."
+            )
+        for name in () if is_free else ("max_step", "breakpoints"):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"fdeint({name}, scheme='collocation'): needs steps that a tolerance chooses; pass rtol or atol, "
+                    "or all steps by mesh=Points(...)."
+                )
 
 
 class Solve:
@@ -334,7 +353,10 @@ class Solve:
         values, track = self._solved(problem, steps, lengths, known, before)
         if known is not None:
             values = torch.cat([known, values])
-        return self._solution(problem, track, times, values, np.array([*lengths, *track.lengths]), watch, earlier)
+        found = self._solution(problem, track, times, values, np.array([*lengths, *track.lengths]), watch, earlier)
+        if problem.rtol is not None:
+            found._followed.update({name: getattr(options, name) for name in _FOLLOWED})
+        return found
 
     def _steps(
         self,
@@ -346,12 +368,13 @@ class Solve:
         earlier: Solution | None,
     ) -> Callable[[Integrator], Track]:
         hook = watch.look if options.events else None
+        options.check_steps_are_free()
         if problem.rtol is not None:
-            if options.mesh is not None or options.n_steps is not None:
-                raise ValueError(
-                    "fdeint(rtol, atol): choose the steps, and so do mesh and n_steps; pass the former or the latter."
-                )
-            return lambda integrator: integrator.to(float(elapsed[-1]), hook, options.progress)
+            longest, points = math.inf, np.array(points_of("fdeint", options.breakpoints or ())) - self.begin
+            if options.max_step is not None:
+                longest = errors.real("fdeint", "max_step", options.max_step, 0.0, above=True, example=0.1)
+            end, places = float(elapsed[-1]), points.tolist()
+            return lambda integrator: integrator.to(end, hook, options.progress, places, longest)
         mesh = self._mesh(options, start, elapsed)
         return lambda integrator: integrator.along(mesh, hook, options.progress)
 
@@ -426,7 +449,6 @@ class Solve:
             steps,
             ends,
             float(times[-1]) if track.status == "finished" else self.begin + end,
-            _tolerances={} if problem.rtol is None else {"rtol": problem.rtol, "atol": problem.atol},
         )
 
     def _occurrences(self, event: Event, watch: Watched, k: int, values: Tensor, steps: Mesh) -> Occurrences:
@@ -482,7 +504,7 @@ class Solve:
                 f"{times[0]:g}; pass times from there on."
             )
         is_meshed = options.get("mesh") is not None or options.get("n_steps") is not None
-        kept = {} if is_meshed else earlier._tolerances
+        kept = {} if is_meshed else earlier._followed
         return self.run(times, options_of(**{"events": (), **kept, **options}), earlier)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,7 @@ from hpfracc_nn.solvers.torch.collocation.stages import Stages
 from hpfracc_nn.solvers.torch.state import Signature, is_finite
 
 _SHORTEST = 16.0  # times eps: of a step, a part of the time
+_BLIND = 16.0  # least steps behind a jump, up to which one may be too long; seen from there its own place is far
 
 
 @dataclass(eq=False)
@@ -86,7 +87,7 @@ class Integrator:
         self.problem, self.z0, self.dz0, self.past, self.before = problem, z0, dz0, past, before
         self.stages, self.track, self.signature = Stages(problem), Track(), Signature()
         self.controller = Controller(problem.scheme.stages, float(problem.orders.min()))
-        self.time = past.tree.times[-1]
+        self.time = self.origin = past.tree.times[-1]  # of the present, and where f may have jumped last
         self._last: Tensor | None = None  # F of the step before
         self._length = 0.0
 
@@ -119,8 +120,7 @@ class Integrator:
         """Return the values of f on the next step, about: those of the step before, extended as far as they decay."""
         problem, last = self.problem, self._last
         if last is None:
-            value = problem.field.checked(0, problem.field.times[0], self.before)
-            problem.statistics.evaluations += 1
+            value = self._value(0.0, self.before)
             return value.expand(problem.scheme.stages, *value.shape)
         coefficients = problem.as_like(problem.rule.coefficients) @ last.reshape(last.shape[0], -1)
         x = 1 + 2 * h / self._length * problem.rule.nodes
@@ -128,6 +128,13 @@ class Integrator:
         sizes = np.abs(basis[-1]) * torch.linalg.vector_norm(coefficients, dim=1).double().cpu().numpy()
         kept = 1 + int(np.argmin(sizes[1:])) if sizes.size > 1 else 1
         return (problem.as_like(basis[:, :kept]) @ coefficients[:kept]).view_as(last)
+
+    def _value(self, later: float, state: Tensor) -> Tensor:
+        """Return f at a state and a time after the present one, at the least behind a jump that is here."""
+        problem = self.problem
+        problem.statistics.evaluations += 1
+        time = problem.begin + (self.time + max(later, self._least()))
+        return problem.field.checked(self.n, torch.tensor(time, dtype=torch.float64).to(problem.like), state)
 
     def accept(self, step: Taken) -> None:
         """Take a step."""
@@ -164,22 +171,50 @@ class Integrator:
         end: float,
         watch: Watch | None,
         progress: Callable[[int, int], None] | None,
-        first: float | None = None,
+        breakpoints: Sequence[float] = (),
+        max_step: float = math.inf,
     ) -> Track:
-        """Take steps to a time since the start, as the tolerance allows them."""
-        h = self._first(end) if first is None else first
+        """Take steps to a time since the start, as the tolerance allows them.
+
+        Args:
+            end: The time.
+            watch: What looks at each step before it is accepted, and may end the solve.
+            progress: Called after each step.
+            breakpoints: Times since the start at which a step ends, and steps begin small again.
+            max_step: The longest step.
+        """
+        for stop in (*(each for each in breakpoints if self.time < each < end), end):
+            self._begin()
+            self._until(stop, end, watch, progress, max_step)
+            if self.track.status != "finished":
+                break
+        self.track.end = self.time
+        return self.track
+
+    def _begin(self) -> None:
+        """Forget what steps before a time at which f may jump say of those after it."""
+        self.origin, self._last = self.time, None
+
+    def _until(
+        self,
+        stop: float,
+        end: float,
+        watch: Watch | None,
+        progress: Callable[[int, int], None] | None,
+        max_step: float,
+    ) -> None:
+        """Take steps up to `stop`, before which f does not jump; see `to`."""
+        h, track, is_again = self._first(stop), self.track, False
         before: tuple[float, float] | None = None
-        track, is_again = self.track, False
-        while self.time < end:
+        while self.time < stop:
             if len(track.lengths) >= self.problem.max_steps:
                 return self._ended("max_steps", self._too_many(end, h))
-            left = end - self.time
-            h = left if h > 0.999 * left else left / 2 if h > 0.5 * left else h
+            h = self._fitted(h, stop - self.time, max_step)
             step = self.tried(h)
             error = math.inf if step is None else self._error(step)
-            if step is None or not error <= 1:
+            if step is None or not (error <= 1 or self._is_blind(h, error)):
                 self.problem.statistics.rejected += 1
-                h, before, is_again = self.controller.shrunk(error, h, self.n == 0), None, True
+                h, before, is_again = self.controller.shrunk(error, h, self.time == self.origin), None, True
                 if h <= self._shortest():
                     if not self._left_out(h):
                         return self._ended("failed", self._stuck(h))
@@ -190,22 +225,39 @@ class Integrator:
             self.accept(step)
             if is_over:
                 track.status = "event"
-                break
+                return None
             if progress is not None:
                 progress(self.n, self.n + math.ceil((end - self.time) / h))
-            longer = self.controller.grown(error, h, before, self.time)
+            longer = self.controller.grown(error, h, before, self.time - self.origin)
             h, before, is_again = min(longer, h) if is_again else longer, (error, h), False
-        track.end = self.time
-        return track
+        return None
+
+    def _fitted(self, h: float, left: float, max_step: float) -> float:
+        """Return the step that is taken in place of h, where as much is left."""
+        h = min(max(h, self._least()), max_step)
+        h = left if h > 0.999 * left else left / 2 if h > 0.5 * left else h
+        h = left / 2 if h > max_step else h
+        return h if h == left else (self.time + h) - self.time  # so that its end is a number
+
+    def _least(self) -> float:
+        """Return the shortest step whose stages all lie behind a jump at `origin` by a rounding of the time or more."""
+        if not self.origin:
+            return 0.0
+        problem = self.problem
+        return problem.eps * max(self.origin, abs(problem.begin + self.origin)) / float(problem.rule.nodes[0])
+
+    def _is_blind(self, h: float, error: float) -> bool:
+        """Return whether a step is too close behind a jump for a shorter one: its times would be before the jump."""
+        least = self._least()
+        return error < math.inf and h <= 1.5 * least and self.time - self.origin < _BLIND * least
 
     def _shortest(self) -> float:
         return max(_SHORTEST * float(np.finfo(np.float64).eps) * self.time, 1e-300)
 
-    def _ended(self, status: str, error: Exception) -> Track:
+    def _ended(self, status: str, error: Exception) -> None:
         if self.problem.throws:
             raise error
-        self.track.status, self.track.message, self.track.end = status, str(error), self.time
-        return self.track
+        self.track.status, self.track.message = status, str(error)
 
     def _left_out(self, h: float) -> bool:
         """Go on without the sample that keeps a step from being taken; return whether there are others."""
@@ -250,23 +302,19 @@ class Integrator:
 
     def _first(self, end: float) -> float:
         """Return a first step: one in which f changes by as much as its error may be, about."""
-        problem = self.problem
-        if self._last is not None:
-            return self._length
-        field, z0, statistics = problem.field, self.before, problem.statistics
-        value = field.checked(0, field.times[0], z0)
+        problem, z0 = self.problem, self.before
+        value = self._value(0.0, z0)
         scale = problem.scale(z0)
         slope = float(problem.sizes(value[None], scale).max())
         alpha = self.controller.alpha
         duration = end - self.time
         h = duration if slope == 0 else min(duration, (1 / slope) ** (1 / alpha))
         h = max(h, 1e-290)
-        moved = z0 + problem.layout.broadcast(problem.as_like(np.power(h, problem.orders))) * value
+        factor = problem.layout.broadcast(problem.as_like(np.power(h, problem.orders)))
+        moved = z0 + factor * value
         if self.dz0 is not None:
             moved = moved + h * self.dz0
-        later = field.checked(0, torch.tensor(problem.begin + h, dtype=torch.float64).to(problem.like), moved)
-        statistics.evaluations += 2
-        factor = problem.layout.broadcast(problem.as_like(np.power(h, problem.orders)))
+        later = self._value(h, moved)
         change = float(problem.sizes(((later - value) * factor)[None], scale).max())
         if not change < math.inf:
             return 1e-3 * h
