@@ -464,15 +464,18 @@ class Statistics:
 
 
 def tolerances(owner: str, rtol: Any, atol: Any, eps: float) -> tuple[float, Any]:
-    """Return both tolerances, SciPy's defaults for one that is not given; or raise."""
+    """Return both tolerances, SciPy's defaults for one that is not given; or raise. The least rtol stands for 0."""
     least = 100 * eps
     relative = errors.real(owner, "rtol", 1e-3 if rtol is None else rtol, 0.0, example=1e-6)
-    if relative < least:
+    if 0 < relative < least:
         raise ValueError(
-            f"{owner}(rtol={relative:g}): needs at least 100 times the rounding of the state's dtype, {least:.2g}; "
-            "pass a larger one, or states in float64."
+            f"{owner}(rtol={relative:g}): needs at least 100 times the rounding of the state's dtype, {least:.2g}, or "
+            "0, which is as much; pass a larger one, or states in float64."
         )
-    return relative, 1e-6 if atol is None else atol
+    absolute: Any = 1e-6 if atol is None else atol
+    if not relative and not (bool((absolute > 0).all()) if hasattr(absolute, "all") else errors.as_float(absolute)):
+        raise ValueError(f"{owner}(rtol=0, atol={atol!r}): needs atol > 0 where rtol is 0; pass for example atol=1e-8.")
+    return max(relative, least), absolute
 
 
 def points_of(owner: str, breakpoints: Any) -> tuple[float, ...]:

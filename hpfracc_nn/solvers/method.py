@@ -40,6 +40,11 @@ class Method:
             ValueError: There is none of that name, or they do not go together.
             TypeError: One is neither a name nor an option.
         """
+        if isinstance(mesh, Points):
+            raise ValueError(
+                f"{owner}(mesh=Points(...), scheme={getattr(scheme, 'name', scheme)!r}): needs scheme='collocation' of "
+                "PyTorch's fdeint, which takes any steps; pass that, or mesh='graded'."
+            )
         kinds = (Automatic, Full, FFTBlocks, Exponentials, Window)
         found = cls(
             checks.named(owner, "scheme", scheme, SCHEMES, tuple(SCHEMES.values())),

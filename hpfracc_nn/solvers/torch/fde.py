@@ -244,7 +244,8 @@ def fdeint(
             square over a sample of its error divided by atol + rtol |y| is at most 1. A sample is what belongs to one
             index of the first axis of y0, if it has several axes, else all of y0. By another scheme the states at `ts`
             may have such an error: they are computed once more with twice the steps, and where the change says that
-            the error is larger an error is raised. At least 100 times the dtype's rounding; None beside `atol` is 1e-3.
+            the error is larger an error is raised. At least 100 times the dtype's rounding, for which 0 stands; None
+            beside `atol` is 1e-3.
         atol: The same, absolute: a number, or a tensor that broadcasts to y0; None beside `rtol` is 1e-6.
         max_steps: After how many steps to a tolerance an error is raised.
         max_step: The longest step to a tolerance, so that no pulse falls between the times that f is seen at; None is

@@ -58,8 +58,8 @@ class Event:
     """A time at which a function of the solution is zero.
 
     Args:
-        function: Called as function(t, y), like f: a tensor of any shape, of which each entry is watched. Zeros are
-            found where its sign differs between the stages of a step.
+        function: Called as function(t, y), like f: a floating tensor of any shape, of which each entry is watched.
+            Zeros are found where its sign differs between the stages of a step.
         is_terminal: Whether the solve ends at the first zero.
         direction: 1 for zeros where it grows, -1 where it falls, 0 for both.
 
@@ -167,7 +167,7 @@ class Solution:
         """Return the solution at any times between the start and the end, by the polynomials of the steps.
 
         It is as accurate as the steps, and has a gradient in all that the solve has. The derivative has one digit or
-        two fewer, and none at the start itself, where it is infinite for orders below 1.
+        two fewer. At the start itself it is infinite for orders below 1, and NaN where f is 0 there.
 
         Args:
             ts: Times, [times], or one number; they need not increase.
@@ -566,7 +566,13 @@ class Watched:
         t = torch.tensor(self.begin + elapsed, dtype=torch.float64).to(y)
         with torch.no_grad():
             found = event.function(t, self.layout.unravel(y))
-        return np.array(torch.as_tensor(found).reshape(-1).tolist(), dtype=np.float64)
+        if not isinstance(found, Tensor) or not found.is_floating_point():
+            kind = f"a tensor of {found.dtype}" if isinstance(found, Tensor) else type(found).__name__
+            raise TypeError(
+                f"fdeint(events): needs a floating tensor, whose sign changes and which has gradients; the function of "
+                f"event {self.events.index(event)} returned {kind}; return for example y[0] - 0.5."
+            )
+        return np.array(found.reshape(-1).tolist(), dtype=np.float64)
 
     def _inside(self, integrator: Integrator, step: Taken, places: np.ndarray) -> list[Tensor]:
         problem = integrator.problem
