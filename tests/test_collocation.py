@@ -406,7 +406,7 @@ REFUSED = [
     ({"atol": -1.0}, ValueError, "atol >= 0"),
     ({"rtol": 1e-6, "n_steps": 10}, ValueError, "choose the steps"),
     ({"rtol": 1e-6, "mesh": "graded"}, ValueError, "choose the steps"),
-    ({"full": True}, ValueError, "needs scheme='collocation'"),
+    ({"throw": False}, ValueError, "needs scheme='collocation'"),
     ({"events": Event(decay)}, ValueError, "needs scheme='collocation'"),
     ({"rtol": 1e-6, "history": "fft"}, ValueError, "leave history out"),
     ({"rtol": 1e-6, "max_steps": 0}, ValueError, "max_steps >= 1"),

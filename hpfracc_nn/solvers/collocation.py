@@ -437,7 +437,7 @@ class Controller:
 
 @dataclass
 class Statistics:
-    """What a solve cost.
+    """What a solve cost; of fixed steps only `steps` and `evaluations` are counted.
 
     Attributes:
         steps: That were accepted.
@@ -503,9 +503,18 @@ def check_history(owner: str, history: Any) -> None:
         )
 
 
-def check_fixed(owner: str, scheme: str, **asked_for: bool) -> None:
+def check_fixed(owner: str, scheme: str, events: Any, throw: bool, max_step: Any, breakpoints: Any) -> None:
     """Raise where a scheme whose steps are fixed is asked for what needs collocation."""
-    asked = [name for name, is_asked in asked_for.items() if is_asked]
+    asked = [
+        name
+        for name, is_asked in (
+            ("events", bool(events)),
+            ("throw", not throw),
+            ("max_step", max_step is not None),
+            ("breakpoints", breakpoints is not None),
+        )
+        if is_asked
+    ]
     if asked:
         raise ValueError(
             f"{owner}({asked[0]}, scheme={scheme!r}): needs scheme='collocation', because the steps of {scheme!r} are "

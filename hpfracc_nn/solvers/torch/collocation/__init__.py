@@ -1,23 +1,7 @@
-"""Collocation for tensors: what is solved, its past, the stage equations, the steps, and the adjoint."""
+"""Collocation for tensors: what is solved, its past, the stage equations, the steps, the adjoint; `fdeint` by it."""
 
 from __future__ import annotations
 
-from hpfracc_nn.solvers.torch.collocation.adjoint import recorded, solved
-from hpfracc_nn.solvers.torch.collocation.past import Mesh, dense_weights, evaluated_at
-from hpfracc_nn.solvers.torch.collocation.problem import TINIEST, Problem, by_sample, samples_of
-from hpfracc_nn.solvers.torch.collocation.steps import Integrator, Taken, Track
+from hpfracc_nn.solvers.torch.collocation.past import Mesh, dense_weights
 
-__all__ = [
-    "TINIEST",
-    "Integrator",
-    "Mesh",
-    "Problem",
-    "Taken",
-    "Track",
-    "by_sample",
-    "dense_weights",
-    "evaluated_at",
-    "recorded",
-    "samples_of",
-    "solved",
-]
+__all__ = ["Mesh", "dense_weights"]

@@ -21,6 +21,7 @@ from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.solvers.collocation import Group, Tree, after, from_points, within
 from hpfracc_nn.solvers.torch.collocation.problem import Problem
+from hpfracc_nn.solvers.torch.state import infinite_at_start
 
 
 class Past:
@@ -157,18 +158,7 @@ def evaluated_at(
             part = part + dz0
         found.append(part)
     states = torch.cat(found)
-    if derivative and not times.all() and problem.orders.min() < 1:
-        return _infinite_at_start(problem, times, states, z0)
-    return states
-
-
-def _infinite_at_start(problem: Problem, times: np.ndarray, slopes: Tensor, z0: Tensor) -> Tensor:
-    """Return derivatives in time, [times, *shape], with those at time 0 infinite where orders are below 1."""
-    with torch.no_grad():
-        value = problem.field.checked(0, problem.field.times[0], z0.detach())
-    is_low = problem.layout.broadcast(torch.as_tensor(problem.orders < 1)).to(slopes.device)
-    is_start = torch.as_tensor(times == 0).to(slopes.device).view(-1, *[1] * z0.ndim)
-    return torch.where(is_low & is_start, value * torch.inf, slopes)
+    return infinite_at_start(problem.field, problem.orders, times, states, z0) if derivative else states
 
 
 def dense_weights(mesh: Mesh, times: np.ndarray, stages: int, alpha: Array, derivative: int = 0) -> Array:

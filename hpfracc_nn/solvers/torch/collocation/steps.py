@@ -58,7 +58,7 @@ class Track:
 
 
 @dataclass(eq=False)
-class Taken:
+class Step:
     """A step that was tried: its length, F, the states and the values of the last evaluation, and its end."""
 
     h: float
@@ -69,7 +69,7 @@ class Taken:
     error: float = math.nan
 
 
-Watch = Callable[["Integrator", Taken], bool]
+Watch = Callable[["Integrator", Step], bool]
 
 
 class Integrator:
@@ -100,7 +100,7 @@ class Integrator:
         """Return the Taylor polynomial and the past at times after the present one, [rows, *shape]."""
         return self.problem.base(self.z0, self.dz0, self.time + rows) + self.past.sums(self.n, rows)
 
-    def tried(self, h: float) -> Taken | None:
+    def tried(self, h: float) -> Step | None:
         """Return the step of length h, or None where its equations are not solved."""
         problem, n = self.problem, self.n
         history = self.sums(h * problem.ends)
@@ -114,7 +114,7 @@ class Integrator:
         end = history[-1] + problem.mixed(weights[:, -1:], found[0])[0]
         if not is_finite(end):
             return None
-        return Taken(h, *found, end)
+        return Step(h, *found, end)
 
     def _guess(self, h: float) -> Tensor:
         """Return the values of f on the next step, about: those of the step before, extended as far as they decay."""
@@ -136,7 +136,7 @@ class Integrator:
         time = problem.begin + (self.time + max(later, self._least()))
         return problem.field.checked(self.n, torch.tensor(time, dtype=torch.float64).to(problem.like), state)
 
-    def accept(self, step: Taken) -> None:
+    def accept(self, step: Step) -> None:
         """Take a step."""
         track = self.track
         track.lengths.append(step.h)
@@ -288,7 +288,7 @@ class Integrator:
         self.before = torch.where(mask, self.before, torch.zeros_like(self.before))
         return True
 
-    def _error(self, step: Taken) -> float:
+    def _error(self, step: Step) -> float:
         """Return the estimate of a step's error, as a part of what is allowed."""
         problem = self.problem
         some = problem.as_like(problem.rule.coefficients[-LAST:])
