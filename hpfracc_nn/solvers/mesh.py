@@ -15,7 +15,7 @@ _SAME = 1e-9  # the same where outputs are interpolated
 
 @dataclass(frozen=True)
 class Uniform:
-    """Equal steps. Every output time must be a point of the mesh.
+    """Equal steps. In JAX every output time must be a point of the mesh.
 
     Examples:
         >>> Uniform().times(0.0, 1.0, 4, alpha=0.5)
