@@ -6,8 +6,8 @@ Groups: `tolerance` (the reference problems at three tolerances: true error agai
 (work and precision: true error against evaluations and seconds, every scheme), `batch` (a network on a batch of 256
 states, both passes, against predictor_corrector at equal true error), `drawn` (linear problems drawn at random, whose
 solutions are Mittag-Leffler functions: right, an error, or wrong). All by default. float64, one thread. Evaluations
-count points at which f is evaluated and products with its Jacobian; times are those of the processor, but the minutes of
-`drawn`.
+count points at which f is evaluated and products with its Jacobian. Times are those of the processor, but for the
+minutes of `drawn`.
 """
 
 from __future__ import annotations
@@ -239,7 +239,8 @@ def measured(table: Table, row: dict[str, Any], known: Known, **options: Any) ->
 def batch_table(cells: Cells) -> Table:
     return Table(
         "collocation-batch",
-        f"A network 16-64-16 on a batch of 256, alpha 0.7 on [0, 1], one thread, float64, {machine()}. Seconds of the processor.",
+        f"A network 16-64-16 on a batch of 256, alpha 0.7 on [0, 1], one thread, float64, {machine()}. Seconds of the "
+        "processor.",
         {
             "scheme": ("scheme", ""),
             "given": ("steps or tolerance", ""),
