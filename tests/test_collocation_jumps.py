@@ -52,7 +52,7 @@ def slope(alpha) -> dict[str, Any]:
 @pytest.mark.parametrize("rate", [0.0, 1.0, 1000.0])
 @pytest.mark.parametrize("alpha", [0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 1.9])
 def test_a_pulse_between_breakpoints_is_solved_to_the_tolerance(alpha, rate, tolerance):
-    options = {"breakpoints": [ON, OFF], "rtol": tolerance, "atol": tolerance, **slope(alpha)}
+    options = {"breakpoints": np.array([ON, OFF]), "rtol": tolerance, "atol": tolerance, **slope(alpha)}
     y = fdeint(pulsed(rate), tensor(0.0), TS, alpha, **options)[:, 0].numpy()
     exact = answer(TS, alpha, rate)
     assert (np.abs(y - exact) <= 10 * tolerance * (1 + np.abs(exact))).all()

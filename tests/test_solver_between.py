@@ -225,3 +225,37 @@ def test_single_precision_and_a_module_as_f():
     middle.sum().backward()
     assert net.weight.grad is not None
     assert bool(net.weight.grad.isfinite().all())
+
+
+def test_an_f_that_has_changed_is_refused():
+    net = torch.nn.Linear(1, 1).double()
+    found = fdeint(lambda t, y: torch.tanh(net(y)), ONE, [0, 1], 0.7, n_steps=20, full=True)
+    found(0.123)
+    with torch.no_grad():
+        net.bias += 0.1
+    assert torch.equal(found(1.0), found.ys[-1])  # of a step nothing is evaluated
+    with pytest.raises(ValueError, match="needs f as it was"):
+        found(0.123)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # torch's own, forward mode
+def test_transforms_go_between_steps():
+    def solve(rate):
+        return fdeint(lambda t, y: -rate * y, ONE, [0.0, 0.1234, 1.0], 0.6, n_steps=20, adjoint=False)[:, 0]
+
+    rates = tensor(0.5, 1.0, 2.0)
+    each = torch.stack([solve(rate) for rate in rates])
+    torch.testing.assert_close(torch.func.vmap(solve)(rates), each, rtol=1e-13, atol=1e-14)
+    _, pushed = torch.func.jvp(solve, (rates[1],), (torch.ones_like(rates[1]),))
+    step = 1e-5
+    torch.testing.assert_close(
+        pushed, (solve(rates[1] + step) - solve(rates[1] - step)) / (2 * step), rtol=1e-8, atol=1e-9
+    )
+
+
+@pytest.mark.parametrize("options", [{"n_steps": 50}, {"rtol": 1e-4}])
+def test_an_autocast_does_not_round_what_lies_between(options):
+    found = fdeint(decay, torch.ones(4), [0, 1], 0.6, full=True, **options)
+    plain = found([0.123, 0.7])
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(found([0.123, 0.7]), plain)

@@ -163,10 +163,14 @@ class Call:
 
     def _between(self, field: Field, states: Tensor, alpha: Tensor | None, full: bool) -> State | Solution:
         """Return what `solved` does with dense output."""
-        grid, calls = self.grid, getattr(field, "calls", 0)
-        path = Steps(field, grid.elapsed, states, self.orders, alpha)
+        grid = self.grid
+        first = None
+        if full:
+            with torch.no_grad():
+                first = field(0, states[0].detach())
+        path = Steps(field, grid.elapsed, states, self.orders, alpha, first)
         ys = path.states(grid.outputs, 0) if grid.steps is None else self.at_outputs(states)
-        return solution_of(path, grid.outputs, ys, calls) if full else self.layout.unravel(ys)
+        return solution_of(path, grid.outputs, ys) if full else self.layout.unravel(ys)
 
     def problem(self, site: Site, progress: Progress | None = None, kind: type[Field] = Field) -> Problem:
         """Return what is solved, beside the tensors that gradients are wanted of."""

@@ -18,9 +18,10 @@ from hpfracc_nn.solvers.collocation import Statistics, tolerances
 from hpfracc_nn.solvers.schemes import Scheme
 from hpfracc_nn.solvers.torch.collocation.problem import TINIEST, by_sample, samples_of
 from hpfracc_nn.solvers.torch.solution import Solution
-from hpfracc_nn.solvers.torch.state import Field, Layout, State, infinite_at_start, orders_of, times_of
+from hpfracc_nn.solvers.torch.state import Field, Layout, State, infinite_at_start, orders_of, size, times_of, without
 
 _AT_ONCE = 1 << 20  # weights that are computed together
+_SAME = 1e3  # times the rounding of f: as much may it change between calls
 
 
 class CountedField(Field):
@@ -50,6 +51,7 @@ class Steps:
         known: The states there, [n + 1, *shape].
         orders: alpha's values, [a].
         alpha: The orders as a tensor of [a] values whose gradient is wanted, or None.
+        first: What f was at the start, to which it is compared where it is evaluated again later; None is at once.
     """
 
     field: Field
@@ -57,6 +59,7 @@ class Steps:
     known: Tensor
     orders: np.ndarray
     alpha: Tensor | None
+    first: Tensor | None = None
 
     @property
     def begin(self) -> float:
@@ -65,6 +68,10 @@ class Steps:
 
     def states(self, elapsed: np.ndarray, derivative: int) -> Tensor:
         """See `Path`."""
+        with without(self.known.device.type):
+            return self._between(elapsed, derivative)
+
+    def _between(self, elapsed: np.ndarray, derivative: int) -> Tensor:
         known, layout = self.known, self.field.layout
         step, place = placed(self.mesh, elapsed)
         before, after = (known[torch.as_tensor(step + k, device=known.device)] for k in (0, 1))
@@ -73,7 +80,7 @@ class Steps:
             return torch.where(x > 0, after, before)
         last = int(step.max()) + 1
         mesh = self.mesh[: last + 1]
-        values = layout.as_matrix(torch.stack([self.field(n, each) for n, each in enumerate(known[: last + 1])]))
+        values = layout.as_matrix(self._values(last + 1))
         increases, rows, found = values.diff(dim=1), max(1, _AT_ONCE // last), []
         for begin in range(0, elapsed.size, rows):
             first, others = self._weights(mesh, elapsed[begin : begin + rows], derivative)
@@ -83,6 +90,19 @@ class Steps:
             return torch.lerp(before, after, x) + bent
         slopes = (after - before) / self._column(self.mesh[step + 1] - self.mesh[step]) + bent
         return infinite_at_start(self.field, self.orders, elapsed, slopes, known[0])
+
+    def _values(self, count: int) -> Tensor:
+        """Return f at the first steps, [count, *shape]."""
+        found = torch.stack([self.field(n, each) for n, each in enumerate(self.known[:count])])
+        if self.first is not None:
+            change = size(found[0].detach() - self.first)
+            if not change <= _SAME * max(self.field.eps, torch.finfo(found.dtype).eps) * size(self.first):
+                raise ValueError(
+                    f"Solution(ts=...): needs f as it was when the equation was solved; at the start it now differs by "
+                    f"{change:.3g}; evaluate the solution before parameters change, or solve with "
+                    "scheme='collocation', which keeps what f was."
+                )
+        return found
 
     def _column(self, x: np.ndarray) -> Tensor:
         """Return a number for each time in a shape that broadcasts to states."""
@@ -108,14 +128,13 @@ class Steps:
         )
 
 
-def solution_of(path: Steps, outputs: np.ndarray, ys: Tensor, calls: int) -> Solution:
+def solution_of(path: Steps, outputs: np.ndarray, ys: Tensor) -> Solution:
     """Return the solution that steps make.
 
     Args:
         path: The steps.
         outputs: The output times, since the start.
         ys: The states there, [times, *shape].
-        calls: Of f.
     """
     layout, n_steps = path.field.layout, path.mesh.size - 1
     return Solution(
@@ -123,7 +142,7 @@ def solution_of(path: Steps, outputs: np.ndarray, ys: Tensor, calls: int) -> Sol
         layout.unravel(ys),
         torch.from_numpy(path.begin + path.mesh),
         torch.full((n_steps,), torch.nan, dtype=torch.float64),
-        Statistics(steps=n_steps, evaluations=calls),
+        Statistics(steps=n_steps, evaluations=getattr(path.field, "calls", 0)),
         "finished",
         "",
         (),

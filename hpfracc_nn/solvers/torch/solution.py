@@ -165,7 +165,7 @@ class Solution:
         It is as accurate as the steps, and has a gradient in all that the solve has. The derivative has one digit or
         two fewer; with fixed steps it is of one order less. At the start itself it is infinite for orders below 1, and
         NaN where f is 0 there. Fixed steps save no right-hand sides, so that f is evaluated again at all of them, once
-        for all times of a call, unless the times are steps.
+        for all times of a call, unless the times are steps; it must be what it was.
 
         Args:
             ts: Times, [times], or one number; they need not increase.

@@ -98,7 +98,8 @@ class Taken:
 
     def states(self, elapsed: np.ndarray, derivative: int) -> Tensor:
         """See `Path`."""
-        return self.solve.at(elapsed, self.values, self.steps, derivative)
+        with without(self.values.device.type):
+            return self.solve.at(elapsed, self.values, self.steps, derivative)
 
     def unravel(self, states: Tensor, times: np.ndarray, failed: Tensor) -> Any:
         """See `Path`."""
@@ -224,7 +225,10 @@ class Solve:
         hook = watch.look if options.events else None
         options.check_steps_are_free()
         if problem.rtol is not None:
-            longest, points = math.inf, np.array(points_of("fdeint", options.breakpoints or ())) - self.begin
+            longest, points = (
+                math.inf,
+                np.array(points_of("fdeint", () if options.breakpoints is None else options.breakpoints)) - self.begin,
+            )
             if options.max_step is not None:
                 longest = errors.real("fdeint", "max_step", options.max_step, 0.0, above=True, example=0.1)
             end, places = float(elapsed[-1]), points.tolist()
