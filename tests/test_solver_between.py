@@ -240,17 +240,18 @@ def test_an_f_that_has_changed_is_refused():
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # torch's own, forward mode
 def test_transforms_go_between_steps():
-    def solve(rate):
-        return fdeint(lambda t, y: -rate * y, ONE, [0.0, 0.1234, 1.0], 0.6, n_steps=20, adjoint=False)[:, 0]
+    def solve(rate, alpha=0.6):
+        return fdeint(lambda t, y: -rate * y, ONE, [0.0, 0.1234, 1.0], alpha, n_steps=20, adjoint=False)[:, 0]
 
     rates = tensor(0.5, 1.0, 2.0)
     each = torch.stack([solve(rate) for rate in rates])
     torch.testing.assert_close(torch.func.vmap(solve)(rates), each, rtol=1e-13, atol=1e-14)
-    pushed = torch.func.jvp(solve, (rates[1],), (torch.ones_like(rates[1]),))[1]
     step = 1e-5
-    torch.testing.assert_close(
-        pushed, (solve(rates[1] + step) - solve(rates[1] - step)) / (2 * step), rtol=1e-8, atol=1e-9
-    )
+    for of, at in ((solve, rates[1]), (lambda alpha: solve(1.0, alpha), rates[0])):
+        expected = (of(at + step) - of(at - step)) / (2 * step)
+        pushed = torch.func.jvp(of, (at,), (torch.ones_like(at),))[1]
+        torch.testing.assert_close(pushed, expected, rtol=1e-7, atol=1e-8)
+        torch.testing.assert_close(torch.func.jacrev(of)(at), expected, rtol=1e-7, atol=1e-8)
 
 
 @pytest.mark.parametrize("options", [{"n_steps": 50}, {"rtol": 1e-4}])

@@ -50,7 +50,7 @@ class Steps:
         mesh: The times of the steps, since the start, [n + 1].
         known: The states there, [n + 1, *shape].
         orders: alpha's values, [a].
-        alpha: The orders as a tensor of [a] values whose gradient is wanted, or None.
+        alpha: The orders as a tensor of [a] values, if they are given as one, or None.
         first: What f was at the start, to which it is compared where it is evaluated again later; None is at once.
     """
 
@@ -109,10 +109,8 @@ class Steps:
         return torch.as_tensor(x).to(self.known).view(-1, *[1] * (self.known.ndim - 1))
 
     def _weights(self, mesh: np.ndarray, elapsed: np.ndarray, derivative: int) -> tuple[Tensor, Tensor]:
-        alpha: Array = self.orders
-        xp: Namespace = NUMPY
-        if self.alpha is not None and self.alpha.requires_grad and torch.is_grad_enabled():
-            alpha, xp = self.alpha, TORCH
+        alpha: Array = self.orders if self.alpha is None else self.alpha
+        xp: Namespace = NUMPY if self.alpha is None else TORCH
         first, increases = bends(alpha, mesh, elapsed, xp, derivative)
         return torch.as_tensor(first), torch.as_tensor(increases)
 
