@@ -129,6 +129,7 @@ class Solution:
         end: The time up to which there is a solution.
         error: The error of `ys`, like it, as twice as many steps estimate it, where steps are fixed and a tolerance is
             given; else None. `ys + error` is Richardson's extrapolation.
+        followed: The options that have chosen the steps, with which `continued` goes on; none where steps are given.
 
     Examples:
         >>> found = fdeint(
@@ -157,7 +158,7 @@ class Solution:
     end: float
     error: Any = None
     _form: Form | None = field(default=None, repr=False)
-    followed: dict[str, Any] = field(default_factory=dict, repr=False)  # options that have chosen the steps
+    followed: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __call__(self, ts: Any, derivative: int = 0) -> Any:
         """Return the solution at any times between the start and the end.
