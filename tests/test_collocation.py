@@ -406,12 +406,17 @@ REFUSED = [
     ({"atol": -1.0}, ValueError, "atol >= 0"),
     ({"rtol": 1e-6, "n_steps": 10}, ValueError, "choose the steps"),
     ({"rtol": 1e-6, "mesh": "graded"}, ValueError, "choose the steps"),
-    ({"full": True}, ValueError, "needs scheme='collocation'"),
+    ({"throw": False}, ValueError, "needs scheme='collocation'"),
     ({"events": Event(decay)}, ValueError, "needs scheme='collocation'"),
     ({"rtol": 1e-6, "history": "fft"}, ValueError, "leave history out"),
     ({"rtol": 1e-6, "max_steps": 0}, ValueError, "max_steps >= 1"),
     ({"rtol": 1e-6, "adjoint": False, "y0": ONE.clone().requires_grad_()}, NotImplementedError, "adjoint=True"),
     ({"scheme": "collocation", "mesh": Points((0.0, 0.5))}, ValueError, "up to the last output"),
+    ({"mesh": Points((0.0, 1.0))}, ValueError, "scheme='collocation'"),
+    ({"rtol": 0.0, "atol": 0.0}, ValueError, "atol > 0"),
+    ({"rtol": 0.0, "atol": tensor(0.0)}, ValueError, "atol > 0"),
+    ({"rtol": 1e-6, "events": lambda t, y: float(y)}, TypeError, "needs a floating tensor.*float"),
+    ({"rtol": 1e-6, "events": lambda t, y: y > 0.5}, TypeError, "needs a floating tensor.*bool"),
 ]
 
 
@@ -518,3 +523,21 @@ def test_an_event_that_is_not_finite_is_refused():
     options: dict[str, Any] = {"dy0": torch.zeros_like(y0), "rtol": 1e-6, "events": event, "full": True}
     with pytest.raises(FloatingPointError, match="event 0 is not finite"):
         fdeint(lambda t, y: -y, y0, [0.0, 9.0], 1.9, **options)
+
+
+def test_a_derivative_at_the_start_is_infinite_below_order_1():
+    """It begins like f(0, y0) t^(a - 1) / Gamma(a), and where f is 0 there that says nothing."""
+    y0, slope = tensor(1.0, -2.0, 0.0, 1.0, 1.0), tensor(0.0, 0.0, 0.0, 0.0, 7.0)
+    found = fdeint(decay, y0, [0, 1], tensor(0.5, 0.7, 0.5, 1.0, 1.5), dy0=slope, rtol=1e-6, full=True)
+    at_start, later = found([0.0, 0.5], derivative=1)
+    assert at_start[:2].tolist() == [-math.inf, math.inf]
+    assert bool(at_start[2].isnan())
+    assert float((at_start[3:] - tensor(-1.0, 7.0)).abs().max()) <= 1e-6
+    assert bool(later.isfinite().all())
+
+
+def test_an_absolute_tolerance_alone_is_kept():
+    found = fdeint(lambda t, y: -y, tensor(1e-6), [0, 1], 0.5, rtol=0, atol=1e-12)[-1]
+    assert abs(float(found) - 1e-6 * float(mittag_leffler(-1.0, 0.5))) <= 1e-11
+    large = fdeint(lambda t, y: -y, tensor(1e6), [0, 1], 0.5, rtol=0, atol=1e-12)[-1]  # of which a rounding is 1e-10
+    assert abs(float(large) / 1e6 - float(mittag_leffler(-1.0, 0.5))) <= 1e-13

@@ -49,6 +49,9 @@ CALLS: dict[str, Any] = {
     "take": lambda xp, x: xp.concat(
         [xp.take(x, np.array([1, 2]), axis=1), xp.take(x, np.array([2, 0]), axis=-2)], axis=1
     ),
+    "take what begins and ends like a range": lambda xp, x: xp.concat(
+        [xp.take(x, np.array([0, 2, 1, 3]), axis=2), xp.take(x, np.array([0, 0, 2]), axis=2)], axis=2
+    ),
     "take by a matrix": lambda xp, x: xp.take(x, np.array([[1, 2], [3, 0]]), axis=-1),
     "stack": lambda xp, x: xp.stack([x, 2 * x], axis=-2),
     "permute_dims": lambda xp, x: xp.permute_dims(x, (2, 0, 1)),

@@ -51,11 +51,6 @@ def call(**changes):
         ({"ts": tensor(0, float("nan"))}, ValueError, r"times must be finite; ts\[1\]=nan"),
         ({"ts": tensor(0.0)}, ValueError, r"needs two times or more"),
         ({"ts": tensor(0, 0.1, 0.3)}, ValueError, r"equal steps.*pass n_steps, or mesh='graded'"),
-        (
-            {"ts": tensor(0, 0.1, 0.3), "n_steps": 4},
-            ValueError,
-            r"ts\[1\] lies 0\.1 from the start, 1\.33.*choose n_steps",
-        ),
         ({"n_steps": 0}, ValueError, r"n_steps >= 1"),
         ({"n_steps": 2.0}, TypeError, r"n_steps=2\.0\): needs an integer"),
         ({"alpha": 0.0}, ValueError, r"alpha=0\): needs 0 < alpha < 2; pass an order in between"),

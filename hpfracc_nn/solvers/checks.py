@@ -143,7 +143,7 @@ def too_many(owner: str, max_steps: int, t: float, end: float, h: float) -> Step
     """Return what is said where `max_steps` have not led to the end: how far they came, and the step `h` there."""
     return StepLimit(
         f"{owner}(max_steps={max_steps}): reached t={t:g} of {end:g}, where a step is {h:.3g}; pass a larger max_steps "
-        "or larger tolerances, or look at what f does there."
+        "or larger tolerances, above what is noise in f, or breakpoints where f jumps."
     )
 
 
@@ -159,7 +159,8 @@ def stuck(owner: str, n: int, t: float, h: float, size: float) -> FloatingPointE
     """
     return FloatingPointError(
         f"{owner}: at step {n}, t={t:g}, steps down to {h:.3g} were too long for the tolerance, for a state of size "
-        f"{size:.3g}: the solution may end there, or f may be undefined or jump; stop before, or raise rtol and atol."
+        f"{size:.3g}: the solution may end there, or f may be undefined, jump or be noisy; stop before, pass "
+        "breakpoints where f jumps, or raise rtol and atol."
     )
 
 

@@ -437,7 +437,7 @@ class Controller:
 
 @dataclass
 class Statistics:
-    """What a solve cost.
+    """What a solve cost; of fixed steps only `steps` and `evaluations` are counted.
 
     Attributes:
         steps: That were accepted.
@@ -464,15 +464,34 @@ class Statistics:
 
 
 def tolerances(owner: str, rtol: Any, atol: Any, eps: float) -> tuple[float, Any]:
-    """Return both tolerances, SciPy's defaults for one that is not given; or raise."""
+    """Return both tolerances, SciPy's defaults for one that is not given; or raise. The least rtol stands for 0."""
     least = 100 * eps
     relative = errors.real(owner, "rtol", 1e-3 if rtol is None else rtol, 0.0, example=1e-6)
-    if relative < least:
+    if 0 < relative < least:
         raise ValueError(
-            f"{owner}(rtol={relative:g}): needs at least 100 times the rounding of the state's dtype, {least:.2g}; "
-            "pass a larger one, or states in float64."
+            f"{owner}(rtol={relative:g}): needs at least 100 times the rounding of the state's dtype, {least:.2g}, or "
+            "0, which is as much; pass a larger one, or states in float64."
         )
-    return relative, 1e-6 if atol is None else atol
+    absolute: Any = 1e-6 if atol is None else atol
+    if not relative and not (bool((absolute > 0).all()) if hasattr(absolute, "all") else errors.as_float(absolute)):
+        raise ValueError(f"{owner}(rtol=0, atol={atol!r}): needs atol > 0 where rtol is 0; pass for example atol=1e-8.")
+    return max(relative, least), absolute
+
+
+def points_of(owner: str, breakpoints: Any) -> tuple[float, ...]:
+    """Return the times at which f may jump; or raise."""
+    times = errors.as_numbers(breakpoints)
+    if times is None:
+        raise TypeError(
+            f"{owner}(breakpoints of type {type(breakpoints).__name__}): needs real numbers, the times at which f "
+            "jumps; pass a list, such as [0.5, 2.0]."
+        )
+    if times.ndim != 1 or not (np.isfinite(times).all() and (np.diff(times) > 0).all()):
+        raise ValueError(
+            f"{owner}(breakpoints={breakpoints!r}): needs finite times that increase, along one axis; sort them and "
+            "leave out what comes twice."
+        )
+    return tuple(times.tolist())
 
 
 def check_history(owner: str, history: Any) -> None:
@@ -484,14 +503,15 @@ def check_history(owner: str, history: Any) -> None:
         )
 
 
-def check_fixed(owner: str, scheme: str, full: bool, events: Any, throw: bool) -> None:
+def check_fixed(owner: str, scheme: str, events: Any, throw: bool, max_step: Any, breakpoints: Any) -> None:
     """Raise where a scheme whose steps are fixed is asked for what needs collocation."""
     asked = [
         name
         for name, is_asked in (
-            ("full", full),
             ("events", bool(events)),
             ("throw", not throw),
+            ("max_step", max_step is not None),
+            ("breakpoints", breakpoints is not None),
         )
         if is_asked
     ]

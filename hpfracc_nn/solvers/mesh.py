@@ -15,7 +15,7 @@ _SAME = 1e-9  # the same where outputs are interpolated
 
 @dataclass(frozen=True)
 class Uniform:
-    """Equal steps. Every output time must be a point of the mesh.
+    """Equal steps. In JAX every output time must be a point of the mesh.
 
     Examples:
         >>> Uniform().times(0.0, 1.0, 4, alpha=0.5)
@@ -120,7 +120,9 @@ Mesh = Uniform | Graded
 MESHES: dict[str, type[Uniform] | type[Graded]] = {"uniform": Uniform, "graded": Graded}
 
 
-def places(mesh: Mesh, times: np.ndarray, outputs: np.ndarray, alpha: float, rounding: float) -> np.ndarray:
+def places(
+    mesh: Mesh, times: np.ndarray, outputs: np.ndarray, alpha: float, rounding: float, anywhere: bool = False
+) -> np.ndarray:
     """Return where `outputs` lie on the mesh, as fractional indices; those of mesh points are whole.
 
     Args:
@@ -129,6 +131,7 @@ def places(mesh: Mesh, times: np.ndarray, outputs: np.ndarray, alpha: float, rou
         outputs: From 0 to its last time.
         alpha: The order that it was made for.
         rounding: By which the outputs may be off.
+        anywhere: Whether they may lie between the points of a uniform mesh.
 
     Raises:
         ValueError: The mesh is uniform and an output is none of its points; the text names the first such output.
@@ -142,7 +145,7 @@ def places(mesh: Mesh, times: np.ndarray, outputs: np.ndarray, alpha: float, rou
         is_rounded = ~is_point & (np.abs(outputs - times[nearest.astype(np.int64)]) <= rounding)
         _check_apart(outputs, nearest, is_rounded)
         is_point |= is_rounded
-    if isinstance(mesh, Uniform) and not is_point.all():
+    if isinstance(mesh, Uniform) and not anywhere and not is_point.all():
         i = int(np.argmin(is_point))
         raise ValueError(
             f"needs output times that are points of the uniform mesh; ts[{i}] lies {outputs[i]:g} from the start, "

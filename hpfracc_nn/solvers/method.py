@@ -40,6 +40,11 @@ class Method:
             ValueError: There is none of that name, or they do not go together.
             TypeError: One is neither a name nor an option.
         """
+        if isinstance(mesh, Points):
+            raise ValueError(
+                f"{owner}(mesh=Points(...), scheme={getattr(scheme, 'name', scheme)!r}): needs scheme='collocation' of "
+                "PyTorch's fdeint, which takes any steps; pass that, or mesh='graded'."
+            )
         kinds = (Automatic, Full, FFTBlocks, Exponentials, Window)
         found = cls(
             checks.named(owner, "scheme", scheme, SCHEMES, tuple(SCHEMES.values())),
@@ -63,7 +68,7 @@ class Method:
 
 
 def laid_out(
-    mesh: Mesh, outputs: np.ndarray, resolution: float, n_steps: int | None, alpha: float
+    mesh: Mesh, outputs: np.ndarray, resolution: float, n_steps: int | None, alpha: float, anywhere: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the mesh, as time since the first output, and where the outputs lie on it.
 
@@ -73,6 +78,7 @@ def laid_out(
         resolution: The relative precision that they were given in.
         n_steps: Of the mesh; None takes those of the outputs.
         alpha: The smallest order.
+        anywhere: Whether outputs may lie between the points of a uniform mesh.
 
     Raises:
         ValueError: The mesh is uniform and an output is none of its points, or `n_steps` is out of range.
@@ -96,6 +102,6 @@ def laid_out(
             f"{elapsed[1]:.4g}; pass a smaller exponent, fewer steps, or times in another unit."
         )
     try:
-        return elapsed, places(mesh, elapsed, outputs - outputs[0], alpha, rounding)
+        return elapsed, places(mesh, elapsed, outputs - outputs[0], alpha, rounding, anywhere)
     except ValueError as error:
         raise ValueError(f"fdeint(ts=...): {error}") from None

@@ -135,7 +135,8 @@ class TorchNamespace:
         return torch.amax(x, dim=axis)
 
     def take(self, x: Tensor, index: np.ndarray, *, axis: int) -> Tensor:
-        if index.ndim == 1 and int(index[-1]) - int(index[0]) + 1 == index.size:
+        is_range = index.ndim == 1 and int(index[-1]) - int(index[0]) + 1 == index.size and (np.diff(index) == 1).all()
+        if is_range:
             return x.narrow(axis, int(index[0]), index.size)
         return x[(slice(None),) * (axis % x.ndim) + (torch.as_tensor(index, device=x.device),)]
 

@@ -25,8 +25,10 @@ from hpfracc_nn.solvers.torch import (
     traced,
 )
 from hpfracc_nn.solvers.torch.adjoint import recorded, trainable
+from hpfracc_nn.solvers.torch.collocation.solve import collocated, options_of
+from hpfracc_nn.solvers.torch.fixed import CountedField, Steps, doubled, solution_of
 from hpfracc_nn.solvers.torch.integrate import Problem, Progress
-from hpfracc_nn.solvers.torch.solution import Event, check_doubled, collocated, like_start, options_of
+from hpfracc_nn.solvers.torch.solution import Event, Solution, events_of
 from hpfracc_nn.solvers.torch.state import (
     Casts,
     Field,
@@ -35,6 +37,7 @@ from hpfracc_nn.solvers.torch.state import (
     check_untraced,
     checked_state,
     layout_of,
+    like_start,
     orders_of,
     present,
     resolution,
@@ -77,15 +80,16 @@ def _grid_of(
     orders: tuple[float, ...],
     has_slope: bool,
     may_change: bool,
+    anywhere: bool,
 ) -> Grid:
     """Return the mesh of a solve and its output times, or raise for orders and times out of range.
 
     `ts` are the bytes of float64 times, `eps` is their rounding. `has_slope` says whether dy0 is passed, `may_change`
-    whether the orders are a tensor's, which may be learned.
+    whether the orders are a tensor's, which may be learned, `anywhere` whether outputs may lie between equal steps.
     """
     checks.orders("fdeint", np.array(orders), has_slope, may_change)
     given = checks.increasing("fdeint", np.frombuffer(ts))
-    elapsed, index = laid_out(mesh, given, eps, n_steps, min(orders))
+    elapsed, index = laid_out(mesh, given, eps, n_steps, min(orders), anywhere)
     whole = np.round(index).astype(np.int64)
     steps = whole if (whole == index).all() else None
     is_whole = steps is not None and np.array_equal(steps, np.arange(elapsed.size))
@@ -94,6 +98,8 @@ def _grid_of(
 
 class Call:
     """The arguments of one call, checked and laid out; those of `fdeint`.
+
+    With `anywhere` outputs may lie between equal steps, and `solved` returns the states there.
 
     Raises:
         ValueError: One is out of range.
@@ -109,6 +115,7 @@ class Call:
         method: Method,
         n_steps: int | None = None,
         dy0: State | None = None,
+        anywhere: bool = False,
     ):
         if not callable(f):
             raise TypeError(f"fdeint(f of type {type(f).__name__}): needs a function f(t, y); pass one.")
@@ -125,12 +132,20 @@ class Call:
         is_plain = times.size <= _LONGEST and (n_steps is None or type(n_steps) is int)
         grid_of = _grid_of if is_plain else _grid_of.__wrapped__
         orders, has_slope, is_tensor = tuple(self.orders.tolist()), dy0 is not None, self.alpha is not None
-        self.grid = grid_of(method.mesh, times.tobytes(), resolution(ts), n_steps, orders, has_slope, is_tensor)
+        given = times.tobytes(), resolution(ts), n_steps, orders, has_slope, is_tensor, anywhere
+        self.grid = grid_of(method.mesh, *given)
         self.dy0 = None if dy0 is None else like_start(self.y0, checked_state("fdeint", "dy0", dy0))
 
-    def solved(self, site: Site, adjoint: bool, params: Iterable[Tensor] | None, progress: Progress | None) -> State:
-        """Return the states at the output times."""
-        problem = self.problem(site, progress)
+    def solved(
+        self,
+        site: Site,
+        adjoint: bool,
+        params: Iterable[Tensor] | None,
+        progress: Progress | None,
+        full: bool = False,
+    ) -> State | Solution:
+        """Return the states at the output times, or with `full` a solution."""
+        problem = self.problem(site, progress, CountedField if full else Field)
         z0 = self.layout.ravel(self.y0)
         dz0 = None if self.dy0 is None else self._slope(self.dy0)
         alpha = None if self.alpha is None else self.alpha.to(z0.device, torch.float64).reshape(-1)
@@ -142,12 +157,25 @@ class Call:
             states = traced.solve(problem, z0, dz0, given, is_seen)
         else:
             states = self._recorded(problem, z0, dz0, alpha, params)
+        if full or (self.grid.steps is None and problem.is_uniform):
+            return self._between(problem.field, states, alpha, full)
         return self.layout.unravel(self.at_outputs(states, dz0))
 
-    def problem(self, site: Site, progress: Progress | None = None) -> Problem:
+    def _between(self, field: Field, states: Tensor, alpha: Tensor | None, full: bool) -> State | Solution:
+        """Return what `solved` does with dense output."""
+        grid = self.grid
+        first = None
+        if full:
+            with torch.no_grad():
+                first = field(0, states[0].detach())
+        path = Steps(field, grid.elapsed, states, self.orders, alpha, first)
+        ys = path.states(grid.outputs, 0) if grid.steps is None else self.at_outputs(states)
+        return solution_of(path, grid.outputs, ys) if full else self.layout.unravel(ys)
+
+    def problem(self, site: Site, progress: Progress | None = None, kind: type[Field] = Field) -> Problem:
         """Return what is solved, beside the tensors that gradients are wanted of."""
         grid, method = self.grid, self.method
-        field = Field(self.f, self.layout, grid.times, self.like, self.casts)
+        field = kind(self.f, self.layout, grid.times, self.like, self.casts)
         is_uniform = isinstance(method.mesh, Uniform)
         is_fixed = self.alpha is None or not self.alpha.requires_grad
         return Problem(
@@ -206,6 +234,8 @@ def fdeint(
     rtol: float | None = None,
     atol: float | Tensor | None = None,
     max_steps: int = 10_000,
+    max_step: float | None = None,
+    breakpoints: Sequence[float] | np.ndarray | Tensor | None = None,
     events: Event | Sequence[Event] = (),
     full: bool = False,
     throw: bool = True,
@@ -232,7 +262,8 @@ def fdeint(
         y0: The state at ts[0]: a tensor of any shape, or a tuple, dict or other tree of tensors (those that
             torch.utils._pytree knows), float32 or float64 or complex of these. A complex tensor is solved as its real
             and imaginary part, so that f need not be holomorphic.
-        ts: Increasing times, in the caller's unit; on a uniform mesh, points of it, by collocation any.
+        ts: Increasing times, in the caller's unit. Without `n_steps` they are the steps, and equal on a uniform mesh;
+            with it, and by collocation, they are any. Between equal steps f is evaluated once more at all steps.
         alpha: In (0, 2): a float, or a tensor, which may be learned: one number, or one for each entry along some of
             y0's axes (a shape that broadcasts to y0's).
         args: What f is called with besides, or None.
@@ -242,13 +273,19 @@ def fdeint(
             square over a sample of its error divided by atol + rtol |y| is at most 1. A sample is what belongs to one
             index of the first axis of y0, if it has several axes, else all of y0. By another scheme the states at `ts`
             may have such an error: they are computed once more with twice the steps, and where the change says that
-            the error is larger an error is raised. At least 100 times the dtype's rounding; None beside `atol` is 1e-3.
+            the error is larger an error is raised; `Solution.error` is what it says. At least 100 times the dtype's
+            rounding, for which 0 stands; None beside `atol` is 1e-3.
         atol: The same, absolute: a number, or a tensor that broadcasts to y0; None beside `rtol` is 1e-6.
         max_steps: After how many steps to a tolerance an error is raised.
+        max_step: The longest step to a tolerance, so that no pulse falls between the times that f is seen at; None is
+            any.
+        breakpoints: Increasing times at which f may jump: steps to a tolerance end there and begin small again. Those
+            that are not between ts[0] and ts[-1] play no part.
         events: What is watched, an `Event` or several; by collocation.
-        full: Whether a `Solution` is returned, in place of the states; by collocation.
+        full: Whether a `Solution` is returned, in place of the states.
         throw: Whether a solve to a tolerance that cannot go on raises an error. Otherwise its states are NaN from there
-            on, and where y0 has several samples the others go on.
+            on, and where y0 has several samples the others go on. By another scheme, with a tolerance and `full`,
+            whether too large an error is raised; else the solution's `status` is "inaccurate".
         history: "auto", which asks the BackendManager, "full", "fft", "exponentials", or a `History` with its options.
         mesh: "uniform", "graded", a `Mesh`, or by collocation `Points`. Graded meshes suit y that begins like t**alpha.
         n_steps: Steps from ts[0] to ts[-1]; None takes those of `ts`.
@@ -287,10 +324,10 @@ def fdeint(
         >>> bool((y[-1] - mittag_leffler(-1.0, 0.5)).abs() < 1e-9)
         True
     """
-    form = None if is_plain(y0) else Form(y0)
-    if form is not None:
+    is_usual = isinstance(y0, Tensor) and not y0.is_complex()  # seen without a call more
+    if not is_usual and not is_plain(y0):
         return _of_tree(
-            form,
+            Form(y0),
             f,
             y0,
             dy0,
@@ -301,6 +338,8 @@ def fdeint(
             rtol=rtol,
             atol=atol,
             max_steps=max_steps,
+            max_step=max_step,
+            breakpoints=breakpoints,
             events=events,
             full=full,
             throw=throw,
@@ -324,6 +363,8 @@ def fdeint(
             n_steps=n_steps,
             events=events,
             max_steps=max_steps,
+            max_step=max_step,
+            breakpoints=breakpoints,
             throw=throw,
             progress=progress,
         )
@@ -332,15 +373,16 @@ def fdeint(
         return solution if full else solution.ys
     are_names = type(scheme) is type(history) is type(mesh) is str
     method = (_method if are_names else Method.of)("fdeint", scheme, history, mesh)
-    check_fixed("fdeint", method.scheme.name, full, events, throw)
+    has_tolerance = rtol is not None or atol is not None
+    if events or not throw or max_step is not None or breakpoints is not None:
+        may_go_on = throw or (full and has_tolerance)
+        check_fixed("fdeint", method.scheme.name, events, may_go_on, max_step, breakpoints)
     site = given_manager("fdeint", manager).shared_site(method.op, "torch", "fdeint")
-    found = solved(function, y0, ts, alpha, method, site, n_steps, dy0, adjoint, params, progress)
-    if rtol is not None or atol is not None:
-        count = (len(ts) - 1) if n_steps is None else n_steps
-        with torch.no_grad():
-            other = solved(function, y0, ts, alpha, method, site, 2 * count, dy0)
-        check_doubled(method.scheme, found, other, ts, count, float(orders_of("fdeint", alpha).min()), rtol, atol)
-    return found
+    found = solved(function, y0, ts, alpha, method, site, n_steps, dy0, adjoint, params, progress, full)
+    if not has_tolerance:
+        return found
+    again = partial(solved, function, y0, ts, alpha, method, site, dy0=dy0)
+    return doubled(again, method.scheme, found, ts, n_steps, alpha, rtol, atol, throw)
 
 
 def _of_tree(form: Form, f: Callable[..., Any], y0: Any, dy0: Any, alpha: Any, ts: Any, **options: Any) -> Any:
@@ -349,7 +391,7 @@ def _of_tree(form: Form, f: Callable[..., Any], y0: Any, dy0: Any, alpha: Any, t
     function = f if args is None else partial(_with_args, f, args)
     if isinstance(alpha, Tensor) and alpha.ndim and isinstance(y0, Tensor):
         alpha = alpha[..., None]  # the last axis are the two parts of a number
-    watched = [replace(each, function=form.function(each.function)) for each in options_of(events=events).events]
+    watched = [replace(each, function=form.function(each.function)) for each in events_of(events)]
     found = fdeint(
         form.right_hand_side(function),
         form.parts(y0, "fdeint", "y0"),
@@ -380,6 +422,7 @@ def solved(
     adjoint: bool = True,
     params: Iterable[Tensor] | None = None,
     progress: Progress | None = None,
+    full: bool = False,
 ) -> Any:
     """Return what `fdeint` does, by a method and a site that the caller keeps; the site is of the method's operation.
 
@@ -387,10 +430,10 @@ def solved(
     not autocast.
     """
     check_untraced("fdeint", "y0")
-    call = Call(f, y0, ts, alpha, method, n_steps, dy0)
+    call = Call(f, y0, ts, alpha, method, n_steps, dy0, anywhere=True)
     kind = call.like.device.type
     call.casts = present(kind)
     if call.casts is None:
-        return call.solved(site, adjoint, params, progress)
+        return call.solved(site, adjoint, params, progress, full)
     with without(kind):
-        return call.solved(site, adjoint, params, progress)
+        return call.solved(site, adjoint, params, progress, full)

@@ -248,6 +248,17 @@ def checked_state(owner: str, name: str, y: Any) -> State:
     return parts if isinstance(y, tuple | list) else parts[0]
 
 
+def like_start(y0: State, dy0: State) -> State:
+    """Return dy0, or raise where its shape is not that of y0."""
+    shapes = [tuple(part.shape) for part in (y0 if isinstance(y0, tuple) else (y0,))]
+    given = [tuple(part.shape) for part in (dy0 if isinstance(dy0, tuple) else (dy0,))]
+    if shapes != given or isinstance(y0, tuple) != isinstance(dy0, tuple):
+        raise ValueError(
+            f"fdeint(dy0 of shape {given}): needs the shape of y0, {shapes}; pass a derivative for each entry."
+        )
+    return dy0
+
+
 def _wrong_number(x: Tensor) -> str:
     """Return the first number of x that is not finite, with its position if known, as text for an error message."""
     plain = bare(x).reshape(-1)
@@ -469,6 +480,20 @@ class Field:
             f"{self.label}: needs {self._whose} shape {tuple(shape)}{which}; {where} {tuple(found.shape)}; return a "
             "tensor of that shape at every step."
         )
+
+
+def infinite_at_start(field: Field, orders: np.ndarray, elapsed: np.ndarray, slopes: Tensor, z0: Tensor) -> Tensor:
+    """Return derivatives in time at times since the start, [times, *shape], where orders are below 1 infinite at 0.
+
+    They have the sign of f there, and are NaN where it is 0.
+    """
+    if elapsed.all() or orders.min() >= 1:
+        return slopes
+    with torch.no_grad():
+        value = field.checked(0, field.times[0], z0.detach())
+    is_low = field.layout.broadcast(torch.as_tensor(orders < 1)).to(slopes.device)
+    is_start = torch.as_tensor(elapsed == 0).to(slopes.device).view(-1, *[1] * z0.ndim)
+    return torch.where(is_low & is_start, value * torch.inf, slopes)
 
 
 def evaluated(field: Field, n: int, y: Tensor) -> tuple[Tensor, Tensor]:

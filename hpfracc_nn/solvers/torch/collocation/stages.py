@@ -1,0 +1,249 @@
+"""The stage equations of a step by collocation, F = f(H + M F): by iteration, or by Newton's method.
+
+Shapes: [*shape] a state of d numbers, a orders alpha, s stages.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpfracc_nn.solvers.torch.collocation.problem import Problem
+from hpfracc_nn.solvers.torch.roots import TOLERANCES, gmres
+from hpfracc_nn.solvers.torch.state import Layout, is_finite, product
+
+SMALL = 16  # numbers of a state up to which a Jacobian costs no more than an iteration or two
+_SLOW = 0.5  # a contraction that is worse than this has a Jacobian made
+_PART = 0.01  # of what a step is allowed: what is left of the stage equations' error
+_FLOOR = 32.0  # times eps: what rounding leaves of a change
+_GUESSES = 12.0  # iterations that a contraction may still need
+_WORSE = 2.0  # changes that grow so much lead away: the iteration begins again
+_RENEWED = 3  # times a step has its Jacobian made anew
+_STAYS = 8  # steps for which Jacobians at all stages are made after one that needed them
+
+
+class Stages:
+    """Solves the stage equations F = f(H + M F), step by step.
+
+    Args:
+        problem: What is solved.
+    """
+
+    def __init__(self, problem: Problem):
+        self.problem, roots = problem, problem.scheme.roots
+        self.count = problem.layout.shape.numel()
+        fits = self.count * problem.scheme.stages <= roots.dense
+        self.is_dense = fits and (self.count <= SMALL or problem.layout.orders > 1)
+        self.split = (
+            Split(problem) if not self.is_dense and self.count <= roots.dense and problem.layout.orders == 1 else None
+        )
+        self._is_newton, self._is_krylov = self.is_dense and self.count <= SMALL, False
+        self._jacobian: Tensor | None = None  # [1 or s, d, d]
+        self._factors: tuple[Any, Any] | None = None
+        self._made_at, self._kept = -1, 0  # in which step it was made, and for how many since one was made for all
+        self._rate = 1.0
+        self.iterations = min(roots.iterations, 20) if problem.rtol is not None else roots.iterations
+        self.tolerance = TOLERANCES[problem.like.dtype] if roots.tolerance is None else roots.tolerance
+
+    def solve(
+        self, n: int, start: float, h: float, history: Tensor, weights: Tensor, guess: Tensor, scale: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Return F, the states where f was evaluated last, and its values there; None where they are not found.
+
+        Args:
+            n: The step.
+            start: Its time, since the start.
+            h: Its length.
+            history: H, [s, *shape].
+            weights: M, [a, s, s].
+            guess: F, about.
+            scale: What the step allows, [*shape], or None where the equation is solved to its own tolerance.
+        """
+        problem, last, rate = self.problem, math.inf, max(self._rate, 0.01) ** 0.8
+        allowed = _PART if scale is not None and problem.scheme.roots.tolerance is None else 1.0
+        where, values, renewed, self._is_krylov = (n, start, h), guess, 0, False
+        for k in range(self.iterations):
+            states = history + problem.mixed(weights, values)
+            found = problem.stages(*where, states)
+            problem.statistics.iterations += 1
+            delta = found - values
+            if not is_finite(delta):
+                return None
+            if self._is_newton:
+                delta = self._newton(*where, states, weights, delta)
+            change, floor = self._sizes(problem.mixed(weights, delta), states, history, scale)
+            theta = change / last if last else 0.0
+            if theta < math.inf:
+                values = values + delta
+                if last < math.inf:
+                    rate = theta / (1 - theta) if theta < 1 else math.inf
+                    rate = 0.0 if change <= floor and rate > 0.5 else rate  # rounding is all that is left
+                if scale is None and rate:  # f was last evaluated before the change, and so are Jacobians backwards
+                    rate = max(rate, 1.0)
+                if change * rate <= allowed:
+                    self._rate = min(rate, 1.0)
+                    self._kept += 1
+                    return values, states, found
+            left = self.iterations - k - 1
+            if not theta < math.inf or (last < math.inf and self._is_slow(theta, change, allowed, left)):
+                if not change < math.inf or theta >= _WORSE:
+                    values = guess
+                renewed += 1
+                if renewed > _RENEWED or not self._renewed(*where, history + problem.mixed(weights, values)):
+                    return None
+                change, rate = math.inf, 1.0
+            last = change
+        return None
+
+    def _sizes(self, change: Tensor, states: Tensor, history: Tensor, scale: Tensor | None) -> tuple[float, float]:
+        """Return a change of the stages' states as a part of what is allowed, and the part that rounding is."""
+        largest = torch.maximum(states.abs(), history.abs()).amax(0)
+        if scale is None:
+            scale = (self.tolerance * largest.max()).clamp(min=torch.finfo(change.dtype).tiny)
+        found = self.problem.sizes(torch.cat([change, _FLOOR * self.problem.eps * largest[None]]), scale).amax(1)
+        return float(found[:-1].max()), float(found[-1])
+
+    def _is_slow(self, theta: float, change: float, allowed: float, left: int) -> bool:
+        """Return whether changes that shrink by theta need more iterations than a better Jacobian is worth."""
+        if theta >= 1:
+            return True
+        needed = math.log(allowed * (1 - theta) / change) / math.log(theta)
+        if not self._is_newton:
+            return needed > _GUESSES or (theta > _SLOW and needed > 3)
+        return needed > left or needed > max(4, self.count)
+
+    def _renewed(self, n: int, start: float, h: float, states: Tensor) -> bool:
+        """Take to a better Jacobian, at these states; return whether there is one."""
+        self._rate = 1.0
+        if not self._is_newton:
+            self._is_newton = True
+            return True
+        if self.split is not None:
+            if self._made_at != n:
+                self._jacobian = self.split.jacobian = None
+            self._is_krylov = self._is_krylov or self._made_at == n
+            return True
+        if not self.is_dense:
+            return False
+        self._jacobian, self._factors, self._kept = self._made(n, start, h, states, is_one=False), None, 0
+        return True
+
+    def _newton(self, n: int, start: float, h: float, states: Tensor, weights: Tensor, residual: Tensor) -> Tensor:
+        """Return the change of F that takes the residual away, with the Jacobian that is kept."""
+        if not self.is_dense and self.split is None:
+            return self._krylov(n, start, h, states, weights, residual)
+        if self._jacobian is None:
+            self._jacobian, self._factors = self._made(n, start, h, states, is_one=True), None
+        if self.split is not None:
+            self.split.jacobian = self._jacobian[0]
+            if self._is_krylov:
+                return self._krylov(n, start, h, states, weights, residual)
+            return self.split.solve(h, residual)
+        if self._factors is None or self._factors[0] != (n, h):
+            if self._made_at != n and self._jacobian.shape[0] > 1:
+                if self._kept < _STAYS:
+                    self._jacobian = self._made(n, start, h, states, is_one=False)
+                else:
+                    self._jacobian = self._jacobian[-1:]
+            matrix = stage_matrix(self.problem.layout, weights, self._jacobian)
+            self._factors = (n, h), torch.linalg.lu_factor_ex(matrix)[:2]
+        return torch.linalg.lu_solve(*self._factors[1], residual.reshape(-1, 1)).view_as(residual)
+
+    def _made(self, n: int, start: float, h: float, states: Tensor, is_one: bool) -> Tensor:
+        """Return the Jacobian at the middle stage, [1, d, d], or at all of them, [s, d, d]."""
+        problem = self.problem
+        problem.statistics.jacobians += 1
+        problem.statistics.products += self.count * (1 if is_one else states.shape[0])
+        self._made_at = n
+        with torch.enable_grad():
+            z = states.detach().requires_grad_()
+            if is_one:
+                middle = states.shape[0] // 2
+                time = problem.begin + (start + h * problem.rule.nodes[middle])
+                problem.statistics.evaluations += 1
+                value = problem.field.checked(n, torch.tensor(time).to(problem.like), z[middle])[None]
+            else:
+                value = problem.stages(n, start, h, z)
+        return jacobians(z, value, states.shape[0] // 2)[None] if is_one else jacobians(z, value)
+
+    def _krylov(self, n: int, start: float, h: float, states: Tensor, weights: Tensor, residual: Tensor) -> Tensor:
+        """Return what `_newton` does by products with the Jacobians at all stages."""
+        problem = self.problem
+        with torch.enable_grad():
+            z = states.detach().requires_grad_()
+            value = problem.stages(n, start, h, z)
+            u = torch.zeros_like(value, requires_grad=True)
+            (pulled,) = torch.autograd.grad(value, z, u, create_graph=True)
+
+        def apply(v: Tensor) -> Tensor:
+            problem.statistics.products += residual.shape[0]
+            w = problem.mixed(weights, v)
+            found = v - torch.autograd.grad(pulled, u, w, retain_graph=True)[0]
+            return found if self.split is None else self.split.solve(h, found)
+
+        found = gmres(apply, residual if self.split is None else self.split.solve(h, residual), 1e-3, 200)
+        return torch.full_like(residual, torch.nan) if found is None else found
+
+
+class Split:
+    """Solves 1 - J M, J the same at all stages, as one equation for each eigenvalue of M; orders that are one number.
+
+    Args:
+        problem: What is solved.
+    """
+
+    def __init__(self, problem: Problem):
+        self.alpha = float(problem.orders[0])
+        self.jacobian: Tensor | None = None  # [d, d]
+        values, vectors = np.linalg.eig(problem.own[0, :-1])
+        dtype = torch.promote_types(problem.like.dtype, torch.complex64)
+        each = (values, vectors, np.linalg.inv(vectors))
+        self._values, self._vectors, self._inverse = (
+            torch.from_numpy(x.astype(np.complex128)).to(problem.like.device, dtype) for x in each
+        )
+        self._kept: tuple[Tensor, float, Any] | None = None
+
+    def solve(self, h: float, residual: Tensor, is_transposed: bool = False) -> Tensor:
+        """Return x [s, *shape] with (1 - J M) x = residual, or that of the transpose."""
+        assert self.jacobian is not None, "it has been made"
+        if self._kept is None or self._kept[0] is not self.jacobian or self._kept[1] != h:
+            unit = torch.eye(self.jacobian.shape[0]).to(self._values)
+            scaled = self._values.view(-1, 1, 1) * h**self.alpha * self.jacobian
+            self._kept = self.jacobian, h, torch.linalg.lu_factor_ex(unit - scaled)[:2]
+        flat = residual.reshape(residual.shape[0], -1).to(self._values)
+        outer, inner = (self._inverse.T, self._vectors.T) if is_transposed else (self._vectors, self._inverse)
+        if is_transposed:  # the transpose, which is the adjoint of what is conjugate
+            found = torch.linalg.lu_solve(*self._kept[2], (inner @ flat).conj()[..., None], adjoint=True).conj()
+        else:
+            found = torch.linalg.lu_solve(*self._kept[2], (inner @ flat)[..., None])
+        return (outer @ found[..., 0]).real.to(residual.dtype).view_as(residual)
+
+
+def jacobians(z: Tensor, value: Tensor, stage: int | None = None) -> Tensor:
+    """Return the Jacobians of values [k, *shape], each in its own one of z [s, *shape], [s, d, d]; or that of a stage.
+
+    Args:
+        z: Leaves.
+        value: With a graph, those of all stages; or those of one, where k is 1.
+        stage: Which one is returned, [d, d].
+    """
+    rows = []
+    for e in range(z[0].numel()):
+        unit = torch.zeros_like(value).reshape(value.shape[0], -1)
+        unit[slice(None) if stage is None or value.shape[0] == 1 else stage, e] = 1
+        found = product(value, [z], unit.view_as(value))[0]
+        rows.append(found.reshape(z.shape[0], -1) if stage is None else found[stage].reshape(-1))
+    return torch.stack(rows, 0 if stage is not None else 1)
+
+
+def stage_matrix(layout: Layout, weights: Tensor, jacobian: Tensor) -> Tensor:
+    """Return 1 - J M for all stages together, [s d, s d]; weights M [a, s, s], J [1 or s, d, d]."""
+    a, s, _ = weights.shape
+    each = layout.as_state(weights.reshape(a, s * s, 1).expand(a, s * s, layout.width).contiguous()).reshape(s, s, -1)
+    d = each.shape[-1]
+    mixed = torch.einsum("ipq,ijq->ipjq", jacobian.expand(s, d, d), each).reshape(s * d, s * d)
+    return torch.eye(s * d, dtype=mixed.dtype, device=mixed.device) - mixed
