@@ -57,8 +57,9 @@ def sources(value: Tensor, wanted: Sequence[Tensor], held: Sequence[Tensor]) -> 
     """
     if not value.requires_grad:
         return list({id(each): each for each in wanted}.values())
-    stops = {_edge(each): each for each in (*held, *wanted)}
-    reached = _reached([_edge(value), *map(_edge, wanted)], stops)
+    own = list(map(_edge, wanted))
+    stops = dict(zip((*map(_edge, held), *own), (*held, *wanted), strict=True))
+    reached = _reached([_edge(value), *own], stops)
     return [stops[each] if each in stops else each[0].variable for each in reached]
 
 

@@ -308,7 +308,15 @@ class Solve:
         )
 
     def _occurrences(self, event: Event, watch: Watched, k: int, values: Tensor, steps: Mesh) -> Occurrences:
-        """Return the zeros of an event, whose times have the gradients that the implicit function theorem gives."""
+        """Return the zeros of an event, whose times have the gradients that the implicit function theorem gives.
+
+        Args:
+            event: The event.
+            watch: What the solve saw of all events.
+            k: The number of this one among them.
+            values: The right-hand sides at the stages of the steps.
+            steps: The steps taken.
+        """
         found = [(time, entry) for which, time, entry in watch.found if which == k]
         if not found:
             empty = self.z0.new_zeros(0, *self.layout.shape)
