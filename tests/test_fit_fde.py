@@ -312,7 +312,7 @@ def test_shapes_and_counts_are_checked():
 
 
 def rosenbrock(x):
-    return np.array([10 * (x[1] - x[0] ** 2), x[0]]), np.array([[-20 * x[0], 10], [1, 0]])
+    return np.array([10 * (x[1] - x[0] ** 2), x[0]]), lambda: np.array([[-20 * x[0], 10], [1, 0]])
 
 
 def test_least_squares_finds_the_minimum_of_a_narrow_valley():

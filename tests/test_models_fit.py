@@ -62,12 +62,13 @@ def test_predictions_are_the_models_responses_and_their_slopes_are_right(name, k
         "creep": Experiment.creep(T, T, deviation=1.0),
         "oscillation": Experiment.oscillation(T, T, T, deviation=1.0),
     }[kind]
-    found, slopes = experiment.predictions(model.network, values, tuple(values))
+    found, jacobian = experiment.predictions(model.network, values)
+    slopes = jacobian(tuple(values))
     expected = getattr(model.at(**values), response)(T)
     expected = np.concatenate([expected.real, expected.imag]) if kind == "oscillation" else expected
     np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-12 * np.abs(expected).max())
     for place, (key, value) in enumerate(values.items()):
-        high, low = (experiment.predictions(model.network, values | {key: value + h}, ())[0] for h in (1e-5, -1e-5))
+        high, low = (experiment.predictions(model.network, values | {key: value + h})[0] for h in (1e-5, -1e-5))
         difference = (high - low) / 2e-5
         size = np.abs(difference).max() + np.abs(expected).max()
         np.testing.assert_allclose(slopes[:, place], difference, rtol=1e-6, atol=1e-9 * size)
@@ -78,9 +79,10 @@ def test_slopes_of_circuits_are_right(name):
     network, values = CIRCUITS[name]().named().network, PARAMETERS[CIRCUITS[name]]
     network = CIRCUITS[name](**dict.fromkeys(values)).network  # the order of diffusion has a value else
     experiment = Experiment.impedance(OMEGA, OMEGA + 1j)
-    _, slopes = experiment.predictions(network, values, tuple(values))
+    _, jacobian = experiment.predictions(network, values)
+    slopes = jacobian(tuple(values))
     for place, (key, value) in enumerate(values.items()):
-        high, low = (experiment.predictions(network, values | {key: value + h}, ())[0] for h in (1e-6, -1e-6))
+        high, low = (experiment.predictions(network, values | {key: value + h})[0] for h in (1e-6, -1e-6))
         size = np.abs(slopes[:, place]).max() + np.abs(high).max()
         np.testing.assert_allclose(slopes[:, place], (high - low) / 2e-6, rtol=1e-6, atol=1e-8 * size)
 
@@ -326,7 +328,7 @@ def test_the_band_is_that_of_the_full_covariance_where_parameters_are_open():
     found = quiet(FractionalZener, data)
     assert np.isnan(list(found.standard_errors.values())).any()
     band = found.predict("relaxation", t)
-    _, jacobian = found._problem(found.point)
+    jacobian = found._problem(found.point)[1]()
     scale = np.linalg.norm(jacobian, axis=0)
     left = np.linalg.svd(jacobian / np.where(scale > 0, scale, 1.0), full_matrices=False)
     leverage = np.sqrt((left[0][:, left[1] > 1e-7 * left[1][0]] ** 2).sum(1))

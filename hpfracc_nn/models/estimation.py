@@ -7,7 +7,7 @@ units of the noise, see `experiments.Experiment`.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import cycle
@@ -63,15 +63,17 @@ class Problem:
         """Return the point of values of the parameters."""
         return np.where(self.is_order, values, np.log(np.where(self.is_order, 1.0, values)))
 
-    def __call__(self, point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the predictions and their derivatives by the coordinates, [observations, parameters].
+    def __call__(self, point: np.ndarray) -> tuple[np.ndarray, Callable[[], np.ndarray]]:
+        """Return the predictions, and what computes their derivatives by coordinates, [observations, parameters]."""
+        values = self.values(point)
+        named = dict(zip(self.names, values.tolist(), strict=True))
+        found = [each.predictions(self.network, named) for each in self.experiments]
 
-        Where a derivative is not finite neither are the predictions.
-        """
-        found = [each.predictions(self.network, self._named(point), self.names) for each in self.experiments]
-        values, jacobians = zip(*found, strict=True)
-        jacobian = np.concatenate(jacobians) * self.steepness(point)
-        return np.where(np.isfinite(jacobian).all(), np.concatenate(values), np.nan), jacobian
+        def jacobian() -> np.ndarray:
+            steepness = np.where(self.is_order, 1.0, values)
+            return np.concatenate([by(self.names) for _, by in found]) * steepness
+
+        return np.concatenate([predicted for predicted, _ in found]), jacobian
 
     def steepness(self, point: np.ndarray) -> np.ndarray:
         """Return the derivatives of the values by their coordinates."""
@@ -79,8 +81,7 @@ class Problem:
 
     def squares(self, point: np.ndarray) -> float:
         """Return the sum of squares; infinite where predictions are not finite."""
-        found = [each.predictions(self.network, self._named(point), ())[0] for each in self.experiments]
-        residuals = self.target - np.concatenate(found)
+        residuals = self.target - self(point)[0]
         return float(residuals @ residuals) if np.isfinite(residuals).all() else np.inf
 
     def minimum(self, start: np.ndarray, bounds: np.ndarray, damping: float = FIRST, rounds: int = _ROUNDS) -> Minimum:
@@ -90,11 +91,12 @@ class Problem:
         """
         begin = np.clip(start, *bounds)
         with np.errstate(all="ignore"):  # what is not finite is no way down
-            first = self(begin)
-            if not np.isfinite(first[0]).all():
-                return Minimum(begin, np.full(self.target.size, np.inf), np.zeros(first[1].shape), 0)
+            predicted, jacobian = self(begin)
+            slopes = jacobian()
+            if not (np.isfinite(predicted).all() and np.isfinite(slopes).all()):
+                return Minimum(begin, np.full(self.target.size, np.inf), np.zeros(slopes.shape), 0)
             return least_squares(
-                lambda point: first if point is begin else self(point),
+                lambda point: (predicted, lambda: slopes) if point is begin else self(point),
                 self.target,
                 begin,
                 tolerance=_TOLERANCE,
@@ -244,7 +246,7 @@ class ModelFit(LeastSquares):
         """Of each experiment, [parts, n]: in units of the stated noise, else relative (logarithms of ratios)."""
         found = []
         for each in self.experiments:
-            predicted, _ = each.predictions(self._problem.network, self.estimates, ())
+            predicted, _ = each.predictions(self._problem.network, self.estimates)
             found.append((each.target() - predicted).reshape(each.observed.shape))
         return tuple(found)
 
@@ -379,7 +381,8 @@ class ModelFit(LeastSquares):
         points = np.atleast_1d(np.asarray(x, dtype=float))
         if not (points > 0).all():
             raise ValueError(f"predict({of.x}): needs {of.x} > 0; got {points.min():g}; leave it out.")
-        value, slopes = of.predict(self._problem.network, points, self.estimates)
+        value, by_name = of.predict(self._problem.network, points, self.estimates)
+        slopes = by_name()
         zero = np.zeros_like(value)
         columns = np.stack([slopes.get(name, zero) for name in self.names], axis=-1)
         level = self.level if level is None else errors.probability("predict", "level", level, example=0.95)
@@ -418,7 +421,7 @@ class ModelFit(LeastSquares):
         values = dict(zip(self.names, problem.values(point).tolist(), strict=True))
         missed = []
         for each, chosen in zip(self.experiments, late, strict=True):
-            predicted, _ = each.predictions(self._problem.network, values, ())
+            predicted, _ = each.predictions(self._problem.network, values)
             missed.append((each.target() - predicted).reshape(each.observed.shape)[:, chosen].ravel())
         return float(np.sqrt(np.mean(np.concatenate(missed) ** 2)))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -10,9 +10,9 @@ import numpy as np
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.namespace import NUMPY
-from hpfracc_nn.models.networks import Network, Slopes, Values, inverse, on_axis, response_tangents, tangents
+from hpfracc_nn.models.networks import Network, Tangents, Values, inverse, on_axis, response_tangents, tangents
 
-Predicted = tuple[np.ndarray, Slopes]  # values [parts, n] and their derivatives by the parameters, the same each
+Predicted = tuple[np.ndarray, Tangents]  # values [parts, n], and what computes as many derivatives by each parameter
 
 
 class Kind(NamedTuple):
@@ -42,7 +42,7 @@ class Kind(NamedTuple):
 
 def _relaxation(network: Network, x: np.ndarray, values: Values) -> Predicted:
     value, slopes = response_tangents(network, x, 1, values)
-    return value[None], {name: slope[None] for name, slope in slopes.items()}
+    return value[None], lambda: {name: slope[None] for name, slope in slopes().items()}
 
 
 def _creep(network: Network, x: np.ndarray, values: Values) -> Predicted:
@@ -51,7 +51,7 @@ def _creep(network: Network, x: np.ndarray, values: Values) -> Predicted:
 
 def _harmonic(network: Network, x: np.ndarray, values: Values) -> Predicted:
     value, slopes = tangents(network, on_axis(x, NUMPY), values)
-    return _parts(value), {name: _parts(slope) for name, slope in slopes.items()}
+    return _parts(value), lambda: {name: _parts(slope) for name, slope in slopes().items()}
 
 
 def _parts(value: np.ndarray) -> np.ndarray:
@@ -212,18 +212,25 @@ class Experiment:
 
     def target(self) -> np.ndarray:
         """Return what is fitted, [parts n], in units of the noise where that is stated."""
-        return self._scaled(np.log(self.observed) if self.is_on_logarithms else self.observed).ravel()
+        return ((np.log(self.observed) if self.is_on_logarithms else self.observed) / self._unit).ravel()
 
-    def predictions(self, network: Network, values: Values, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the predictions of `target` and their derivatives by the parameters, [parts n, parameters]."""
+    def predictions(self, network: Network, values: Values) -> tuple[np.ndarray, Callable[[Sequence[str]], np.ndarray]]:
+        """Return the predictions of `target`, and a function of names: derivatives by these parameters.
+
+        Shapes: [parts n], and [parts n, names].
+        """
         found, slopes = KINDS[self.kind].predict(network, self.x, values)
-        jacobian = np.empty((len(names), *found.shape))
-        for place, name in enumerate(names):
-            jacobian[place] = slopes.get(name, 0.0)
         if self.is_on_logarithms:
             self._check_parts(found, network, values)
-            jacobian, found = jacobian / found, np.log(found)
-        return self._scaled(found).ravel(), self._scaled(jacobian).reshape(len(names), found.size).T
+
+        def jacobian(names: Sequence[str]) -> np.ndarray:
+            by_name, columns = slopes(), np.zeros((len(names), *found.shape))
+            for column, name in zip(columns, names, strict=True):
+                column += by_name.get(name, 0.0)
+            unit = self._unit * found if self.is_on_logarithms else self._unit
+            return (columns / unit).reshape(len(names), found.size).T
+
+        return ((np.log(found) if self.is_on_logarithms else found) / self._unit).ravel(), jacobian
 
     def _check_parts(self, found: np.ndarray, network: Network, values: Values) -> None:
         """Raise MissingPart where a part of the predictions is 0 whatever the parameters."""
@@ -237,9 +244,6 @@ class Experiment:
                 f"the model {of.parts[place]} is 0 at all {of.x}; pass deviation=, the standard deviation of the data, "
                 "for a fit without logarithms, or take another model."
             )
-
-    def _scaled(self, values: np.ndarray) -> np.ndarray:
-        return values / self._unit
 
     @property
     def _unit(self) -> Any:

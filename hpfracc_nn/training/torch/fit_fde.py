@@ -68,20 +68,19 @@ class FitModel:
         self.site = default_manager().shared_site(method.op, "torch", "fit_fde")
         self._has_solved = False
 
-    def __call__(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return predictions [observations] and their Jacobian; NaN where there is no solution.
+    def __call__(self, values: np.ndarray) -> tuple[np.ndarray, Callable[[], np.ndarray]]:
+        """Return predictions [observations], and what computes their Jacobian; NaN where there is no solution.
 
         Raises:
             RuntimeError: There is none at the first point.
         """
-        nothing = np.array([np.nan]), np.empty((1, values.size))  # the optimisation takes a shorter step
         if not np.isfinite(values).all():
-            return nothing
+            return self._nothing
         try:
             found = self._solved(float(values[0]), torch.from_numpy(values[1:].copy()))
         except (FloatingPointError, NotSolved) as error:
             if self._has_solved:
-                return nothing
+                return self._nothing
             named = ", ".join(f"{name}={value:g}" for name, value in zip(names_of(self.names), values, strict=True))
             raise RuntimeError(
                 f"fit_fde: the equation has no solution at the first values {named}: {error} Else begin with others."
@@ -89,7 +88,12 @@ class FitModel:
         self._has_solved = True
         return found
 
-    def _solved(self, alpha: float, numbers: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    @property
+    def _nothing(self) -> tuple[np.ndarray, Callable[[], np.ndarray]]:
+        """Predictions where there is no solution, from which the optimisation takes a shorter step."""
+        return np.full(math.prod(self.shape), np.nan), lambda: np.full((math.prod(self.shape), 1), np.nan)
+
+    def _solved(self, alpha: float, numbers: Tensor) -> tuple[np.ndarray, Callable[[], np.ndarray]]:
         start, slopes = self._start(numbers)
         call = Call(partial(self._right, numbers=numbers), start, self.ts, alpha, self.method, self.n_steps)
         problem = call.problem(self.site)
@@ -98,9 +102,15 @@ class FitModel:
         states = problem.solve(problem.pick(False), start, None)
         if not self._has_solved:
             self._check_differentiable(problem.field.times[-1], states[-1], numbers)
-        moved = tangents(problem, states, self._right, numbers, slopes)
         first = 0 if self.is_first else 1
-        return self._observed(call.at_outputs(states)[first:], call.at_outputs(moved)[first:])
+        predicted, along = self._observed(call.at_outputs(states)[first:])
+
+        def jacobian() -> np.ndarray:
+            moved = call.at_outputs(tangents(problem, states, self._right, numbers, slopes))[first:]
+            columns = [along(each).reshape(-1) for each in moved.unbind(1)]
+            return torch.stack(columns, -1).detach().numpy()
+
+        return predicted, jacobian
 
     def _right(self, t: Tensor, y: Tensor, numbers: Tensor) -> Tensor:
         return self.f(t, y, self._named(numbers))
@@ -153,12 +163,11 @@ class FitModel:
         each = [along(unit) for unit in torch.eye(numbers.numel(), dtype=torch.float64)]
         return start.detach(), torch.stack([torch.zeros_like(start), *each]).detach()
 
-    def _observed(self, ys: Tensor, moved: Tensor) -> tuple[np.ndarray, np.ndarray]:
-        """Return the predictions of all observations, flat, and their derivatives [observations, 1 + k].
+    def _observed(self, ys: Tensor) -> tuple[np.ndarray, Callable[[Tensor], Tensor]]:
+        """Return the predictions of all observations, flat, and their derivatives along those of the states.
 
         Args:
             ys: States at the times of the observations, [times, *shape].
-            moved: Their derivatives, [times, 1 + k, *shape].
         """
         with torch.enable_grad():
             leaf = ys.detach().requires_grad_()
@@ -169,8 +178,7 @@ class FitModel:
                 f"fit_fde(observed of shape {self.shape}): needs the shape of what is predicted; the model predicts "
                 f"{tuple(seen.shape)}, time first; pass observe=, which makes of the states what is observed."
             )
-        columns = [along(each).reshape(-1) for each in moved.unbind(1)]
-        return seen.detach().reshape(-1).numpy(), torch.stack(columns, -1).detach().numpy()
+        return seen.detach().reshape(-1).numpy(), along
 
 
 def _differ(one: Tensor, other: Tensor) -> bool:
@@ -275,13 +283,11 @@ def fit_fde(
         model = FitModel(f, times, data.shape, y0, tuple(params), t0, observe, method, steps)
         coordinates = Coordinates(values, np.array(names) == "alpha")
 
-        def predicted(point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        def predicted(point: np.ndarray) -> tuple[np.ndarray, Callable[[], np.ndarray]]:
             at = coordinates.values(point)
             found, jacobian = model(at)
-            if found.size != roots.size:  # there is no solution
-                return found, jacobian
-            jacobian = jacobian[is_used] * roots[is_used, None]
-            return found[is_used] * roots[is_used], jacobian * coordinates.slope(at)
+            slope = roots[is_used, None] * coordinates.slope(at)
+            return found[is_used] * roots[is_used], lambda: jacobian()[is_used] * slope
 
         best = least_squares(
             predicted,
