@@ -28,7 +28,7 @@ _FAR = 30.0  # of a positive parameter's logarithm from what the data suggest: 1
 _DRAWN, _WIDER = 60, 1.0  # first points that are compared for each fit, and decades beyond the data in which they lie
 _TRIED, _SEARCH = 4, 8  # of these points four times as many as are followed are searched from, for so many steps
 _MOST_LEAVES = 64
-_ROUNDS, _TOLERANCE = 100, 1e-8
+_ROUNDS, _TOLERANCE = 100, 1e-6  # a step of a thousandth of a standard error is the last
 _LOOSE = 1e-7  # of the largest singular value of the scaled Jacobian: nothing determines that direction
 _MARGIN = 10.0  # above that a weak direction takes part in a prediction
 _SHARE = 0.1  # of the largest entry of such a direction: a parameter that it moves
@@ -57,11 +57,11 @@ class Problem:
 
     def values(self, point: np.ndarray) -> np.ndarray:
         """Return the values of the parameters at a point."""
-        return np.where(self.is_order, point, np.exp(np.where(self.is_order, 0.0, point)))
+        return np.exp(point, where=~self.is_order, out=np.array(point, dtype=float))
 
     def point(self, values: np.ndarray) -> np.ndarray:
         """Return the point of values of the parameters."""
-        return np.where(self.is_order, values, np.log(np.where(self.is_order, 1.0, values)))
+        return np.log(values, where=~self.is_order, out=np.array(values, dtype=float))
 
     def __call__(self, point: np.ndarray) -> tuple[np.ndarray, Callable[[], np.ndarray]]:
         """Return the predictions, and what computes their derivatives by coordinates, [observations, parameters]."""

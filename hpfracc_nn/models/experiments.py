@@ -234,7 +234,7 @@ class Experiment:
 
     def _check_parts(self, found: np.ndarray, network: Network, values: Values) -> None:
         """Raise MissingPart where a part of the predictions is 0 whatever the parameters."""
-        if found.any(axis=1).all():
+        if found.all() or found.any(axis=1).all():
             return
         of = KINDS[self.kind]
         elsewhere, _ = of.predict(network, self.x * 1e-100, values)  # where an exponential that was too small is not

@@ -71,14 +71,15 @@ class Points(NamedTuple):
         """Return the logarithm of time s."""
         return self.angle + self._size(time, xp)
 
-    def power(self, exponent: Any, time: Any, xp: Namespace) -> Array:
-        """Return (time s)**exponent."""
-        if type(exponent) in (int, float) and exponent == 0:
-            return 1.0 + 0 * (self.angle + self.size)
+    def power(self, exponent: Any, time: Any, xp: Namespace, factor: Any = 1.0) -> Array:
+        """Return factor (time s)**exponent."""
+        is_number = type(exponent) in (int, float)
+        if is_number and exponent == 0:
+            return factor + 0 * (self.angle + self.size)
         turn = xp.exp(exponent * self.angle)
-        if type(exponent) in (int, float) and exponent in (1, -1) and self.turn is not None:
+        if is_number and exponent in (1, -1) and self.turn is not None:
             turn = self.turn if exponent == 1 else 1 / self.turn
-        return turn * xp.exp(exponent * self._size(time, xp))
+        return turn * (factor * xp.exp(exponent * self._size(time, xp)))
 
     def _size(self, time: Any, xp: Namespace) -> Array:
         if isinstance(time, int | float):
@@ -165,7 +166,7 @@ class Power(Leaf):
     def value(self, s: Points, values: Values, xp: Namespace) -> Array:
         """See `Network.value`."""
         coefficient, exponent, time = (_valued(each, values) for each in (self.coefficient, self.exponent, self.time))
-        return coefficient**self.sign * s.power(self.sign * exponent, time, xp)
+        return s.power(self.sign * exponent, time, xp, coefficient**self.sign)
 
     def _steepness(self, s: Points, values: Values) -> tuple[np.ndarray, dict[str, Callable[[], Any]]]:
         coefficient, exponent, time = (_valued(each, values) for each in (self.coefficient, self.exponent, self.time))

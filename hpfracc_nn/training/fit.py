@@ -14,7 +14,7 @@ from hpfracc_nn.layers.estimates import Estimates, LeastSquares
 Model = Callable[[np.ndarray], tuple[np.ndarray, Callable[[], np.ndarray]]]
 
 _LEAST, _MOST = 1e-12, 1e12  # of the damping
-FIRST, NEAR = 1e-3, 1e-9  # that of the first step, from anywhere and from where another fit has ended
+FIRST, NEAR = 1e-2, 1e-9  # that of the first step, from anywhere and from where another fit has ended
 _SINGULAR = 1e-10  # of the largest singular value: derivatives are right to about 1e-13
 _PART = 0.05  # of the largest entry of the direction that changes nothing
 _ROUNDING, _FLAT = 1e-8, 1e-3
@@ -196,9 +196,8 @@ def least_squares(
 
 def scale_of(jacobian: np.ndarray) -> np.ndarray:
     """Return how much each parameter changes the predictions, [parameters]; 1 for those that change nothing."""
-    found = np.sqrt(np.einsum("ij,ij->j", jacobian, jacobian))
-    found[~(found > 0)] = 1.0
-    return found
+    found = np.sqrt((jacobian * jacobian).sum(axis=0))
+    return np.where(found > 0, found, 1.0)
 
 
 def covariance_of(
