@@ -21,13 +21,14 @@ from hpfracc_nn.layers.estimates import LeastSquares
 from hpfracc_nn.models.experiments import KINDS, Experiment
 from hpfracc_nn.models.model import Model
 from hpfracc_nn.models.networks import ORDER, Network
-from hpfracc_nn.training.fit import FIRST, NEAR, Minimum, least_squares, scale_of
+from hpfracc_nn.training.fit import NEAR, Minimum, least_squares, scale_of
 
 _OWNER = "fit"
 _FAR = 30.0  # of a positive parameter's logarithm from what the data suggest: 13 decades
 _DRAWN, _WIDER = 60, 1.0  # first points that are compared for each fit, and decades beyond the data in which they lie
 _TRIED, _SEARCH = 4, 8  # of these points four times as many as are followed are searched from, for so many steps
 _MOST_LEAVES = 64
+_FIRST = 1e-2  # damping
 _ROUNDS, _TOLERANCE = 100, 1e-6  # a step of a thousandth of a standard error is the last
 _LOOSE = 1e-7  # of the largest singular value of the scaled Jacobian: nothing determines that direction
 _MARGIN = 10.0  # above that a weak direction takes part in a prediction
@@ -84,7 +85,7 @@ class Problem:
         residuals = self.target - self(point)[0]
         return float(residuals @ residuals) if np.isfinite(residuals).all() else np.inf
 
-    def minimum(self, start: np.ndarray, bounds: np.ndarray, damping: float = FIRST, rounds: int = _ROUNDS) -> Minimum:
+    def minimum(self, start: np.ndarray, bounds: np.ndarray, damping: float = _FIRST, rounds: int = _ROUNDS) -> Minimum:
         """Return the minimum that Gauss-Newton steps reach from a point, or how far so many come.
 
         From a point where predictions are not finite that is the point itself, with an infinite sum of squares.

@@ -14,7 +14,7 @@ from hpfracc_nn.layers.estimates import Estimates, LeastSquares
 Model = Callable[[np.ndarray], tuple[np.ndarray, Callable[[], np.ndarray]]]
 
 _LEAST, _MOST = 1e-12, 1e12  # of the damping
-FIRST, NEAR = 1e-2, 1e-9  # that of the first step, from anywhere and from where another fit has ended
+FIRST, NEAR = 1e-3, 1e-9  # that of the first step, from anywhere and from where another fit has ended
 _SINGULAR = 1e-10  # of the largest singular value: derivatives are right to about 1e-13
 _PART = 0.05  # of the largest entry of the direction that changes nothing
 _ROUNDING, _FLAT = 1e-8, 1e-3
@@ -27,14 +27,14 @@ class Fit(LeastSquares):
     """Estimates of a fractional model.
 
     Attributes:
-        names: Of the parameters; "alpha" is one of them.
+        names: Of the parameters: "alpha", or "alpha_1" and so on, then those of f.
         values: Their estimates, [parameters].
         covariance: Of the estimates, [parameters, parameters].
         deviation: Standard deviation of the residuals.
         observations: How many numbers were fitted.
         iterations: Of the optimisation, at both numbers of steps.
         n_steps: Of the solver, at the end.
-        shift: By how much alpha moved when the number of steps was doubled.
+        shift: By how much alpha moved at most when the number of steps was doubled.
         level: Of the confidence intervals.
         notes: What else is to be known of the estimates.
 
@@ -67,7 +67,8 @@ class Fit(LeastSquares):
             f"residual deviation {self.deviation:.3g} over {self.observations} observations, {self.iterations} "
             "iterations"
         )
-        lines.append(f"alpha moved by {self.shift:.2g} when the steps were doubled to {self.n_steps}")
+        moved = "alpha moved by" if "alpha" in self.names else "the orders moved by at most"
+        lines.append(f"{moved} {self.shift:.2g} when the steps were doubled to {self.n_steps}")
         lines += self.notes
         return "\n".join(lines)
 
