@@ -406,6 +406,17 @@ def test_circuits_are_fitted():
     np.testing.assert_allclose(found.values, [10, 1e-4, 0.85, 100, 5], rtol=1e-5)
 
 
+def test_an_impedance_of_the_other_sign_is_remarked():
+    omega = np.geomspace(0.1, 1e3, 30)
+    truth = Resistor(R=10) - (Resistor(R=100) | ConstantPhase(Q=1e-2, alpha=0.8))
+    Z = noisy(truth.impedance(omega), 0.01)
+    unknown = Resistor() - (Resistor() | ConstantPhase())
+    with pytest.warns(UserWarning, match=r"most imaginary parts of the cell are positive.*np\.conj"):
+        found = fit(unknown, Experiment.impedance(omega, np.conj(Z), name="cell"))
+    assert any("inductor" in each for each in found.notes)
+    assert not any("inductor" in each for each in quiet(unknown, Experiment.impedance(omega, Z)).notes)
+
+
 def test_figures_are_drawn(tmp_path):
     pytest.importorskip("matplotlib")
     found = fit(FractionalMaxwell, [step(), sweep()])

@@ -19,6 +19,7 @@ from scipy import stats
 from hpfracc_nn import errors
 from hpfracc_nn.layers.estimates import LeastSquares
 from hpfracc_nn.models.experiments import KINDS, Experiment
+from hpfracc_nn.models.impedance import has_turned_sign
 from hpfracc_nn.models.model import Model
 from hpfracc_nn.models.networks import ORDER, Network
 from hpfracc_nn.training.fit import NEAR, Minimum, least_squares, scale_of
@@ -487,8 +488,9 @@ def fit(
         RuntimeError: No first point has finite predictions.
 
     Warns:
-        UserWarning: What `notes` say: a parameter that the data do not determine, or that is at its bound, and
-            residuals that are far above the stated noise, or have a trend.
+        UserWarning: What `notes` say: a parameter that the data do not determine, or that is at its bound, residuals
+            that are far above the stated noise, or have a trend, and an impedance whose imaginary part has the other
+            sign.
 
     Source: Marquardt, J. SIAM 11 (1963) 431.
 
@@ -521,7 +523,7 @@ def fit(
     covariance, loose = directions.covariance(problem.is_order)
     steepness = problem.steepness(best.point)
     values = problem.values(best.point)
-    notes = _notes(problem, best, limits, is_given, loose, values)
+    notes = (*_signs(chosen, experiments), *_notes(problem, best, limits, is_given, loose, values))
     for note in notes:
         warnings.warn(f"{_OWNER}: {note}", UserWarning, stacklevel=2)
     return ModelFit(
@@ -694,6 +696,15 @@ def _exchanged(model: Model, problem: Problem, best: Minimum, limits: np.ndarray
     if (point < limits[0]).any() or (point > limits[1]).any():
         return best
     return replace(best, point=point, jacobian=best.jacobian[:, order])
+
+
+def _signs(model: Model, experiments: Sequence[Experiment]) -> tuple[str, ...]:
+    return tuple(
+        f"most imaginary parts of the {each.name} are positive, which no circuit without an inductor has; many "
+        "instruments write -Z'': pass np.conj(Z)."
+        for each in experiments
+        if each.kind == "impedance" and has_turned_sign(model, each)
+    )
 
 
 def _notes(
