@@ -1,6 +1,7 @@
 """Fits of models: what they find, how sure they are, what they remark, and what they refuse."""
 
 import math
+import re
 import warnings
 from typing import Any, cast
 
@@ -411,9 +412,8 @@ def test_an_impedance_of_the_other_sign_is_remarked():
     truth = Resistor(R=10) - (Resistor(R=100) | ConstantPhase(Q=1e-2, alpha=0.8))
     Z = noisy(truth.impedance(omega), 0.01)
     unknown = Resistor() - (Resistor() | ConstantPhase())
-    with pytest.warns(UserWarning, match=r"most imaginary parts of the cell are positive.*np\.conj"):
-        found = fit(unknown, Experiment.impedance(omega, np.conj(Z), name="cell"))
-    assert any("inductor" in each for each in found.notes)
+    turned = quiet(unknown, Experiment.impedance(omega, np.conj(Z), name="cell"))
+    assert re.search(r"most imaginary parts of the cell are positive.*np\.conj", "\n".join(turned.notes))
     assert not any("inductor" in each for each in quiet(unknown, Experiment.impedance(omega, Z)).notes)
 
 
