@@ -183,6 +183,11 @@ class Prediction(NamedTuple):
         low: The lower end of the band, of real and imaginary part where it is complex.
         high: The upper end. Where the value depends on what the data leave open the ends are 0 and infinite, of values
             of either sign both infinite.
+
+    Examples:
+        >>> one = Prediction(np.ones(1), np.array([2.0]), np.array([1.9]), np.array([2.1]))
+        >>> bool((one.low <= one.value).all())
+        True
     """
 
     x: np.ndarray
@@ -215,6 +220,20 @@ class ModelFit(LeastSquares):
 
     Source: Seber & Wild, Nonlinear Regression (1989), chapters 2 and 5; Bates & Watts, Nonlinear Regression Analysis
     (1988), chapter 6, for profiles; Burnham & Anderson, Model Selection (2002), for AIC and BIC.
+
+    Examples:
+        >>> from hpfracc_nn.models.rheology import SpringPot
+        >>> t = np.geomspace(0.01, 100, 40)
+        >>> noise = np.exp(0.02 * np.random.default_rng(0).standard_normal(40))
+        >>> found = fit(SpringPot, Experiment.relaxation(t, 5 * t**-0.3 * noise))
+        >>> low, high = found.profile_intervals(0.9)["alpha"]
+        >>> low < found.estimates["alpha"] < high
+        True
+        >>> band = found.predict("creep", [1.0, 1000.0])
+        >>> bool((band.low < band.value).all() and (band.value < band.high).all())
+        True
+        >>> found.extrapolation(decades=1) < 0.05  # of the last decade, relative
+        True
     """
 
     model: Any

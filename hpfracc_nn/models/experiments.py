@@ -70,7 +70,18 @@ KINDS = {
 
 
 class MissingPart(ValueError):
-    """A model whose response lacks a part of the data was to be fitted on logarithms."""
+    """A model whose response lacks a part of the data was to be fitted on logarithms.
+
+    Examples:
+        >>> from hpfracc_nn.models import fit
+        >>> from hpfracc_nn.models.rheology import Spring
+        >>> sweep = Experiment.oscillation([1.0, 2.0], [3.0, 3.0], [0.1, 0.2])
+        >>> try:
+        ...     fit(Spring, sweep)  # it has no loss
+        ... except MissingPart:
+        ...     print("no G''")
+        no G''
+    """
 
 
 @dataclass(frozen=True, eq=False)
