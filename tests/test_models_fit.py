@@ -407,6 +407,19 @@ def test_circuits_are_fitted():
     np.testing.assert_allclose(found.values, [10, 1e-4, 0.85, 100, 5], rtol=1e-5)
 
 
+def test_a_search_may_pass_orders_at_which_the_response_is_zero():
+    """At alpha = 1 a spring-pot is a dashpot, which has no G(t); a first value may be there."""
+    G = noisy(SpringPot(V=3, alpha=0.97).relaxation(T), 0.1)
+    found = quiet(SpringPot, Experiment.relaxation(T, G), start={"alpha": 1.0, "V": 1.0})
+    assert 0.9 < found.estimates["alpha"] < 1
+
+
+def test_an_exact_fit_has_intervals_without_width():
+    found = quiet(Resistor(), Experiment.impedance(OMEGA, np.full(30, 2.0 + 0j)))
+    assert found.intervals["R"] == pytest.approx((2.0, 2.0), rel=1e-6)
+    assert np.isfinite(found.bic)
+
+
 def test_an_impedance_of_the_other_sign_is_remarked():
     omega = np.geomspace(0.1, 1e3, 30)
     truth = Resistor(R=10) - (Resistor(R=100) | ConstantPhase(Q=1e-2, alpha=0.8))
@@ -471,6 +484,10 @@ REFUSALS = [
     (lambda: fit(Maxwell, step(), level=1.5), ValueError, "needs 0 < level < 1"),
     (lambda: fit(Maxwell, step(), starts=0), ValueError, "needs starts >= 1"),
     (lambda: compare([], step()), ValueError, "needs at least one model"),
+    (lambda: Experiment.impedance(OMEGA, np.where(OMEGA > 1, 0, 1 - 1j)), ValueError, "needs data other than 0"),
+    (lambda: quiet(SpringPot, step(), start={"alpha": 3}), ValueError, r"start\['alpha'\]=3\): needs a number from 0"),
+    (lambda: quiet(SpringPot, step(), start={"V": "a"}), ValueError, r"start\['V'\]='a'\): needs a finite number > 0"),
+    (lambda: quiet(SpringPot(V=np.ones(60)), step()), TypeError, r"V of type ndarray\): needs a number"),
     (lambda: quiet(Maxwell, step()).predict("impedance", T), ValueError, "needs a model of impedance"),
     (lambda: quiet(Maxwell, step()).predict("relaxation", [0.0]), ValueError, "needs t > 0"),
     (lambda: quiet(Maxwell, step()).predict("relaxation", T, level=95), ValueError, "needs 0 < level < 1"),

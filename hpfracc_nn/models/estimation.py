@@ -36,6 +36,7 @@ _MARGIN = 10.0  # above that a weak direction takes part in a prediction
 _SHARE = 0.1  # of the largest entry of such a direction: a parameter that it moves
 _VAGUE, _VAGUE_ORDER = 3.0, 0.5  # standard errors of a logarithm and of an order that say nothing: a factor of 20
 _AT_BOUND = 1e-6
+_TINY = 1e-300  # sum of squares of an exact fit
 _ROUNDING = 1e-9  # residuals of data without noise
 _WORSE, _RARE = 1.2, 1e-3  # residuals by that much above the stated noise, and less probable than that, are a misfit
 _ALIKE = 4.0  # standard deviations of the correlation of neighbouring residuals, where they have a trend
@@ -283,7 +284,7 @@ class ModelFit(LeastSquares):
         if self.is_stated:
             return -0.5 * (self.squares + n * np.log(2 * np.pi)) - sum(each.log_units() for each in self.experiments)
         units = sum(each.log_units() for each in self.experiments)
-        return -0.5 * n * (np.log(2 * np.pi * self.squares / n) + 1) - units
+        return -0.5 * n * (np.log(2 * np.pi * max(self.squares, _TINY) / n) + 1) - units
 
     @property
     def aic(self) -> float:
@@ -370,7 +371,7 @@ class ModelFit(LeastSquares):
     def _root(self, place: int, coordinate: float, start: np.ndarray, target: float) -> tuple[np.ndarray, float]:
         """Return the best point with one coordinate fixed, and the root there with the sign of `target`."""
         point, squares = self._with(place, coordinate, start)
-        variance = 1.0 if self.is_stated else self.squares / self.freedom
+        variance = 1.0 if self.is_stated else max(self.squares, _TINY) / self.freedom
         return point, float(np.copysign(np.sqrt(max(squares - self.squares, 0.0) / variance), target))
 
     def _with(self, place: int, coordinate: float, start: np.ndarray) -> tuple[np.ndarray, float]:
@@ -581,6 +582,12 @@ def _checked(model: Any, data: Any) -> tuple[Model, tuple[Experiment, ...]]:
         raise ValueError(
             f"{_OWNER}(data): needs the noise of all experiments, or of none; pass noise= or deviation= to each."
         )
+    for field, value in chosen._slots():
+        if value is not None and not isinstance(value, str) and errors.as_float(value) is None:
+            raise TypeError(
+                f"{_OWNER}({field} of type {type(value).__name__}): needs a number for a parameter that has a value, "
+                f"since one model is fitted; pass float({field}), or None to estimate it."
+            )
     roles = chosen.roles
     if not roles:
         raise ValueError(
@@ -612,6 +619,9 @@ def _limits(
         name: 0.5 for name, is_order in zip(problem.names, problem.is_order, strict=True) if is_order
     }
     problem.network.guess(size, lambda: time, typical)
+    for each in experiments:
+        with np.errstate(all="ignore"):
+            each.check_parts(problem.network, typical)
     centre = problem.point(np.array([typical[name] for name in problem.names]))
     limits = np.where(problem.is_order, [[0.0], [1.0]], centre + _FAR * np.array([[-1.0], [1.0]]))
     is_given = np.zeros(limits.shape, dtype=bool)
@@ -674,11 +684,8 @@ def _first_points(
     searched.sort(key=lambda each: float(each.residuals @ each.residuals))
     points = [each.point for each in searched[:count] if np.isfinite(each.residuals).all()]
     if start:
-        for name in start:
-            if name not in problem.names:
-                raise ValueError(
-                    f"{_OWNER}(start of {name!r}): needs the name of an unknown parameter: {', '.join(problem.names)}."
-                )
+        for name, value in start.items():
+            _check_start(problem, name, value)
         base = dict(
             zip(problem.names, problem.values(points[0]) if points else [1.0] * len(problem.names), strict=True)
         )
@@ -686,6 +693,18 @@ def _first_points(
             0, np.clip(problem.point(np.array([(base | dict(start))[name] for name in problem.names])), *limits)
         )
     return points
+
+
+def _check_start(problem: Problem, name: str, value: Any) -> None:
+    if name not in problem.names:
+        raise ValueError(
+            f"{_OWNER}(start of {name!r}): needs the name of an unknown parameter: {', '.join(problem.names)}."
+        )
+    number = errors.as_float(value)
+    is_order = problem.is_order[problem.names.index(name)]
+    if number is None or not (0 <= number <= 1 if is_order else 0 < number < np.inf):
+        rule = "a number from 0 to 1" if is_order else "a finite number > 0"
+        raise ValueError(f"{_OWNER}(start[{name!r}]={value!r}): needs {rule}; pass a first value such as 0.5.")
 
 
 def _best(problem: Problem, first: Sequence[np.ndarray], limits: np.ndarray, label: str) -> tuple[Minimum, int]:

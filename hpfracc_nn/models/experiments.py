@@ -178,6 +178,7 @@ class Experiment:
             >>> Experiment.impedance([1.0, 2.0], [3.0 - 1j, 2.0 - 0.5j]).observed.shape
             (2, 2)
         """
+        _check_detached("impedance", "Z", impedance)
         values = np.ma.asanyarray(impedance) if np.ma.isMaskedArray(impedance) else np.asarray(impedance)
         return cls._checked("impedance", omega, (values.real, values.imag), deviation, noise, name)
 
@@ -203,7 +204,7 @@ class Experiment:
             noise = errors.real(f"Experiment.{kind}", "noise", noise, 0.0, above=True, example=0.03)
         data = np.stack(values)[:, order]
         spread = None if deviation is None else _spread(kind, deviation, data.shape, order)
-        if spread is None and not of.is_complex:
+        if spread is None:
             _check_positive(of, points[order], data)
         return cls(kind, points[order], data, spread, noise, name or kind)
 
@@ -231,8 +232,6 @@ class Experiment:
         Shapes: [parts n], and [parts n, names].
         """
         found, slopes = KINDS[self.kind].predict(network, self.x, values)
-        if self.is_on_logarithms:
-            self._check_parts(found, network, values)
 
         def jacobian(names: Sequence[str]) -> np.ndarray:
             by_name, columns = slopes(), np.zeros((len(names), *found.shape))
@@ -243,13 +242,18 @@ class Experiment:
 
         return ((np.log(found) if self.is_on_logarithms else found) / self._unit).ravel(), jacobian
 
-    def _check_parts(self, found: np.ndarray, network: Network, values: Values) -> None:
-        """Raise MissingPart where a part of the predictions is 0 whatever the parameters."""
-        if found.all() or found.any(axis=1).all():
+    def check_parts(self, network: Network, values: Values) -> None:
+        """Raise MissingPart where data are fitted on logarithms and a part of the predictions is always 0.
+
+        Args:
+            network: What predicts.
+            values: Of its parameters, with orders between their bounds: at the bounds more is 0.
+        """
+        if not self.is_on_logarithms:
             return
-        of = KINDS[self.kind]
-        elsewhere, _ = of.predict(network, self.x * 1e-100, values)  # where an exponential that was too small is not
-        for place in np.flatnonzero(~(found.any(axis=1) | elsewhere.any(axis=1)))[:1]:
+        of = KINDS[self.kind]  # an exponential that is too small at the times of the data is not at early ones
+        here, early = (of.predict(network, self.x * scale, values)[0].any(axis=1) for scale in (1.0, 1e-100))
+        for place in np.flatnonzero(~(here | early))[:1]:
             raise MissingPart(
                 f"Experiment.{self.kind}: needs a model that has {' and '.join(of.parts)} for a fit on logarithms; of "
                 f"the model {of.parts[place]} is 0 at all {of.x}; pass deviation=, the standard deviation of the data, "
@@ -310,7 +314,16 @@ def _unmasked(x: Any, observed: tuple[Any, ...], deviation: Any) -> tuple[Any, t
     return cut(x), tuple(cut(each) for each in observed), None if deviation is None else cut(deviation)
 
 
+def _check_detached(kind: str, name: str, values: Any) -> None:
+    if getattr(values, "requires_grad", False):
+        raise ValueError(
+            f"Experiment.{kind}({name} that requires a gradient): needs data, of which a fit has no gradient; pass "
+            f"{name}.detach()."
+        )
+
+
 def _row(kind: str, name: str, values: Any) -> np.ndarray:
+    _check_detached(kind, name, values)
     found = errors.as_numbers(values)
     if found is None or found.ndim != 1:
         shape = "no array of real numbers" if found is None else f"of shape {found.shape}"
@@ -340,6 +353,13 @@ def _check_points(kind: str, name: str, x: np.ndarray) -> None:
 
 
 def _check_positive(of: Kind, x: np.ndarray, data: np.ndarray) -> None:
+    if of.is_complex:
+        for place in np.flatnonzero(~data.any(axis=0))[:1]:
+            raise ValueError(
+                f"Experiment.{of.name}: needs data other than 0, as residuals are relative to their modulus; it is 0 at "
+                f"{of.x}={x[place]:g}; leave it out, or pass deviation=, the standard deviation of the data."
+            )
+        return
     for part, place in np.argwhere(data <= 0)[:1]:
         raise ValueError(
             f"Experiment.{of.name}: needs positive data for a fit on logarithms; "
