@@ -356,7 +356,7 @@ def _check_positive(of: Kind, x: np.ndarray, data: np.ndarray) -> None:
     if of.is_complex:
         for place in np.flatnonzero(~data.any(axis=0))[:1]:
             raise ValueError(
-                f"Experiment.{of.name}: needs data other than 0, as residuals are relative to their modulus; it is 0 at "
+                f"Experiment.{of.name}: needs data other than 0, since residuals are relative to the modulus, 0 at "
                 f"{of.x}={x[place]:g}; leave it out, or pass deviation=, the standard deviation of the data."
             )
         return
