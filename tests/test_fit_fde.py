@@ -312,7 +312,7 @@ def test_shapes_and_counts_are_checked():
     with pytest.raises(ValueError, match=r"params\['rate'\]=nan"):
         fit_fde(decay, TIMES, TIMES[:, None], start, {"rate": float("nan")})
     with pytest.raises(TypeError, match=r"y0 of type list"):
-        fit_fde(decay, TIMES, TIMES[:, None], [1.0], {"rate": 1.0})  # type: ignore[arg-type]
+        fit_fde(decay, TIMES, TIMES[:, None], [1.0], {"rate": 1.0})  # type: ignore[list-item]
     with pytest.raises(ValueError, match="more than the 2 parameters"):
         fit_fde(decay, TIMES[:2], TIMES[:2, None], start, {"rate": 1.0})
     with pytest.raises(ValueError, match="alpha is a parameter already"):
