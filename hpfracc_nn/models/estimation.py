@@ -344,6 +344,8 @@ class ModelFit(LeastSquares):
         outer_gap = 0.0
         step = target * (spread if np.isfinite(spread) else 1.0)
         here = centre + step
+        if here == centre:  # of an exact fit
+            return float(centre)
         for _ in range(_PROFILE_STEPS):
             here = min(here, limit) if target > 0 else max(here, limit)
             point, root = self._root(place, here, start, target)
