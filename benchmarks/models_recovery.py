@@ -245,7 +245,8 @@ def main() -> None:
     table = Table(
         "models-recovery",
         f"{arguments.draws} draws of {POINTS} log-spaced times over {DECADES} decades with {100 * NOISE:g} % noise; "
-        "errors of orders, and of the logarithm of what is positive.",
+        "errors of orders, and of the logarithm of what is positive. The noise is the same in all models; models-bias "
+        "says of what a mean error of more than 3 consists.",
         {
             "model": ("model", ""),
             "parameter": ("parameter", ""),

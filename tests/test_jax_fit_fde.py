@@ -53,7 +53,7 @@ def test_a_fit_is_that_of_pytorch_in_single_precision_too():
     observed = data.relaxation(TIMES, 0.6, noise=0.02, rng=np.random.default_rng(1))
     weights = np.ones(40)
     observed[3], weights[3] = np.nan, 0
-    assert not jax.config.jax_enable_x64
+    assert not jax.config.read("jax_enable_x64")
     one, other = both(
         lambda _: decay,
         TIMES,

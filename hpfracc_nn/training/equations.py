@@ -333,7 +333,7 @@ def orders_of(alpha: Any, bounds: Any, dy0: Any) -> Orders:
     if not is_flat and ((limits[0] <= 1) & (limits[1] > 1)).any():
         raise ValueError(
             f"fit_fde(bounds={bounds}): needs bounds on one side of 1, because the solution jumps there by (t - t0) "
-            f"dy0; pass for example ({1 + _LOW:g}, {2 - _HIGH:g}), or dy0=0 where that is the start."
+            f"dy0; pass for example ({1 + _LOW:g}, {2 - _HIGH:g}), or a dy0 of zeros where that is the start."
         )
     if not np.all((limits[0] <= first.ravel()) & (first.ravel() <= limits[1])):
         raise ValueError(

@@ -265,8 +265,7 @@ def fit_fde(
         residual deviation 0.0161 over 40 observations, 9 iterations
         alpha moved by ... when the steps were doubled to 200
     """
-    several = [f] if callable(f) else f
-    _check_framework(several, y0, dy0)
+    _check_framework(f if isinstance(f, list | tuple) else [f], y0, dy0)
     orders = equations.orders_of(alpha, bounds, dy0)
     equations.check(params, level, tolerance, orders.names)
     series = equations.series_of(f, ts, observed, y0, dy0, weights, t0, len(orders.names) + len(params))
