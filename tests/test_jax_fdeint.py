@@ -13,7 +13,7 @@ pytest.importorskip("jax")
 import jax
 from jax import numpy as jnp
 
-from hpfracc_nn.solvers import SCHEMES, Full, Window
+from hpfracc_nn.solvers import SCHEMES, Full, Graded, Window
 from hpfracc_nn.solvers.jax import MultiTerm, fdeint
 
 FILE = pathlib.Path(__file__).parent / "reference" / "solvers.json"
@@ -180,3 +180,11 @@ def test_at_order_one_the_slope_is_that_from_below(scheme):
     end = jax.jit(lambda alpha: fdeint(lambda t, y: -y, np.ones(1), np.linspace(0, 2, 21), alpha, scheme=scheme)[-1, 0])
     quotient = (3 * end(1.0) - 4 * end(1 - step) + end(1 - 2 * step)) / (2 * step)
     assert jax.jit(jax.grad(end))(1.0) == pytest.approx(float(quotient), rel=1e-6)
+
+
+def test_a_slope_at_the_start_is_exact_between_the_steps_of_a_graded_mesh():
+    """D^1.5 y = 0 has a line as its solution; JAX refuses to promote ranks here."""
+    y0, dy0 = jnp.array([1.0, 2.0]), jnp.array([0.5, -3.0])
+    ts = np.array([0.0, 0.3, 1.0])
+    ys = fdeint(lambda t, y: 0 * y, y0, ts, 1.5, dy0=dy0, mesh=Graded(2.0), n_steps=7)
+    np.testing.assert_allclose(ys, y0[None] + ts[:, None] * np.asarray(dy0), rtol=1e-6)  # float32

@@ -1,6 +1,7 @@
 """Fits of models: what they find, how sure they are, what they remark, and what they refuse."""
 
 import math
+import re
 import warnings
 from typing import Any, cast
 
@@ -62,12 +63,13 @@ def test_predictions_are_the_models_responses_and_their_slopes_are_right(name, k
         "creep": Experiment.creep(T, T, deviation=1.0),
         "oscillation": Experiment.oscillation(T, T, T, deviation=1.0),
     }[kind]
-    found, slopes = experiment.predictions(model.network, values, tuple(values))
+    found, jacobian = experiment.predictions(model.network, values)
+    slopes = jacobian(tuple(values))
     expected = getattr(model.at(**values), response)(T)
     expected = np.concatenate([expected.real, expected.imag]) if kind == "oscillation" else expected
     np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-12 * np.abs(expected).max())
     for place, (key, value) in enumerate(values.items()):
-        high, low = (experiment.predictions(model.network, values | {key: value + h}, ())[0] for h in (1e-5, -1e-5))
+        high, low = (experiment.predictions(model.network, values | {key: value + h})[0] for h in (1e-5, -1e-5))
         difference = (high - low) / 2e-5
         size = np.abs(difference).max() + np.abs(expected).max()
         np.testing.assert_allclose(slopes[:, place], difference, rtol=1e-6, atol=1e-9 * size)
@@ -78,9 +80,10 @@ def test_slopes_of_circuits_are_right(name):
     network, values = CIRCUITS[name]().named().network, PARAMETERS[CIRCUITS[name]]
     network = CIRCUITS[name](**dict.fromkeys(values)).network  # the order of diffusion has a value else
     experiment = Experiment.impedance(OMEGA, OMEGA + 1j)
-    _, slopes = experiment.predictions(network, values, tuple(values))
+    _, jacobian = experiment.predictions(network, values)
+    slopes = jacobian(tuple(values))
     for place, (key, value) in enumerate(values.items()):
-        high, low = (experiment.predictions(network, values | {key: value + h}, ())[0] for h in (1e-6, -1e-6))
+        high, low = (experiment.predictions(network, values | {key: value + h})[0] for h in (1e-6, -1e-6))
         size = np.abs(slopes[:, place]).max() + np.abs(high).max()
         np.testing.assert_allclose(slopes[:, place], (high - low) / 2e-6, rtol=1e-6, atol=1e-8 * size)
 
@@ -326,7 +329,7 @@ def test_the_band_is_that_of_the_full_covariance_where_parameters_are_open():
     found = quiet(FractionalZener, data)
     assert np.isnan(list(found.standard_errors.values())).any()
     band = found.predict("relaxation", t)
-    _, jacobian = found._problem(found.point)
+    jacobian = found._problem(found.point)[1]()
     scale = np.linalg.norm(jacobian, axis=0)
     left = np.linalg.svd(jacobian / np.where(scale > 0, scale, 1.0), full_matrices=False)
     leverage = np.sqrt((left[0][:, left[1] > 1e-7 * left[1][0]] ** 2).sum(1))
@@ -404,6 +407,29 @@ def test_circuits_are_fitted():
     np.testing.assert_allclose(found.values, [10, 1e-4, 0.85, 100, 5], rtol=1e-5)
 
 
+def test_a_search_may_pass_orders_at_which_the_response_is_zero():
+    """At alpha = 1 a spring-pot is a dashpot, which has no G(t); a first value may be there."""
+    G = noisy(SpringPot(V=3, alpha=0.97).relaxation(T), 0.1)
+    found = quiet(SpringPot, Experiment.relaxation(T, G), start={"alpha": 1.0, "V": 1.0})
+    assert 0.9 < found.estimates["alpha"] < 1
+
+
+def test_an_exact_fit_has_intervals_without_width():
+    found = quiet(Resistor(), Experiment.impedance(OMEGA, np.full(30, 2.0 + 0j)))
+    assert found.intervals["R"] == pytest.approx((2.0, 2.0), rel=1e-6)
+    assert np.isfinite(found.bic)
+
+
+def test_an_impedance_of_the_other_sign_is_remarked():
+    omega = np.geomspace(0.1, 1e3, 30)
+    truth = Resistor(R=10) - (Resistor(R=100) | ConstantPhase(Q=1e-2, alpha=0.8))
+    Z = noisy(truth.impedance(omega), 0.01)
+    unknown = Resistor() - (Resistor() | ConstantPhase())
+    turned = quiet(unknown, Experiment.impedance(omega, np.conj(Z), name="cell"))
+    assert re.search(r"most imaginary parts of the cell are positive.*np\.conj", "\n".join(turned.notes))
+    assert not any("inductor" in each for each in quiet(unknown, Experiment.impedance(omega, Z)).notes)
+
+
 def test_figures_are_drawn(tmp_path):
     pytest.importorskip("matplotlib")
     found = fit(FractionalMaxwell, [step(), sweep()])
@@ -458,6 +484,10 @@ REFUSALS = [
     (lambda: fit(Maxwell, step(), level=1.5), ValueError, "needs 0 < level < 1"),
     (lambda: fit(Maxwell, step(), starts=0), ValueError, "needs starts >= 1"),
     (lambda: compare([], step()), ValueError, "needs at least one model"),
+    (lambda: Experiment.impedance(OMEGA, np.where(OMEGA > 1, 0, 1 - 1j)), ValueError, "needs data other than 0"),
+    (lambda: quiet(SpringPot, step(), start={"alpha": 3}), ValueError, r"start\['alpha'\]=3\): needs a number from 0"),
+    (lambda: quiet(SpringPot, step(), start={"V": "a"}), ValueError, r"start\['V'\]='a'\): needs a finite number > 0"),
+    (lambda: quiet(SpringPot(V=np.ones(60)), step()), TypeError, r"V of type ndarray\): needs a number"),
     (lambda: quiet(Maxwell, step()).predict("impedance", T), ValueError, "needs a model of impedance"),
     (lambda: quiet(Maxwell, step()).predict("relaxation", [0.0]), ValueError, "needs t > 0"),
     (lambda: quiet(Maxwell, step()).predict("relaxation", T, level=95), ValueError, "needs 0 < level < 1"),

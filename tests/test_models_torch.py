@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from hpfracc_nn.models import impedance
+from hpfracc_nn.models import Experiment, fit, impedance
 from hpfracc_nn.models.impedance import CIRCUITS
 from hpfracc_nn.models.rheology import MATERIALS, FractionalMaxwell, SpringPot
 from tests.models_cases import PARAMETERS
@@ -115,3 +115,13 @@ def test_arrays_of_two_frameworks_are_refused():
 
     with pytest.raises(TypeError, match="needs omega and parameters of one framework"):
         impedance.Resistor(R=jnp.asarray(1.0)).impedance(torch.tensor([1.0]))
+
+
+def test_data_with_a_gradient_are_refused():
+    t = torch.linspace(1, 2, 5, dtype=torch.float64)
+    found = fit(SpringPot, Experiment.relaxation(t, 3 * t**-0.4))
+    assert found.estimates["alpha"] == pytest.approx(0.4)
+    with pytest.raises(ValueError, match=r"G that requires a gradient\): .*G\.detach"):
+        Experiment.relaxation(t, (3 * t**-0.4).requires_grad_())
+    with pytest.raises(ValueError, match=r"Z that requires a gradient\)"):
+        Experiment.impedance(t, torch.complex(t, -t).requires_grad_())

@@ -18,6 +18,7 @@ from hpfracc_nn.solvers import SDE, Left, PredictorCorrector, Rectangle, fdeint,
 from hpfracc_nn.solvers.method import Method
 from hpfracc_nn.solvers.schemes import corrector
 from hpfracc_nn.solvers.torch import integrate as watching
+from hpfracc_nn.training.equations import Series
 from hpfracc_nn.training.torch.fit_fde import FitModel
 from tests.solver_cases import tensor
 
@@ -323,17 +324,10 @@ def test_of_many_random_decays_those_raise_that_are_off_by_orders_of_magnitude()
 
 
 def test_a_fit_goes_on_where_a_trial_explodes():
-    model = FitModel(
-        lambda t, y, p: -p["rate"] * y,
-        np.linspace(0.0, 1.0, 5),
-        (5, 1),
-        tensor(1.0),
-        ("rate",),
-        0.0,
-        None,
-        Method.of("fit_fde", "predictor_corrector", "auto", "uniform"),
-        400,
-    )
+    times = np.linspace(0.0, 1.0, 5)
+    series = Series(lambda t, y, p: -p["rate"] * y, tensor(1.0), None, 0.0, times, np.zeros((5, 1)), np.ones(5))
+    method = Method.of("fit_fde", "predictor_corrector", "auto", "uniform")
+    model = FitModel(series, (), ("rate",), None, method, 400)
     found, _ = model(np.array([0.5, 1.0]))
     assert np.isfinite(found).all()
     found, _ = model(np.array([0.1, 5.0]))

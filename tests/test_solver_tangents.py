@@ -41,24 +41,35 @@ def _name(options):
     return ", ".join(f"{key}={getattr(value, '__name__', value)}" for key, value in options.items())
 
 
-@pytest.mark.parametrize("alpha", [0.3, pytest.param(1.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("alpha", [0.3, 1.0, 1.6, (0.4, 0.7, 0.9), (0.8, 1.3, 1.7)], ids=str)
 @pytest.mark.parametrize("options", CASES, ids=_name)
 @pytest.mark.slow
 def test_they_are_the_columns_of_the_jacobian_that_the_adjoint_has_the_rows_of(options, alpha):
     options = {"history": "full", **options}
     f, chosen = options.pop("f", right), {"mesh": "uniform", **options}
     method = Method.of("test", chosen["scheme"], chosen["history"], chosen["mesh"])
-    call = Call(lambda t, y: f(t, y, NUMBERS), Y0, TS, alpha, method, n_steps=100)
+    orders = torch.tensor(alpha, dtype=torch.float64)
+    count, has_slope = orders.numel(), bool((orders > 1).any())
+    dy0 = tensor(0.4, 0.1, -0.6) if has_slope else None
+    call = Call(lambda t, y: f(t, y, NUMBERS), Y0, TS, orders, method, n_steps=100, dy0=dy0)
     problem = call.problem(default_manager().shared_site(method.op, "torch", "test"))
+    dz0 = None if dy0 is None else call._slope(dy0)
     with torch.no_grad():
-        states = problem.solve(problem.pick(False), Y0, None)
-    start = torch.zeros(3, 3, dtype=torch.float64)
-    start[2] = tensor(1.0, 0.0, 2.0)  # the start depends on the second number
-    found = call.at_outputs(tangents(problem, states, f, NUMBERS, start))[-1] @ tensor(0.3, -1.0, 0.7)
+        states = problem.solve(problem.pick(False), Y0, dz0)
+    start = torch.zeros(count + 2, 3, dtype=torch.float64)
+    start[-1] = tensor(1.0, 0.0, 2.0)  # the start depends on the second number
+    slope = None
+    if has_slope:
+        slope = torch.zeros(count + 2, 3, dtype=torch.float64)
+        slope[-2] = tensor(0.0, 1.0, -1.0) * (orders > 1)  # and the slope on the first
+    found = call.at_outputs(tangents(problem, states, f, NUMBERS, start, dz0, slope))[-1] @ tensor(0.3, -1.0, 0.7)
 
-    order = torch.tensor(alpha, dtype=torch.float64, requires_grad=True)
+    learned = orders.clone().requires_grad_()
     numbers = NUMBERS.clone().requires_grad_()
-    y0 = Y0 + (numbers[1] - NUMBERS[1]) * start[2]
-    ys = fdeint(lambda t, y: f(t, y, numbers), y0, TS, order, n_steps=100, **options)
-    by_order, by_numbers = torch.autograd.grad(ys[-1] @ tensor(0.3, -1.0, 0.7), [order, numbers])
-    torch.testing.assert_close(found, torch.cat([by_order[None], by_numbers]), rtol=1e-10, atol=1e-11)
+    y0 = Y0 + (numbers[1] - NUMBERS[1]) * start[-1]
+    if dy0 is not None and slope is not None:
+        dy0 = dy0 + (numbers[0] - NUMBERS[0]) * slope[-2]
+    ys = fdeint(lambda t, y: f(t, y, numbers), y0, TS, learned, n_steps=100, dy0=dy0, **options)
+    by_order, by_numbers = torch.autograd.grad(ys[-1] @ tensor(0.3, -1.0, 0.7), [learned, numbers])
+    by_order = by_order.reshape(-1)
+    torch.testing.assert_close(found, torch.cat([by_order, by_numbers]), rtol=1e-10, atol=1e-11)

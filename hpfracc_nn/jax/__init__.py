@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from hpfracc_nn.solvers.jax import *  # noqa: F403
     from hpfracc_nn.training.hurst import structure_function as structure_function
     from hpfracc_nn.training.hurst import whittle as whittle
+    from hpfracc_nn.training.jax.fit_fde import fit_fde as fit_fde
     from hpfracc_nn.training.jax.losses import energy_score as energy_score
     from hpfracc_nn.training.jax.losses import moment_loss as moment_loss
     from hpfracc_nn.training.jax.losses import trajectory_loss as trajectory_loss

@@ -28,6 +28,11 @@ class Row(NamedTuple):
         weight: exp(-bic / 2) as a part of that of all models: how probable each is, of models that were equally so.
         extrapolation: Residual over the hidden decades, NaN where too little is left.
         failure: Why the model could not be fitted, and all numbers are NaN; else empty.
+
+    Examples:
+        >>> row = Row("SpringPot", 2, 0.03, aic=0.0, bic=0.0, weight=0.9, extrapolation=0.04)
+        >>> row.model, row.failure
+        ('SpringPot', '')
     """
 
     model: str
@@ -48,6 +53,18 @@ class Comparison:
         fits: Of the models that could be fitted.
         rows: One for each fit, then one for each model that could not be fitted.
         decades: How many were hidden for the extrapolation.
+
+    Examples:
+        >>> from hpfracc_nn.models.rheology import Maxwell, SpringPot
+        >>> t = np.geomspace(0.01, 100, 20)
+        >>> noise = np.exp(0.02 * np.random.default_rng(0).standard_normal(20))
+        >>> found = compare([Maxwell, SpringPot], Experiment.relaxation(t, 2 * t**-0.3 * noise))
+        >>> print(found.table())  # the least BIC first
+        model      parameters  deviation    dAIC    dBIC  weight  last decade
+        SpringPot           2  ...
+        Maxwell             2  ...
+        >>> found.best.fitted.label
+        'SpringPot'
     """
 
     fits: tuple[ModelFit, ...]

@@ -7,7 +7,7 @@ units of the noise, see `experiments.Experiment`.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import cycle
@@ -19,21 +19,24 @@ from scipy import stats
 from hpfracc_nn import errors
 from hpfracc_nn.layers.estimates import LeastSquares
 from hpfracc_nn.models.experiments import KINDS, Experiment
+from hpfracc_nn.models.impedance import has_turned_sign
 from hpfracc_nn.models.model import Model
 from hpfracc_nn.models.networks import ORDER, Network
-from hpfracc_nn.training.fit import FIRST, NEAR, Minimum, least_squares, scale_of
+from hpfracc_nn.training.fit import NEAR, Minimum, least_squares, scale_of
 
 _OWNER = "fit"
 _FAR = 30.0  # of a positive parameter's logarithm from what the data suggest: 13 decades
 _DRAWN, _WIDER = 60, 1.0  # first points that are compared for each fit, and decades beyond the data in which they lie
 _TRIED, _SEARCH = 4, 8  # of these points four times as many as are followed are searched from, for so many steps
 _MOST_LEAVES = 64
-_ROUNDS, _TOLERANCE = 100, 1e-8
+_FIRST = 1e-2  # damping
+_ROUNDS, _TOLERANCE = 100, 1e-6  # a step of a thousandth of a standard error is the last
 _LOOSE = 1e-7  # of the largest singular value of the scaled Jacobian: nothing determines that direction
 _MARGIN = 10.0  # above that a weak direction takes part in a prediction
 _SHARE = 0.1  # of the largest entry of such a direction: a parameter that it moves
 _VAGUE, _VAGUE_ORDER = 3.0, 0.5  # standard errors of a logarithm and of an order that say nothing: a factor of 20
 _AT_BOUND = 1e-6
+_TINY = 1e-300  # sum of squares of an exact fit
 _ROUNDING = 1e-9  # residuals of data without noise
 _WORSE, _RARE = 1.2, 1e-3  # residuals by that much above the stated noise, and less probable than that, are a misfit
 _ALIKE = 4.0  # standard deviations of the correlation of neighbouring residuals, where they have a trend
@@ -57,21 +60,23 @@ class Problem:
 
     def values(self, point: np.ndarray) -> np.ndarray:
         """Return the values of the parameters at a point."""
-        return np.where(self.is_order, point, np.exp(np.where(self.is_order, 0.0, point)))
+        return np.exp(point, where=~self.is_order, out=np.array(point, dtype=float))
 
     def point(self, values: np.ndarray) -> np.ndarray:
         """Return the point of values of the parameters."""
-        return np.where(self.is_order, values, np.log(np.where(self.is_order, 1.0, values)))
+        return np.log(values, where=~self.is_order, out=np.array(values, dtype=float))
 
-    def __call__(self, point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the predictions and their derivatives by the coordinates, [observations, parameters].
+    def __call__(self, point: np.ndarray) -> tuple[np.ndarray, Callable[[], np.ndarray]]:
+        """Return the predictions, and what computes their derivatives by coordinates, [observations, parameters]."""
+        values = self.values(point)
+        named = dict(zip(self.names, values.tolist(), strict=True))
+        found = [each.predictions(self.network, named) for each in self.experiments]
 
-        Where a derivative is not finite neither are the predictions.
-        """
-        found = [each.predictions(self.network, self._named(point), self.names) for each in self.experiments]
-        values, jacobians = zip(*found, strict=True)
-        jacobian = np.concatenate(jacobians) * self.steepness(point)
-        return np.where(np.isfinite(jacobian).all(), np.concatenate(values), np.nan), jacobian
+        def jacobian() -> np.ndarray:
+            steepness = np.where(self.is_order, 1.0, values)
+            return np.concatenate([by(self.names) for _, by in found]) * steepness
+
+        return np.concatenate([predicted for predicted, _ in found]), jacobian
 
     def steepness(self, point: np.ndarray) -> np.ndarray:
         """Return the derivatives of the values by their coordinates."""
@@ -79,22 +84,22 @@ class Problem:
 
     def squares(self, point: np.ndarray) -> float:
         """Return the sum of squares; infinite where predictions are not finite."""
-        found = [each.predictions(self.network, self._named(point), ())[0] for each in self.experiments]
-        residuals = self.target - np.concatenate(found)
+        residuals = self.target - self(point)[0]
         return float(residuals @ residuals) if np.isfinite(residuals).all() else np.inf
 
-    def minimum(self, start: np.ndarray, bounds: np.ndarray, damping: float = FIRST, rounds: int = _ROUNDS) -> Minimum:
+    def minimum(self, start: np.ndarray, bounds: np.ndarray, damping: float = _FIRST, rounds: int = _ROUNDS) -> Minimum:
         """Return the minimum that Gauss-Newton steps reach from a point, or how far so many come.
 
         From a point where predictions are not finite that is the point itself, with an infinite sum of squares.
         """
         begin = np.clip(start, *bounds)
         with np.errstate(all="ignore"):  # what is not finite is no way down
-            first = self(begin)
-            if not np.isfinite(first[0]).all():
-                return Minimum(begin, np.full(self.target.size, np.inf), np.zeros(first[1].shape), 0)
+            predicted, jacobian = self(begin)
+            slopes = jacobian()
+            if not (np.isfinite(predicted).all() and np.isfinite(slopes).all()):
+                return Minimum(begin, np.full(self.target.size, np.inf), np.zeros(slopes.shape), 0)
             return least_squares(
-                lambda point: first if point is begin else self(point),
+                lambda point: (predicted, lambda: slopes) if point is begin else self(point),
                 self.target,
                 begin,
                 tolerance=_TOLERANCE,
@@ -179,6 +184,11 @@ class Prediction(NamedTuple):
         low: The lower end of the band, of real and imaginary part where it is complex.
         high: The upper end. Where the value depends on what the data leave open the ends are 0 and infinite, of values
             of either sign both infinite.
+
+    Examples:
+        >>> one = Prediction(np.ones(1), np.array([2.0]), np.array([1.9]), np.array([2.1]))
+        >>> bool((one.low <= one.value).all())
+        True
     """
 
     x: np.ndarray
@@ -211,6 +221,20 @@ class ModelFit(LeastSquares):
 
     Source: Seber & Wild, Nonlinear Regression (1989), chapters 2 and 5; Bates & Watts, Nonlinear Regression Analysis
     (1988), chapter 6, for profiles; Burnham & Anderson, Model Selection (2002), for AIC and BIC.
+
+    Examples:
+        >>> from hpfracc_nn.models.rheology import SpringPot
+        >>> t = np.geomspace(0.01, 100, 40)
+        >>> noise = np.exp(0.02 * np.random.default_rng(0).standard_normal(40))
+        >>> found = fit(SpringPot, Experiment.relaxation(t, 5 * t**-0.3 * noise))
+        >>> low, high = found.profile_intervals(0.9)["alpha"]
+        >>> low < found.estimates["alpha"] < high
+        True
+        >>> band = found.predict("creep", [1.0, 1000.0])
+        >>> bool((band.low < band.value).all() and (band.value < band.high).all())
+        True
+        >>> found.extrapolation(decades=1) < 0.05  # of the last decade, relative
+        True
     """
 
     model: Any
@@ -244,7 +268,7 @@ class ModelFit(LeastSquares):
         """Of each experiment, [parts, n]: in units of the stated noise, else relative (logarithms of ratios)."""
         found = []
         for each in self.experiments:
-            predicted, _ = each.predictions(self._problem.network, self.estimates, ())
+            predicted, _ = each.predictions(self._problem.network, self.estimates)
             found.append((each.target() - predicted).reshape(each.observed.shape))
         return tuple(found)
 
@@ -260,7 +284,7 @@ class ModelFit(LeastSquares):
         if self.is_stated:
             return -0.5 * (self.squares + n * np.log(2 * np.pi)) - sum(each.log_units() for each in self.experiments)
         units = sum(each.log_units() for each in self.experiments)
-        return -0.5 * n * (np.log(2 * np.pi * self.squares / n) + 1) - units
+        return -0.5 * n * (np.log(2 * np.pi * max(self.squares, _TINY) / n) + 1) - units
 
     @property
     def aic(self) -> float:
@@ -320,6 +344,8 @@ class ModelFit(LeastSquares):
         outer_gap = 0.0
         step = target * (spread if np.isfinite(spread) else 1.0)
         here = centre + step
+        if here == centre:  # of an exact fit
+            return float(centre)
         for _ in range(_PROFILE_STEPS):
             here = min(here, limit) if target > 0 else max(here, limit)
             point, root = self._root(place, here, start, target)
@@ -347,7 +373,7 @@ class ModelFit(LeastSquares):
     def _root(self, place: int, coordinate: float, start: np.ndarray, target: float) -> tuple[np.ndarray, float]:
         """Return the best point with one coordinate fixed, and the root there with the sign of `target`."""
         point, squares = self._with(place, coordinate, start)
-        variance = 1.0 if self.is_stated else self.squares / self.freedom
+        variance = 1.0 if self.is_stated else max(self.squares, _TINY) / self.freedom
         return point, float(np.copysign(np.sqrt(max(squares - self.squares, 0.0) / variance), target))
 
     def _with(self, place: int, coordinate: float, start: np.ndarray) -> tuple[np.ndarray, float]:
@@ -379,7 +405,8 @@ class ModelFit(LeastSquares):
         points = np.atleast_1d(np.asarray(x, dtype=float))
         if not (points > 0).all():
             raise ValueError(f"predict({of.x}): needs {of.x} > 0; got {points.min():g}; leave it out.")
-        value, slopes = of.predict(self._problem.network, points, self.estimates)
+        value, by_name = of.predict(self._problem.network, points, self.estimates)
+        slopes = by_name()
         zero = np.zeros_like(value)
         columns = np.stack([slopes.get(name, zero) for name in self.names], axis=-1)
         level = self.level if level is None else errors.probability("predict", "level", level, example=0.95)
@@ -418,7 +445,7 @@ class ModelFit(LeastSquares):
         values = dict(zip(self.names, problem.values(point).tolist(), strict=True))
         missed = []
         for each, chosen in zip(self.experiments, late, strict=True):
-            predicted, _ = each.predictions(self._problem.network, values, ())
+            predicted, _ = each.predictions(self._problem.network, values)
             missed.append((each.target() - predicted).reshape(each.observed.shape)[:, chosen].ravel())
         return float(np.sqrt(np.mean(np.concatenate(missed) ** 2)))
 
@@ -483,8 +510,9 @@ def fit(
         RuntimeError: No first point has finite predictions.
 
     Warns:
-        UserWarning: What `notes` say: a parameter that the data do not determine, or that is at its bound, and
-            residuals that are far above the stated noise, or have a trend.
+        UserWarning: What `notes` say: a parameter that the data do not determine, or that is at its bound, residuals
+            that are far above the stated noise, or have a trend, and an impedance whose imaginary part has the other
+            sign.
 
     Source: Marquardt, J. SIAM 11 (1963) 431.
 
@@ -517,7 +545,7 @@ def fit(
     covariance, loose = directions.covariance(problem.is_order)
     steepness = problem.steepness(best.point)
     values = problem.values(best.point)
-    notes = _notes(problem, best, limits, is_given, loose, values)
+    notes = (*_signs(chosen, experiments), *_notes(problem, best, limits, is_given, loose, values))
     for note in notes:
         warnings.warn(f"{_OWNER}: {note}", UserWarning, stacklevel=2)
     return ModelFit(
@@ -556,6 +584,12 @@ def _checked(model: Any, data: Any) -> tuple[Model, tuple[Experiment, ...]]:
         raise ValueError(
             f"{_OWNER}(data): needs the noise of all experiments, or of none; pass noise= or deviation= to each."
         )
+    for field, value in chosen._slots():
+        if value is not None and not isinstance(value, str) and errors.as_float(value) is None:
+            raise TypeError(
+                f"{_OWNER}({field} of type {type(value).__name__}): needs a number for a parameter that has a value, "
+                f"since one model is fitted; pass float({field}), or None to estimate it."
+            )
     roles = chosen.roles
     if not roles:
         raise ValueError(
@@ -587,6 +621,9 @@ def _limits(
         name: 0.5 for name, is_order in zip(problem.names, problem.is_order, strict=True) if is_order
     }
     problem.network.guess(size, lambda: time, typical)
+    for each in experiments:
+        with np.errstate(all="ignore"):
+            each.check_parts(problem.network, typical)
     centre = problem.point(np.array([typical[name] for name in problem.names]))
     limits = np.where(problem.is_order, [[0.0], [1.0]], centre + _FAR * np.array([[-1.0], [1.0]]))
     is_given = np.zeros(limits.shape, dtype=bool)
@@ -649,11 +686,8 @@ def _first_points(
     searched.sort(key=lambda each: float(each.residuals @ each.residuals))
     points = [each.point for each in searched[:count] if np.isfinite(each.residuals).all()]
     if start:
-        for name in start:
-            if name not in problem.names:
-                raise ValueError(
-                    f"{_OWNER}(start of {name!r}): needs the name of an unknown parameter: {', '.join(problem.names)}."
-                )
+        for name, value in start.items():
+            _check_start(problem, name, value)
         base = dict(
             zip(problem.names, problem.values(points[0]) if points else [1.0] * len(problem.names), strict=True)
         )
@@ -661,6 +695,18 @@ def _first_points(
             0, np.clip(problem.point(np.array([(base | dict(start))[name] for name in problem.names])), *limits)
         )
     return points
+
+
+def _check_start(problem: Problem, name: str, value: Any) -> None:
+    if name not in problem.names:
+        raise ValueError(
+            f"{_OWNER}(start of {name!r}): needs the name of an unknown parameter: {', '.join(problem.names)}."
+        )
+    number = errors.as_float(value)
+    is_order = problem.is_order[problem.names.index(name)]
+    if number is None or not (0 <= number <= 1 if is_order else 0 < number < np.inf):
+        rule = "a number from 0 to 1" if is_order else "a finite number > 0"
+        raise ValueError(f"{_OWNER}(start[{name!r}]={value!r}): needs {rule}; pass a first value such as 0.5.")
 
 
 def _best(problem: Problem, first: Sequence[np.ndarray], limits: np.ndarray, label: str) -> tuple[Minimum, int]:
@@ -690,6 +736,15 @@ def _exchanged(model: Model, problem: Problem, best: Minimum, limits: np.ndarray
     if (point < limits[0]).any() or (point > limits[1]).any():
         return best
     return replace(best, point=point, jacobian=best.jacobian[:, order])
+
+
+def _signs(model: Model, experiments: Sequence[Experiment]) -> tuple[str, ...]:
+    return tuple(
+        f"most imaginary parts of the {each.name} are positive, which no circuit without an inductor has; many "
+        "instruments write -Z'': pass np.conj(Z)."
+        for each in experiments
+        if each.kind == "impedance" and has_turned_sign(model, each)
+    )
 
 
 def _notes(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -10,9 +10,9 @@ import numpy as np
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.namespace import NUMPY
-from hpfracc_nn.models.networks import Network, Slopes, Values, inverse, on_axis, response_tangents, tangents
+from hpfracc_nn.models.networks import Network, Tangents, Values, inverse, on_axis, response_tangents, tangents
 
-Predicted = tuple[np.ndarray, Slopes]  # values [parts, n] and their derivatives by the parameters, the same each
+Predicted = tuple[np.ndarray, Tangents]  # values [parts, n], and what computes as many derivatives by each parameter
 
 
 class Kind(NamedTuple):
@@ -42,7 +42,7 @@ class Kind(NamedTuple):
 
 def _relaxation(network: Network, x: np.ndarray, values: Values) -> Predicted:
     value, slopes = response_tangents(network, x, 1, values)
-    return value[None], {name: slope[None] for name, slope in slopes.items()}
+    return value[None], lambda: {name: slope[None] for name, slope in slopes().items()}
 
 
 def _creep(network: Network, x: np.ndarray, values: Values) -> Predicted:
@@ -51,7 +51,7 @@ def _creep(network: Network, x: np.ndarray, values: Values) -> Predicted:
 
 def _harmonic(network: Network, x: np.ndarray, values: Values) -> Predicted:
     value, slopes = tangents(network, on_axis(x, NUMPY), values)
-    return _parts(value), {name: _parts(slope) for name, slope in slopes.items()}
+    return _parts(value), lambda: {name: _parts(slope) for name, slope in slopes().items()}
 
 
 def _parts(value: np.ndarray) -> np.ndarray:
@@ -70,7 +70,18 @@ KINDS = {
 
 
 class MissingPart(ValueError):
-    """A model whose response lacks a part of the data was to be fitted on logarithms."""
+    """A model whose response lacks a part of the data was to be fitted on logarithms.
+
+    Examples:
+        >>> from hpfracc_nn.models import fit
+        >>> from hpfracc_nn.models.rheology import Spring
+        >>> sweep = Experiment.oscillation([1.0, 2.0], [3.0, 3.0], [0.1, 0.2])
+        >>> try:
+        ...     fit(Spring, sweep)  # it has no loss
+        ... except MissingPart:
+        ...     print("no G''")
+        no G''
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,6 +178,7 @@ class Experiment:
             >>> Experiment.impedance([1.0, 2.0], [3.0 - 1j, 2.0 - 0.5j]).observed.shape
             (2, 2)
         """
+        _check_detached("impedance", "Z", impedance)
         values = np.ma.asanyarray(impedance) if np.ma.isMaskedArray(impedance) else np.asarray(impedance)
         return cls._checked("impedance", omega, (values.real, values.imag), deviation, noise, name)
 
@@ -192,7 +204,7 @@ class Experiment:
             noise = errors.real(f"Experiment.{kind}", "noise", noise, 0.0, above=True, example=0.03)
         data = np.stack(values)[:, order]
         spread = None if deviation is None else _spread(kind, deviation, data.shape, order)
-        if spread is None and not of.is_complex:
+        if spread is None:
             _check_positive(of, points[order], data)
         return cls(kind, points[order], data, spread, noise, name or kind)
 
@@ -212,34 +224,41 @@ class Experiment:
 
     def target(self) -> np.ndarray:
         """Return what is fitted, [parts n], in units of the noise where that is stated."""
-        return self._scaled(np.log(self.observed) if self.is_on_logarithms else self.observed).ravel()
+        return ((np.log(self.observed) if self.is_on_logarithms else self.observed) / self._unit).ravel()
 
-    def predictions(self, network: Network, values: Values, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the predictions of `target` and their derivatives by the parameters, [parts n, parameters]."""
+    def predictions(self, network: Network, values: Values) -> tuple[np.ndarray, Callable[[Sequence[str]], np.ndarray]]:
+        """Return the predictions of `target`, and a function of names: derivatives by these parameters.
+
+        Shapes: [parts n], and [parts n, names].
+        """
         found, slopes = KINDS[self.kind].predict(network, self.x, values)
-        jacobian = np.empty((len(names), *found.shape))
-        for place, name in enumerate(names):
-            jacobian[place] = slopes.get(name, 0.0)
-        if self.is_on_logarithms:
-            self._check_parts(found, network, values)
-            jacobian, found = jacobian / found, np.log(found)
-        return self._scaled(found).ravel(), self._scaled(jacobian).reshape(len(names), found.size).T
 
-    def _check_parts(self, found: np.ndarray, network: Network, values: Values) -> None:
-        """Raise MissingPart where a part of the predictions is 0 whatever the parameters."""
-        if found.any(axis=1).all():
+        def jacobian(names: Sequence[str]) -> np.ndarray:
+            by_name, columns = slopes(), np.zeros((len(names), *found.shape))
+            for column, name in zip(columns, names, strict=True):
+                column += by_name.get(name, 0.0)
+            unit = self._unit * found if self.is_on_logarithms else self._unit
+            return (columns / unit).reshape(len(names), found.size).T
+
+        return ((np.log(found) if self.is_on_logarithms else found) / self._unit).ravel(), jacobian
+
+    def check_parts(self, network: Network, values: Values) -> None:
+        """Raise MissingPart where data are fitted on logarithms and a part of the predictions is always 0.
+
+        Args:
+            network: What predicts.
+            values: Of its parameters, with orders between their bounds: at the bounds more is 0.
+        """
+        if not self.is_on_logarithms:
             return
-        of = KINDS[self.kind]
-        elsewhere, _ = of.predict(network, self.x * 1e-100, values)  # where an exponential that was too small is not
-        for place in np.flatnonzero(~(found.any(axis=1) | elsewhere.any(axis=1)))[:1]:
+        of = KINDS[self.kind]  # an exponential that is too small at the times of the data is not at early ones
+        here, early = (of.predict(network, self.x * scale, values)[0].any(axis=1) for scale in (1.0, 1e-100))
+        for place in np.flatnonzero(~(here | early))[:1]:
             raise MissingPart(
                 f"Experiment.{self.kind}: needs a model that has {' and '.join(of.parts)} for a fit on logarithms; of "
                 f"the model {of.parts[place]} is 0 at all {of.x}; pass deviation=, the standard deviation of the data, "
                 "for a fit without logarithms, or take another model."
             )
-
-    def _scaled(self, values: np.ndarray) -> np.ndarray:
-        return values / self._unit
 
     @property
     def _unit(self) -> Any:
@@ -295,7 +314,16 @@ def _unmasked(x: Any, observed: tuple[Any, ...], deviation: Any) -> tuple[Any, t
     return cut(x), tuple(cut(each) for each in observed), None if deviation is None else cut(deviation)
 
 
+def _check_detached(kind: str, name: str, values: Any) -> None:
+    if getattr(values, "requires_grad", False):
+        raise ValueError(
+            f"Experiment.{kind}({name} that requires a gradient): needs data, of which a fit has no gradient; pass "
+            f"{name}.detach()."
+        )
+
+
 def _row(kind: str, name: str, values: Any) -> np.ndarray:
+    _check_detached(kind, name, values)
     found = errors.as_numbers(values)
     if found is None or found.ndim != 1:
         shape = "no array of real numbers" if found is None else f"of shape {found.shape}"
@@ -325,6 +353,13 @@ def _check_points(kind: str, name: str, x: np.ndarray) -> None:
 
 
 def _check_positive(of: Kind, x: np.ndarray, data: np.ndarray) -> None:
+    if of.is_complex:
+        for place in np.flatnonzero(~data.any(axis=0))[:1]:
+            raise ValueError(
+                f"Experiment.{of.name}: needs data other than 0, since residuals are relative to the modulus, 0 at "
+                f"{of.x}={x[place]:g}; leave it out, or pass deviation=, the standard deviation of the data."
+            )
+        return
     for part, place in np.argwhere(data <= 0)[:1]:
         raise ValueError(
             f"Experiment.{of.name}: needs positive data for a fit on logarithms; "

@@ -38,6 +38,10 @@ class Circuit(Model):
 
     Parameters may be numbers or arrays, which broadcast with frequencies. Gradients in torch and JAX reach every
     parameter that is an array.
+
+    Examples:
+        >>> isinstance(Resistor(R=1) | Capacitor(C=1), Circuit)
+        True
     """
 
     domain = "impedance"
@@ -378,6 +382,11 @@ class KramersKronig(NamedTuple):
         residuals: Of real and imaginary part relative to the modulus, [2, n].
         terms: How many relaxations were fitted.
         mu: 1 less the weight of negative relaxations over that of positive ones; far below 0.85 noise is fitted.
+
+    Examples:
+        >>> check = KramersKronig(np.ones(2), np.array([[0.01, -0.02], [0.0, 0.01]]), 1, 1.0)
+        >>> check.worst
+        (1.0, 0.02)
     """
 
     omega: np.ndarray

@@ -31,6 +31,12 @@ class Model(ABC):
     """A linear, causal model: a network whose elements are in series, `a - b`, or in parallel, `a | b`.
 
     As everywhere in Python `-` binds more tightly than `|`.
+
+    Examples:
+        >>> from hpfracc_nn.models.rheology import Spring, SpringPot
+        >>> solid = Spring(G=2) | SpringPot()
+        >>> isinstance(solid, Model), solid.unknowns
+        (True, ('V', 'alpha'))
     """
 
     domain: ClassVar[str]  # "rheology" or "impedance"

@@ -4,7 +4,7 @@ A network F(s) is a modulus (stress over strain) or an impedance (voltage over c
 sums and reciprocals. Springs side by side add their moduli, and so do resistors in a row their impedances; the other
 arrangement adds reciprocals:
 
-    series modulus = Reciprocal(Sum((Reciprocal(a), Reciprocal(b))))
+    series modulus = inverse(added((inverse(a), inverse(b))))
 
 A field of a leaf is a number, an array, or a name, whose value is looked up when the network is evaluated. The same
 name may stand in several fields.
@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, ClassVar, NamedTuple
@@ -39,6 +39,7 @@ from hpfracc_nn.fractional.special.mittag_leffler import reciprocal_gamma
 Values = Mapping[str, Any]  # of the parameters, by name
 Slopes = dict[str, Array]  # derivatives by the parameters, by name
 Pullback = Callable[[Any, Slopes], None]
+Tangents = Callable[[], Slopes]  # computes derivatives of what was evaluated before
 Clock = Callable[[], float]  # returns a time
 
 POSITIVE, ORDER = "positive", "order"  # what a parameter may be: above 0, or in [0, 1]
@@ -70,13 +71,15 @@ class Points(NamedTuple):
         """Return the logarithm of time s."""
         return self.angle + self._size(time, xp)
 
-    def power(self, exponent: Any, time: Any, xp: Namespace) -> Array:
-        """Return (time s)**exponent."""
-        if type(exponent) in (int, float) and exponent == 0:
-            return 1.0 + 0 * (self.angle + self.size)
-        if type(exponent) in (int, float) and exponent == 1 and self.turn is not None:
-            return self.turn * xp.exp(self._size(time, xp))
-        return xp.exp(exponent * self.angle) * xp.exp(exponent * self._size(time, xp))
+    def power(self, exponent: Any, time: Any, xp: Namespace, factor: Any = 1.0) -> Array:
+        """Return factor (time s)**exponent."""
+        is_number = type(exponent) in (int, float)
+        if is_number and exponent == 0:
+            return factor + 0 * (self.angle + self.size)
+        turn = xp.exp(exponent * self.angle)
+        if is_number and exponent in (1, -1) and self.turn is not None:
+            turn = self.turn if exponent == 1 else 1 / self.turn
+        return turn * (factor * xp.exp(exponent * self._size(time, xp)))
 
     def _size(self, time: Any, xp: Namespace) -> Array:
         if isinstance(time, int | float):
@@ -151,25 +154,26 @@ def _valued(field: Any, values: Values) -> Any:
 
 @dataclass(frozen=True)
 class Power(Leaf):
-    """F = coefficient (time s)**exponent."""
+    """F = coefficient (time s)**exponent, or its reciprocal where `sign` is -1, which is no parameter."""
 
     coefficient: Any
     exponent: Any
     time: Any = 1.0
+    sign: int = 1
 
     roles: ClassVar[dict[str, str]] = {"coefficient": POSITIVE, "exponent": ORDER, "time": POSITIVE}
 
     def value(self, s: Points, values: Values, xp: Namespace) -> Array:
         """See `Network.value`."""
         coefficient, exponent, time = (_valued(each, values) for each in (self.coefficient, self.exponent, self.time))
-        return coefficient * s.power(exponent, time, xp)
+        return s.power(self.sign * exponent, time, xp, coefficient**self.sign)
 
     def _steepness(self, s: Points, values: Values) -> tuple[np.ndarray, dict[str, Callable[[], Any]]]:
         coefficient, exponent, time = (_valued(each, values) for each in (self.coefficient, self.exponent, self.time))
-        return coefficient * s.power(exponent, time, NUMPY), {
-            "coefficient": lambda: 1 / coefficient,
-            "exponent": lambda: s.log(time, NUMPY),
-            "time": lambda: exponent / time,
+        return self.value(s, values, NUMPY), {
+            "coefficient": lambda: self.sign / coefficient,
+            "exponent": lambda: self.sign * s.log(time, NUMPY),
+            "time": lambda: self.sign * exponent / time,
         }
 
     def guess(self, scale: float, time: Clock, values: dict[str, float]) -> None:
@@ -179,7 +183,7 @@ class Power(Leaf):
             values[self.time] = when
         if isinstance(self.coefficient, str):
             ratio = _valued(self.time, values) / when
-            values[self.coefficient] = scale * ratio ** -_valued(self.exponent, values)
+            values[self.coefficient] = scale**self.sign * ratio ** -_valued(self.exponent, values)
 
 
 @dataclass(frozen=True)
@@ -341,25 +345,22 @@ class Reciprocal(Network):
         self.of.guess(1 / scale, time, values)
 
 
-def _added(found: list[tuple[np.ndarray, Slopes]]) -> tuple[np.ndarray, Slopes]:
-    total, slopes = found[0][0], dict(found[0][1])
-    for value, more in found[1:]:
-        total = total + value
-        for name, slope in more.items():
-            slopes[name] = slopes[name] + slope if name in slopes else slope
-    return total, slopes
-
-
-def tangents(network: Network, s: Points, values: Values) -> tuple[np.ndarray, Slopes]:
-    """Return F(s) and its derivatives by all names."""
+def tangents(network: Network, s: Points, values: Values) -> tuple[np.ndarray, Tangents]:
+    """Return F(s), and what computes its derivatives by all names."""
     value, pull = network.pullback(s, values)
-    slopes: Slopes = {}
-    pull(1.0, slopes)
+
+    def slopes() -> Slopes:
+        found: Slopes = {}
+        pull(1.0, found)
+        return found
+
     return value, slopes
 
 
 def inverse(network: Network) -> Network:
     """Return 1 / F."""
+    if isinstance(network, Power):
+        return replace(network, sign=-network.sign)
     return network.of if isinstance(network, Reciprocal) else Reciprocal(network)
 
 
@@ -477,48 +478,65 @@ def _taylor_weights() -> np.ndarray:
     return np.stack([weights * np.exp(i * logs) / math.factorial(i) for i in range(_TERMS)])
 
 
-def response_tangents(network: Network, t: np.ndarray, integrals: int, values: Values) -> tuple[np.ndarray, Slopes]:
-    """Return the response of `response` at times t [n] and its derivatives by all names, [n] each, for NumPy."""
+def response_tangents(network: Network, t: np.ndarray, integrals: int, values: Values) -> tuple[np.ndarray, Tangents]:
+    """Return the response of `response` at times t [n], and what computes its derivatives by all names, for NumPy."""
     if isinstance(network, Sum):
-        return _added([response_tangents(part, t, integrals, values) for part in network.parts])
-    if isinstance(network.of if isinstance(network, Reciprocal) else network, Power):
+        found = [response_tangents(part, t, integrals, values) for part in network.parts]
+        total = sum((value for value, _ in found[1:]), start=found[0][0])
+        return total, lambda: _added(slopes() for _, slopes in found)
+    if isinstance(network, Power):
         return _power_tangents(network, t, integrals, values)
     parts = _decay(network, integrals, {})
     if parts is not None:
         (first, by_first), (second, by_second) = (tangents(part, on_reals(0 * t, NUMPY), values) for part in parts)
         value = np.exp(-second / first * t) / first
-        return _added(
-            [
-                (value, {name: value * (second / first * t - 1) / first * slope for name, slope in by_first.items()}),
-                (0.0 * value, {name: -value * t / first * slope for name, slope in by_second.items()}),
-            ]
-        )
-    value, slopes = tangents(network, _on_parabola(t, integrals, NUMPY), values)
+
+        def slopes() -> Slopes:
+            factor = value * (second / first * t - 1) / first
+            return _added(
+                (
+                    {name: factor * slope for name, slope in by_first().items()},
+                    {name: -value * t / first * slope for name, slope in by_second().items()},
+                )
+            )
+
+        return value, slopes
+    value, by_name = tangents(network, _on_parabola(t, integrals, NUMPY), values)
     weights, factor = _parabola(integrals)[1], 1.0 if integrals == 1 else t ** (integrals - 1)
-    return (weights @ value).real * factor, {name: (weights @ slope).real * factor for name, slope in slopes.items()}
+    return (weights @ value).real * factor, lambda: {
+        name: (weights @ slope).real * factor for name, slope in by_name().items()
+    }
 
 
-def _power_tangents(network: Network, t: np.ndarray, integrals: int, values: Values) -> tuple[np.ndarray, Slopes]:
-    """Return the response of a power c s**p, c t**(k - p - 1) / Gamma(k - p), and its derivatives."""
-    power = network.of if isinstance(network, Reciprocal) else network
-    exponent, logs = float(_exponent(network, values)), np.log(t)
+def _power_tangents(power: Power, t: np.ndarray, integrals: int, values: Values) -> tuple[np.ndarray, Tangents]:
+    """Return the response of a power c s**p, c t**(k - p - 1) / Gamma(k - p), and what computes its derivatives."""
+    exponent, logs = float(_exponent(power, values)), np.log(t)
     gamma, slope = (float(reciprocal_gamma(np.asarray(integrals - exponent), n, NUMPY)) for n in (0, 1))
     base = np.exp((integrals - exponent - 1) * logs)
-    at_one, slopes = tangents(network, on_reals(0 * t, NUMPY), values)
-    found = {name: each * base * gamma for name, each in slopes.items()}
-    if isinstance(power, Power) and isinstance(power.exponent, str):
-        sign = 1 if network is power else -1
-        found[power.exponent] = found[power.exponent] - sign * at_one * base * (logs * gamma + slope)
-    return at_one * base * gamma, found
+    at_one, by_name = tangents(power, on_reals(0 * t, NUMPY), values)
+
+    def slopes() -> Slopes:
+        found = {name: each * base * gamma for name, each in by_name().items()}
+        if isinstance(power.exponent, str):
+            found[power.exponent] -= power.sign * at_one * base * (logs * gamma + slope)
+        return found
+
+    return at_one * base * gamma, slopes
+
+
+def _added(found: Iterable[Slopes]) -> Slopes:
+    total: Slopes = {}
+    for slopes in found:
+        for name, slope in slopes.items():
+            total[name] = total[name] + slope if name in total else slope
+    return total
 
 
 def _exponent(network: Network, values: Values) -> Any:
     """Return p of a network that is a constant times s**p, None for others or where p is a name that has no value."""
-    power = network.of if isinstance(network, Reciprocal) else network
-    if not isinstance(power, Power) or (isinstance(power.exponent, str) and power.exponent not in values):
+    if not isinstance(network, Power) or (isinstance(network.exponent, str) and network.exponent not in values):
         return None
-    exponent = _valued(power.exponent, values)
-    return exponent if network is power else -exponent
+    return network.sign * _valued(network.exponent, values)
 
 
 def _decay(network: Network, integrals: int, values: Values) -> tuple[Network, Network] | None:

@@ -46,6 +46,13 @@ class Material(Model):
     Parameters may be numbers or arrays, which broadcast with times and frequencies. Responses are computed in double
     precision and are right to about 1e-13 of the modulus at that time; their gradients in torch and JAX reach every
     parameter that is an array.
+
+    Examples:
+        >>> solid = KelvinVoigt(eta=3, G=2)
+        >>> isinstance(solid, Material), solid.storage(1.0), solid.loss(1.0)
+        (True, np.float64(2.0), np.float64(3.0))
+        >>> solid.loss_tangent(1.0)
+        np.float64(1.5)
     """
 
     domain = "rheology"

@@ -10,7 +10,8 @@ from scipy import stats
 
 from hpfracc_nn.layers.estimates import Estimates, LeastSquares
 
-Model = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+# A point to predictions [observations], and what computes their Jacobian there, [observations, parameters].
+Model = Callable[[np.ndarray], tuple[np.ndarray, Callable[[], np.ndarray]]]
 
 _LEAST, _MOST = 1e-12, 1e12  # of the damping
 FIRST, NEAR = 1e-3, 1e-9  # that of the first step, from anywhere and from where another fit has ended
@@ -26,14 +27,14 @@ class Fit(LeastSquares):
     """Estimates of a fractional model.
 
     Attributes:
-        names: Of the parameters; "alpha" is one of them.
+        names: Of the parameters: "alpha", or "alpha_1" and so on, then those of f.
         values: Their estimates, [parameters].
         covariance: Of the estimates, [parameters, parameters].
         deviation: Standard deviation of the residuals.
         observations: How many numbers were fitted.
         iterations: Of the optimisation, at both numbers of steps.
         n_steps: Of the solver, at the end.
-        shift: By how much alpha moved when the number of steps was doubled.
+        shift: By how much alpha moved at most when the number of steps was doubled.
         level: Of the confidence intervals.
         notes: What else is to be known of the estimates.
 
@@ -66,7 +67,8 @@ class Fit(LeastSquares):
             f"residual deviation {self.deviation:.3g} over {self.observations} observations, {self.iterations} "
             "iterations"
         )
-        lines.append(f"alpha moved by {self.shift:.2g} when the steps were doubled to {self.n_steps}")
+        moved = "alpha moved by" if "alpha" in self.names else "the orders moved by at most"
+        lines.append(f"{moved} {self.shift:.2g} when the steps were doubled to {self.n_steps}")
         lines += self.notes
         return "\n".join(lines)
 
@@ -136,7 +138,8 @@ def least_squares(
     Steps do not depend on the units of the parameters: each is in terms of what it changes in the predictions.
 
     Args:
-        model: Point to predictions [observations] and their Jacobian; predictions that are not finite are no way down.
+        model: Point to predictions [observations], and a function that returns their Jacobian, which is called only for
+            points that are gone to. Predictions or a Jacobian that are not finite are no way down.
         observed: What is predicted.
         start: First point, where predictions are finite.
         tolerance: A step is the last one where it changes the sum of squares, relatively, and every parameter, in units
@@ -154,8 +157,8 @@ def least_squares(
     """
     low, high = bounds or (np.full(start.shape, -np.inf), np.full(start.shape, np.inf))
     point = start
-    predicted, jacobian = model(point)
-    residuals = observed - predicted
+    predicted, differentiated = model(point)
+    residuals, jacobian = observed - predicted, differentiated()
     exact = _EXACT**2 * (observed @ observed)
     for iteration in range(1, iterations + 1):
         slope = jacobian.T @ residuals
@@ -167,13 +170,15 @@ def least_squares(
         step = _steps(jacobian / scale, residuals, is_free)
         is_near = np.abs(step(0.0)).max() <= np.sqrt(tolerance) * deviation
         while True:
-            following = np.clip(point + step(damping) / scale, low, high)
-            predicted, slopes = model(following)
+            following = (point + step(damping) / scale).clip(low, high)
+            predicted, differentiated = model(following)
             found = observed - predicted
             reached = found @ found
             is_last = is_near and abs(reached - last) <= tolerance * last
             if is_last or reached <= last:  # what is not finite is neither
-                break
+                slopes = differentiated()
+                if np.isfinite(slopes).all():
+                    break
             damping *= 10
             if damping > _MOST:
                 if is_search:
@@ -192,7 +197,7 @@ def least_squares(
 
 def scale_of(jacobian: np.ndarray) -> np.ndarray:
     """Return how much each parameter changes the predictions, [parameters]; 1 for those that change nothing."""
-    found = np.linalg.norm(jacobian, axis=0)
+    found = np.sqrt((jacobian * jacobian).sum(axis=0))
     return np.where(found > 0, found, 1.0)
 
 
@@ -239,13 +244,13 @@ def _steps(jacobian: np.ndarray, residuals: np.ndarray, is_free: np.ndarray) -> 
         is_free: Which parameters may move.
     """
     left, sizes, right = np.linalg.svd(jacobian[:, is_free], full_matrices=False)
-    parts = left.T @ residuals
+    squares, parts = sizes * sizes, sizes * (residuals @ left)
 
     def step(damping: float) -> np.ndarray:
-        squares = sizes**2 + damping
-        is_seen = squares > _SINGULAR**2 * squares.max(initial=0.0)
+        damped = squares + damping
+        is_seen = damped > _SINGULAR**2 * damped[:1]  # the largest is the first
         found = np.zeros(is_free.size)
-        found[is_free] = right.T @ np.where(is_seen, sizes * parts / np.where(is_seen, squares, 1.0), 0.0)
+        found[is_free] = np.divide(parts, damped, out=np.zeros(parts.shape), where=is_seen) @ right
         return found
 
     return step

@@ -267,7 +267,7 @@ def _at_outputs(times: Times, states: Array, dz0: Array | None) -> Array:
         if dz0 is None:
             return some
         error = jnp.asarray(times.interpolation_error, states.dtype)
-        return some + error.reshape(-1, *(1,) * dz0.ndim) * dz0
+        return some + error.reshape(-1, *(1,) * dz0.ndim) * dz0[None]
     if isinstance(times.index, np.ndarray) and np.array_equal(times.index, np.arange(states.shape[0])):
         return states
     wanted = states[times.index]

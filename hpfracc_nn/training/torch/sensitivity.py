@@ -1,14 +1,15 @@
-"""Derivatives of a whole solution by alpha and a few numbers in f: the scheme linearised, forward in time.
+"""Derivatives of a whole solution by its orders and a few numbers in f: the scheme linearised, forward in time.
 
 With s the derivative of the states by one number, and q that of f for a state that stays, the scheme for s is the
 scheme for y with J s + q in the place of f: the same weights, the same history, and a linear equation where y has one.
-alpha's has the derivatives of the weights besides, dW/dalpha f. So these are the derivatives of what was computed, as
-the adjoint's are, right to rounding whatever the size of a number, and all of them cost about one more solve.
+An order's has the derivatives of its weights besides, dW/dalpha f, in the entries of the state that have it. So these
+are the derivatives of what was computed, as the adjoint's are, right to rounding whatever the size of a number, and all
+of them cost about one more solve.
 
-A state [*shape] has d values. The k numbers are the parameters in f, and J is df/dy, [d, d]. Derivatives by alpha and
-by the numbers are the columns of [d, 1 + k]. A scheme has as many `sets` of weights as it evaluates sums of past values
-at a step: two for a predictor and corrector. Such a sum is a memory. f_n is f at step n, w its weight in that step's
-equation.
+A state [*shape] has d values and a orders. The k numbers are the parameters in f, and J is df/dy, [d, d]. Derivatives
+by the orders and by the numbers are the columns of [d, a + k]. A scheme has as many `sets` of weights as it evaluates
+sums of past values at a step: two for a predictor and corrector. Such a sum is a memory. f_n is f at step n, w its
+weight in that step's equation.
 """
 
 from __future__ import annotations
@@ -83,20 +84,31 @@ class Together:
         return then(torch.stack([self._function(*arguments) for arguments in each]))
 
 
-def tangents(problem: Problem, states: Tensor, f: Parametric, numbers: Tensor, start: Tensor) -> Tensor:
-    """Return the derivatives of the states by alpha and by the numbers, [n_steps + 1, 1 + k, *shape].
+def tangents(
+    problem: Problem,
+    states: Tensor,
+    f: Parametric,
+    numbers: Tensor,
+    start: Tensor,
+    dz0: Tensor | None = None,
+    slope: Tensor | None = None,
+) -> Tensor:
+    """Return the derivatives of the states by the orders and by the numbers, [n_steps + 1, a + k, *shape].
 
     Jacobians are dense: this is for states of up to some hundred numbers.
 
     Args:
-        problem: That was solved; of one order, and without a slope at the start.
+        problem: That was solved.
         states: Its solution, [n_steps + 1, *shape].
         f: Its right-hand side as a function of the numbers too.
         numbers: [k].
-        start: Derivatives of the state at the start, [1 + k, *shape]; those by alpha are 0.
+        start: Derivatives of the state at the start, [a + k, *shape]; those by the orders are 0.
+        dz0: The slope at the start, [*shape], where the solution has one.
+        slope: Its derivatives, like `start`.
     """
     with torch.no_grad():
-        found = _Sweep(problem, states, f, numbers).run(start.reshape(start.shape[0], -1).T)
+        along = None if slope is None else slope.reshape(slope.shape[0], -1).T
+        found = _Sweep(problem, states, f, numbers, dz0).run(start.reshape(start.shape[0], -1).T, along)
     return found.transpose(1, 2).reshape(states.shape[0], start.shape[0], *states.shape[1:])
 
 
@@ -106,7 +118,7 @@ class Line(NamedTuple):
     Attributes:
         value: f, [d].
         jacobian: By the state, [d, d].
-        slopes: By alpha, which f does not know, and by the numbers in f: [d, 1 + k].
+        slopes: By the orders, which f does not know, and by the numbers in f: [d, a + k].
     """
 
     value: Tensor
@@ -114,47 +126,66 @@ class Line(NamedTuple):
     slopes: Tensor
 
     def along(self, s: Tensor) -> Tensor:
-        """Return the derivatives of f for a state that has the derivatives s, [d, 1 + k]."""
+        """Return the derivatives of f for a state that has the derivatives s, [d, a + k]."""
         return torch.addmm(self.slopes, self.jacobian, s)
 
 
 class _Sweep:
-    """The linearised solve, whose states are the derivatives [d, 1 + k] of the solution.
+    """The linearised solve, whose states are the derivatives [d, a + k] of the solution.
 
     Args:
         problem: What was solved.
         states: The solution, [n_steps + 1, *shape].
         f: The right-hand side, as a function of time, state and numbers.
         numbers: The parameters in f, [k].
+        dz0: The slope at the start, or None.
     """
 
-    def __init__(self, problem: Problem, states: Tensor, f: Parametric, numbers: Tensor):
-        self.problem, self.states, self.numbers = problem, states, numbers
-        self.size, self.count = states[0].numel(), 1 + numbers.numel()
+    def __init__(self, problem: Problem, states: Tensor, f: Parametric, numbers: Tensor, dz0: Tensor | None):
+        self.problem, self.states, self.numbers, self.dz0 = problem, states, numbers, dz0
+        layout = problem.layout
+        self.size, self.orders = states[0].numel(), layout.orders
+        self.count = self.orders + numbers.numel()
+        has_order = layout.broadcast(torch.arange(self.orders)).expand(layout.shape).reshape(-1)
+        self.has_order = torch.nn.functional.one_hot(has_order, self.orders).to(states)  # [d, a]
         self._together = Together(f)
 
-    def run(self, start: Tensor) -> Tensor:
-        """Return the derivatives at all steps, [n_steps + 1, d, 1 + k]."""
+    def run(self, start: Tensor, slope: Tensor | None) -> Tensor:
+        """Return the derivatives at all steps, [n_steps + 1, d, a + k]; `start` and `slope` are [d, a + k]."""
         problem, last = self.problem, self.problem.n_steps
         values = self._values(self.states)
-        of_weights, own = order_tangent(problem, values.reshape(last + 1, -1))
+        of_weights, own = order_tangent(problem, values)
+        of_weights = of_weights.reshape(*of_weights.shape[:2], self.size, 1) * self.has_order
         guesses = self._guesses(problem.scheme.sets > 1, values)
         past, weights = self._past(), problem.own_weights
+        shape = (*self.states.shape[1:], self.count)
         found = self.states.new_empty(last + 1, self.size, self.count)
         for first in range(0, last + 1, past.block):
             stop = min(first + past.block, last + 1)
             base = start.repeat(of_weights.shape[0], stop - first, 1, 1)
-            base[..., 0] += of_weights[:, first:stop]
-            steps = range(first, past.begin(first, base))
+            base[..., : self.orders] += of_weights[:, first:stop]
+            if slope is not None:
+                base += problem.elapsed[first:stop, None, None] * slope
+            steps = range(first, past.begin(first, base.reshape(*base.shape[:2], *shape)))
             others = zip(*(self._lines(steps, each) for each in guesses), strict=True) if guesses else repeat(())
             for n, line, lines in zip(steps, self._lines(steps, self.states), others, strict=False):
-                found[n] = _tangent(problem.scheme, past.memory(n), weights[n], own[n], line, lines) if n else start
+                if n:
+                    m = past.memory(n)
+                    m = m.reshape(*m.shape[: m.ndim - len(shape)], self.size, self.count)
+                    by_order = (own[n] @ self.has_order.T)[:, None] * self.has_order
+                    found[n] = _tangent(problem.scheme, m, self._by_entry(weights[n]), by_order, line, lines)
+                else:
+                    found[n] = start
                 if n < last:
-                    past.put(n, line.along(found[n]))
+                    past.put(n, line.along(found[n]).reshape(shape))
         return found
 
+    def _by_entry(self, w: Weight) -> Weight:
+        """Return the weight of f_n as a number, or for each entry of the state, [d, 1]."""
+        return w.expand(self.problem.layout.shape).reshape(-1, 1) if isinstance(w, Tensor) else w
+
     def _lines(self, steps: range, states: Tensor) -> Iterator[Line]:
-        """Yield for each of some steps one `Line`: f there, and its derivatives by the state, alpha and numbers.
+        """Yield for each of some steps one `Line`: f there, and its derivatives by the state, orders and numbers.
 
         Args:
             steps: The steps.
@@ -166,9 +197,9 @@ class _Sweep:
             yield from map(Line, *(each.unbind() for each in self._linearised(some, states[some])))
 
     def _linearised(self, some: slice, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return f, [steps, d], its Jacobians, [steps, d, d], and its derivatives by alpha (0) and numbers.
+        """Return f, [steps, d], its Jacobians, [steps, d, d], and its derivatives by the orders (0) and numbers.
 
-        The last have shape [steps, d, 1 + k].
+        The last have shape [steps, d, a + k].
 
         Args:
             some: The steps.
@@ -182,8 +213,8 @@ class _Sweep:
             flat = out.reshape(count, -1)
             by_state, by_number = zip(*(_gradients(column.sum(), z, numbers) for column in flat.unbind(1)), strict=True)
             slopes = torch.stack(by_number, 1)
-            # f does not know alpha.
-            return flat.detach(), torch.stack(by_state, 1), torch.cat([torch.zeros_like(flat)[..., None], slopes], -1)
+            nothing = flat.new_zeros(*flat.shape, self.orders)  # f does not know the orders
+            return flat.detach(), torch.stack(by_state, 1), torch.cat([nothing, slopes], -1)
 
         with torch.enable_grad():
             return self._together((self.problem.field.times[some], z, numbers), differentiated)
@@ -205,17 +236,20 @@ class _Sweep:
         if not are_needed:
             return []
         problem = self.problem
-        memories = _memories(problem, problem.pick(False), self.states[0], values)
-        w = torch.tensor(problem.own_weights, dtype=torch.float64).to(values).view(-1, *[1] * (values.ndim - 1))
+        memories = _memories(problem, problem.pick(False), self.states[0], self.dz0, values)
+        each = problem.own_weights
+        w = torch.stack([torch.as_tensor(one, dtype=torch.float64).to(values) for one in each])
+        w = w.view(len(each), *problem.layout.varying)
         found = [memories[:, 0]]
         for _ in range(problem.scheme.corrections - 1):  # type: ignore[attr-defined]
             found.append(memories[:, 1] + w * self._values(found[-1]))
         return found
 
     def _past(self) -> Memory:
-        """Return an empty memory for right-hand sides of shape [d, 1 + k]."""
+        """Return an empty memory for right-hand sides of shape [*shape, a + k]."""
         wide, field = copy.copy(self.problem), self.problem.field
-        wide.layout = Layout((torch.Size((self.size, self.count)),), False, (1, 1))
+        layout = wide.layout
+        wide.layout = Layout((torch.Size((*layout.shape, self.count)),), False, (*layout.varying, 1))
         wide.field = Field(field.f, wide.layout, self.problem.times, self.problem.like)
         return wide.past(wide.pick(False))
 
@@ -237,44 +271,45 @@ def _gradients(out: Tensor, z: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]
     return by_state.reshape(z.shape[0], -1), by_number
 
 
-def order_tangent(problem: Problem, values: Tensor) -> tuple[Tensor, list[float]]:
-    """Return the memories' derivatives by alpha for right-hand sides that stay, and those of the weights of f_n.
-
-    Args:
-        problem: What was solved, of one order.
-        values: The right-hand sides, [n_steps + 1, r].
-
-    Returns:
-        [sets, n_steps + 1, r], and a number for each step.
-    """
-    orders = torch.as_tensor(problem.orders).to(values.device, torch.float64).requires_grad_()
-    found = values.new_zeros(problem.scheme.sets, *values.shape)
-    own = torch.zeros(values.shape[0], dtype=torch.float64)
-    steps = torch.arange(values.shape[0], device=values.device)
-    rows_of = _rows_by_lag(problem, orders) if problem.kept is not None else partial(_rows_of_mesh, problem, orders)
-    for first in range(1, values.shape[0], _ROWS):
-        last = min(first + _ROWS, values.shape[0])
-        rows = rows_of(first, last).to(values)  # [sets, rows, last]
-        own[first:last] = rows[-1, steps[: last - first], steps[first:last]]
-        found[:, first:last] = (rows * (steps[first:last, None] > steps[:last])) @ values[:last]
-    return found, own.tolist()
-
-
-def _rows_of_mesh(problem: Problem, orders: Tensor, first: int, last: int) -> Tensor:
-    """Return the derivatives by alpha of the weights of some steps, for any mesh.
+def order_tangent(problem: Problem, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the memories' derivatives, each by its own order, for right-hand sides that stay.
 
     Args:
         problem: What was solved.
-        orders: The order alpha, as a tensor that requires a gradient.
+        values: The right-hand sides, [n_steps + 1, *shape].
+
+    Returns:
+        [sets, n_steps + 1, *shape], and the derivatives of the weights of f_n by the orders, [n_steps + 1, a].
+    """
+    orders = torch.as_tensor(problem.orders).to(values.device, torch.float64).requires_grad_()
+    rows_of_values = problem.layout.as_matrix(values)  # [a, n_steps + 1, r]
+    count, steps = values.shape[0], torch.arange(values.shape[0], device=values.device)
+    found = values.new_zeros(orders.numel(), problem.scheme.sets, count, rows_of_values.shape[-1])
+    own = values.new_zeros(count, orders.numel())
+    rows_of = _rows_by_lag(problem, orders) if problem.kept is not None else partial(_rows_of_mesh, problem, orders)
+    for first in range(1, count, _ROWS):
+        last = min(first + _ROWS, count)
+        rows = rows_of(first, last).to(values)  # [a, sets, rows, last]
+        own[first:last] = rows[:, -1, steps[: last - first], steps[first:last]].T
+        found[:, :, first:last] = (rows * (steps[first:last, None] > steps[:last])) @ rows_of_values[:, None, :last]
+    return problem.layout.as_state(found), own
+
+
+def _rows_of_mesh(problem: Problem, orders: Tensor, first: int, last: int) -> Tensor:
+    """Return the derivatives by their orders of the weights of some steps, for any mesh.
+
+    Args:
+        problem: What was solved.
+        orders: The orders, as a tensor that requires a gradient.
         first: The first of the steps.
         last: One past the last of the steps.
 
     Returns:
-        Shape [sets, last - first, last]: the weight of each earlier value at each step.
+        Shape [a, sets, last - first, last]: that of the weight of each earlier value at each step.
     """
     with torch.enable_grad():
         block = problem.scheme.block(orders, problem.times, range(first, last), range(last), TORCH)
-    return _slope(orders, block)[0]
+    return _slope(orders, block)
 
 
 def _rows_by_lag(problem: Problem, orders: Tensor) -> Callable[[int, int], Tensor]:
@@ -283,63 +318,65 @@ def _rows_by_lag(problem: Problem, orders: Tensor) -> Callable[[int, int], Tenso
     with torch.enable_grad():
         weights = problem.scheme.weights(orders, problem.n_steps, problem.dt, TORCH)
         weights = problem.history.used(weights, problem.kept.nodes, TORCH)
-    columns = _slope(orders, weights.columns)[0]
-    starts = None if weights.starts is None else _slope(orders, weights.starts)[0]
+    columns = _slope(orders, weights.columns)
+    starts = None if weights.starts is None else _slope(orders, weights.starts)
     backwards = torch.cat([columns.flip(-1), columns.new_zeros(columns.shape)], -1)  # lag n_steps comes first
 
     def rows(first: int, last: int) -> Tensor:
         windows = backwards.unfold(-1, last, 1)  # the one at i begins with lag n_steps - i
-        found = windows[:, problem.n_steps - last + 1 : problem.n_steps - first + 1].flip(1).clone()
+        found = windows[:, :, problem.n_steps - last + 1 : problem.n_steps - first + 1].flip(2).clone()
         if starts is not None:
             count = min(starts.shape[-1], last)
-            found[..., :count] += starts[:, first:last, :count]
+            found[..., :count] += starts[:, :, first:last, :count]
         return found
 
     return rows
 
 
 def _slope(orders: Tensor, weights: Tensor) -> Tensor:
-    """Return the derivative of weights, of the same shape, by the one order that they were computed from."""
+    """Return the derivatives of weights [a, ...], of the same shape, by the orders [a] that they were computed from."""
     return forward_product(orders, weights)(torch.ones_like(orders)).detach()
 
 
-def _tangent(scheme: Scheme, m: Tensor, w: Weight, own: float, at: Line, guesses: Sequence[Line]) -> Tensor:
-    """Return the derivatives of y_n by alpha and by the numbers in f, [d, 1 + k].
+def _tangent(scheme: Scheme, m: Tensor, w: Weight, own: Tensor, at: Line, guesses: Sequence[Line]) -> Tensor:
+    """Return the derivatives of y_n by the orders and by the numbers in f, [d, a + k].
 
     Args:
         scheme: The scheme of the solve.
-        m: The derivatives of the memories, [sets, d, 1 + k], or [d, 1 + k] where there is one.
-        w: The weight of f_n.
-        own: The derivative of w by alpha.
+        m: The derivatives of the memories, [sets, d, a + k], or [d, a + k] where there is one.
+        w: The weight of f_n, a number or [d, 1].
+        own: The derivatives of w by the orders, [d, a].
         at: f and its derivatives at y_n.
         guesses: f and its derivatives at the predictions of y_n, in the order of evaluation.
     """
+    orders = own.shape[1]
     if scheme.is_implicit:  # (1 - w J) s = m + w q + own f
         known = m + w * at.slopes
-        known[:, 0] += own * at.value
-        return torch.linalg.solve_ex(newton_matrix(at.jacobian, w, at.value), known).result
+        known[:, :orders] += own * at.value[:, None]
+        return torch.linalg.solve_ex(newton_matrix(at.jacobian, w, at.value[:, None]), known).result
     if scheme.sets == 1:
         return m
     found, history = m.unbind()
     for line in guesses:
         found = history + w * line.along(found)
-        found[:, 0] += own * line.value
+        found[:, :orders] += own * line.value[:, None]
     return found
 
 
-def _memories(problem: Problem, plan: Plan, z0: Tensor, values: Tensor) -> Tensor:
+def _memories(problem: Problem, plan: Plan, z0: Tensor, dz0: Tensor | None, values: Tensor) -> Tensor:
     """Return the memories of all steps for known right-hand sides, [n_steps + 1, sets, *shape].
 
     Args:
         problem: What was solved.
         plan: Its kernel computes the sums.
         z0: The state at the start, [*shape].
+        dz0: Its slope there, or None.
         values: The right-hand sides, [n_steps + 1, *shape].
     """
     past, stop = problem.past(plan), problem.n_steps + 1
     past.values[:, :, 0] = problem.layout.as_matrix(values)
     found = values.new_empty(stop, problem.scheme.sets, *problem.layout.shape)
     for first in range(0, stop, past.block):
-        end = past.begin(first, z0)
+        end = past.begin(first, problem.base(z0, dz0, first, min(first + past.block, stop)))
         found[first:end] = past.memories(first, end).transpose(0, 1)
     return found

@@ -1,0 +1,372 @@
+"""Fits of fractional differential equations, without a framework: the data, both numbers of steps, and the remarks.
+
+A framework brings the solver: how predictions and their derivatives follow from a point. A point is a vector
+[orders + numbers]: the a orders alpha, and the k numbers, which are the parameters of f in the order of their names.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from hpfracc_nn import errors
+from hpfracc_nn.solvers import Graded, Mesh, checks
+from hpfracc_nn.solvers.method import Method
+from hpfracc_nn.training.fit import FIRST, NEAR, Coordinates, Fit, Minimum, Model, covariance_of, least_squares
+
+_SHIFT = 0.25  # of an order's standard error
+_ROUGH, _FEW = 1e-3, 20  # tolerance and least number of steps where a fit only looks for the mesh
+_LOW, _HIGH = 0.02, 0.02  # bounds of an order, away from 0 or 1, and from 2
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """What was observed in one experiment, and how it began.
+
+    Attributes:
+        f: The right-hand side.
+        y0: The state at the start, or a function of the parameters.
+        dy0: Its derivative there, or such a function; None where all orders are at most 1.
+        t0: Where the derivative begins.
+        times: Of the observations, [observations].
+        data: [observations, ...], 0 where the weight is 0.
+        roots: Of the weights, flat.
+    """
+
+    f: Callable[..., Any]
+    y0: Any
+    dy0: Any
+    t0: float
+    times: np.ndarray
+    data: np.ndarray
+    roots: np.ndarray
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the first observation is of the start."""
+        return bool(self.times[0] == self.t0)
+
+    @property
+    def solved_at(self) -> np.ndarray:
+        """The times of the observations and the start."""
+        return self.times if self.is_first else np.concatenate([[self.t0], self.times])
+
+    def check_shape(self, shape: Sequence[int]) -> None:
+        """Raise ValueError unless predictions of that shape are of these data, axes of length 1 left aside."""
+        if [size for size in shape if size != 1] != [size for size in self.data.shape if size != 1]:
+            raise ValueError(
+                f"fit_fde(observed of shape {self.data.shape}): needs the shape of what is predicted; the model "
+                f"predicts {tuple(shape)}, time first; pass observe=, which makes of the states what is observed."
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Orders:
+    """The orders of a fit.
+
+    Attributes:
+        first: Their first values, [a].
+        shape: Of alpha.
+        bounds: Least and largest values, [2, a].
+    """
+
+    first: np.ndarray
+    shape: tuple[int, ...]
+    bounds: np.ndarray
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the orders: "alpha", or "alpha_1" and so on."""
+        return order_names(self.shape)
+
+
+def order_names(shape: tuple[int, ...]) -> tuple[str, ...]:
+    """Return the names of orders alpha of that shape."""
+    return tuple(f"alpha_{k + 1}" for k in range(math.prod(shape))) if shape else ("alpha",)
+
+
+def fitted(
+    predictor: Callable[[Series, Mesh, int], Model],
+    series: Sequence[Series],
+    orders: Orders,
+    params: Mapping[str, float],
+    method: Method,
+    *,
+    n_steps: int,
+    level: float,
+    tolerance: float,
+    iterations: int,
+) -> Fit:
+    """Return the fit of the orders and the parameters, with `n_steps` and then with twice as many.
+
+    Args:
+        predictor: Of one experiment, a mesh and a number of steps; returns its predictions as a function of a point in
+            real units.
+        series: The experiments.
+        orders: First values and bounds.
+        params: First values by name.
+        method: How the equation is solved.
+        n_steps: Of the first solve.
+        level: Of the confidence intervals.
+        tolerance: Of the optimisation.
+        iterations: At most, for each number of steps.
+    """
+    names, a = (*orders.names, *params), orders.first.size
+    limits = np.full((2, len(names)), [[-np.inf], [np.inf]])
+    limits[:, :a] = orders.bounds  # the orders are coordinates of their own
+    used = np.concatenate([each.roots > 0 for each in series])
+    roots = np.concatenate([each.roots for each in series])[used]
+    observed = np.concatenate([each.data.ravel() for each in series])[used] * roots
+
+    def minimum(values: np.ndarray, steps: int, tolerance: float = tolerance, damping: float = FIRST) -> Minimum:
+        mesh = held(method.mesh, values[:a].min())
+        models = [predictor(each, mesh, steps) for each in series]
+        coordinates = Coordinates(values, np.arange(len(names)) < a)
+
+        def predicted(point: np.ndarray) -> tuple[np.ndarray, Callable[[], np.ndarray]]:
+            at = coordinates.values(point)
+            found, jacobians = zip(*(model(at) for model in models), strict=True)
+            slope = roots[:, None] * coordinates.slope(at)
+            return (
+                np.concatenate(found)[used] * roots,
+                lambda: np.concatenate([each() for each in jacobians])[used] * slope,
+            )
+
+        best = least_squares(
+            predicted,
+            observed,
+            coordinates.of(values),
+            tolerance=tolerance,
+            iterations=iterations,
+            damping=damping,
+            bounds=(limits[0], limits[1]),
+        )
+        found = coordinates.values(best.point)
+        return replace(best, point=found, jacobian=best.jacobian / coordinates.slope(found))
+
+    start, total = np.array([*orders.first, *params.values()], dtype=np.float64), 0
+    if held(method.mesh, orders.first.min()) != method.mesh:  # a mesh that suits alpha: where about is it?
+        rough = minimum(start, max(n_steps // 2, min(n_steps, _FEW)), max(tolerance, _ROUGH))
+        start, total = rough.point, rough.iterations
+    first = minimum(start, n_steps, damping=NEAR if total else FIRST)
+    last = minimum(first.point, 2 * n_steps, damping=NEAR)
+    variance = float(last.residuals @ last.residuals) / (roots.size - len(names))
+    covariance = covariance_of(last.jacobian, variance, names)
+    moved, spread = np.abs(last.point - first.point)[:a], np.sqrt(np.diag(covariance))[:a]
+    notes = _notes(orders, last.point[:a])
+    for place in np.flatnonzero(moved > _SHIFT * spread)[:1]:
+        warnings.warn(
+            f"fit_fde: {names[place]} moved by {moved[place]:.2g} when the steps were doubled to {2 * n_steps}, and "
+            f"its standard error is {spread[place]:.2g}; raise n_steps.",
+            UserWarning,
+            stacklevel=3,
+        )
+    for note in notes:
+        warnings.warn(f"fit_fde: {note}", UserWarning, stacklevel=3)
+    total += first.iterations + last.iterations
+    deviation, shift = float(np.sqrt(variance)), float(moved.max())
+    return Fit(names, last.point, covariance, deviation, roots.size, total, 2 * n_steps, shift, level, notes)
+
+
+def held(mesh: Mesh, alpha: float) -> Mesh:
+    """Return a mesh that does not change with the orders: for a graded mesh, that which suits the least, `alpha`.
+
+    Predictions on a fixed mesh are smooth in the orders.
+    """
+    return Graded(mesh.of(float(alpha))) if isinstance(mesh, Graded) else mesh
+
+
+def _notes(orders: Orders, found: np.ndarray) -> tuple[str, ...]:
+    is_at = (found == orders.bounds).any(axis=0)
+    return tuple(
+        f"{name} is at its bound {value:g}: its standard error and interval are those of a model without bounds."
+        for name, value, at in zip(orders.names, found, is_at, strict=True)
+        if at
+    )
+
+
+def named_values(names: Sequence[str], values: np.ndarray) -> str:
+    """Return values with their names, for a message."""
+    return ", ".join(f"{name}={value:g}" for name, value in zip(names, values, strict=True))
+
+
+def unsolved(names: Sequence[str], values: np.ndarray, reason: str) -> RuntimeError:
+    """Return what is said where the equation has no solution at the first point; `reason` is a sentence."""
+    return RuntimeError(
+        f"fit_fde: the equation has no solution at the first values {named_values(names, values)}: {reason} Else begin "
+        "with others."
+    )
+
+
+def series_of(
+    f: Any, ts: Any, observed: Any, y0: Any, dy0: Any, weights: Any, t0: Any, count: int
+) -> tuple[Series, ...]:
+    """Return the experiments, or raise for data that no fit can use.
+
+    Several are lists of times and of data; the other arguments are then lists of as many, or one for all. The weights
+    have a mean of 1 over what is used.
+
+    Args:
+        f: Right-hand sides.
+        ts: Times.
+        observed: Data, time first.
+        y0: States at the start.
+        dy0: Their derivatives, or None.
+        weights: Of the data, or None.
+        t0: Where the derivatives begin.
+        count: Number of parameters of the fit.
+    """
+    is_several = isinstance(ts, list | tuple) and len(ts) > 0 and all(np.ndim(each) == 1 for each in ts)
+    if is_several and not (isinstance(observed, list | tuple) and len(observed) == len(ts)):
+        size = len(observed) if isinstance(observed, list | tuple) else 1
+        raise ValueError(
+            f"fit_fde(ts of {len(ts)} experiments, observed of {size}): needs data for each; pass lists of as many."
+        )
+    experiments = len(ts) if is_several else 1
+
+    def each(name: str, value: Any) -> Sequence[Any]:
+        if not (is_several and isinstance(value, list | tuple)):
+            return [value] * experiments
+        if len(value) != experiments:
+            raise ValueError(
+                f"fit_fde({name} of {len(value)}): needs one for each of the {experiments} experiments, or one for "
+                "all; pass such a list."
+            )
+        return value
+
+    starts = [errors.real("fit_fde", "t0", one, -math.inf) for one in each("t0", t0)]
+    parts = zip(*(each("ts", ts), each("observed", observed), each("weights", weights), starts), strict=True)
+    found = (
+        [_observations(*part) for part in parts] if is_several else [_observations(ts, observed, weights, starts[0])]
+    )
+    used = np.concatenate([one[2].ravel() for one in found])
+    used = used[used > 0]
+    if used.size <= count:
+        kind = "numbers" if weights is None else "numbers with positive weights"
+        raise ValueError(
+            f"fit_fde(observed of {used.size} {kind}): needs more than the {count} parameters; observe more."
+        )
+    others = zip(each("f", f), each("y0", y0), each("dy0", dy0), starts, strict=True)
+    return tuple(
+        Series(*other, at, data, np.sqrt(weight / used.mean()).ravel())
+        for other, (at, data, weight) in zip(others, found, strict=True)
+    )
+
+
+def _observations(ts: Any, observed: Any, weights: Any, t0: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return times, data and weights of one experiment as float64 arrays."""
+    times, values = np.asarray(ts, dtype=np.float64), np.asarray(observed, dtype=np.float64)
+    if times.ndim != 1 or values.shape[:1] != times.shape:
+        raise ValueError(
+            f"fit_fde(ts of shape {times.shape}, observed of shape {values.shape}): needs an observation for each "
+            "time; pass observed with time as its first axis."
+        )
+    each = _weights(weights, values.shape)
+    missing = ~np.isfinite(values) & (each > 0)
+    if missing.any():
+        place = np.argwhere(missing)[0].tolist()
+        raise ValueError(
+            f"fit_fde(observed): needs finite numbers; observed{place}={values[tuple(place)]}; leave that time out, or "
+            "pass weights that are 0 there."
+        )
+    if not (times.size == 1 and t0 < times[0] < math.inf):  # one time makes two with t0
+        times = checks.increasing("fit_fde", times)
+    if not t0 <= times[0]:
+        raise ValueError(
+            f"fit_fde(t0={t0:g}): needs t0 <= ts[0], where the derivative begins; ts[0]={times[0]:g}; pass t0=ts[0], "
+            "or leave out what is before."
+        )
+    return times, np.where(each > 0, values, 0.0), each
+
+
+def _weights(weights: Any, shape: tuple[int, ...]) -> np.ndarray:
+    if weights is None:
+        return np.ones(shape)
+    is_mask = str(getattr(weights, "dtype", "")).endswith("bool")  # NumPy's, torch's and JAX's
+    found = np.asarray(weights, dtype=np.float64) if is_mask else errors.as_numbers(weights)
+    if found is None or not np.all(np.isfinite(found) & (found >= 0)):
+        raise ValueError("fit_fde(weights): needs finite numbers >= 0; pass one over the variances, 0 to leave out.")
+    try:
+        return np.broadcast_to(found, shape)
+    except ValueError:
+        raise ValueError(
+            f"fit_fde(weights of shape {found.shape}): needs a shape that broadcasts to that of observed, {shape}; "
+            "pass one for each observation."
+        ) from None
+
+
+def orders_of(alpha: Any, bounds: Any, dy0: Any) -> Orders:
+    """Return the orders, or raise for first values or bounds out of range.
+
+    Args:
+        alpha: The first value, or several.
+        bounds: A pair, or one for each order, or None.
+        dy0: The derivative at the start, of which it is looked whether it is 0.
+    """
+    first = errors.as_numbers(alpha)
+    if first is None or first.size == 0:
+        raise TypeError(
+            f"fit_fde(alpha={alpha!r}): needs one number, the first value of the order, or one for each entry along "
+            "y0's axes; pass for example 0.5 or [0.5, 0.7]."
+        )
+    is_flat = dy0 is None or all(_is_zero(each) for each in (dy0 if isinstance(dy0, list | tuple) else [dy0]))
+    low = _LOW if is_flat else 1 + _LOW
+    pairs = [(low, 1.0 if dy0 is None else 2 - _HIGH)] if bounds is None else bounds
+    limits = errors.as_numbers(pairs)
+    if limits is None or limits.shape not in ((2,), (1, 2), (first.size, 2)):
+        raise TypeError(
+            f"fit_fde(bounds={bounds!r}): needs two numbers, the least and the largest order, or such a pair for each "
+            "order; pass for example (0.02, 1)."
+        )
+    limits = np.broadcast_to(limits.reshape(-1, 2), (first.size, 2)).T
+    most = 1 if dy0 is None else 2
+    if not np.all((limits[0] > 0) & (limits[0] < limits[1]) & ((limits[1] < 2) | (most == 1)) & (limits[1] <= most)):
+        rule = "0 < low < high <= 1" if dy0 is None else "0 < low < high < 2"
+        way = "; above 1 pass dy0=, the derivative at t0" if dy0 is None and limits[1].max() > 1 else ""
+        raise ValueError(f"fit_fde(bounds={bounds}): needs {rule}; pass for example (0.02, {most - _HIGH:g}){way}.")
+    if not is_flat and ((limits[0] <= 1) & (limits[1] > 1)).any():
+        raise ValueError(
+            f"fit_fde(bounds={bounds}): needs bounds on one side of 1, because the solution jumps there by (t - t0) "
+            f"dy0; pass for example ({1 + _LOW:g}, {2 - _HIGH:g}), or a dy0 of zeros where that is the start."
+        )
+    if not np.all((limits[0] <= first.ravel()) & (first.ravel() <= limits[1])):
+        raise ValueError(
+            f"fit_fde(alpha={alpha}): needs a first value between the bounds {limits.T.tolist()}; pass one inside."
+        )
+    return Orders(first.astype(float).ravel(), first.shape, limits)
+
+
+def _is_zero(dy0: Any) -> bool:
+    found = None if callable(dy0) else errors.as_numbers(dy0)
+    return found is not None and not found.any()
+
+
+def check(params: Any, level: Any, tolerance: Any, names: Sequence[str]) -> None:
+    """Raise for parameters that have no first values or the name of an order, and numbers out of range."""
+    if not 0 < errors.real("fit_fde", "level", level, 0.0, above=True) < 1:
+        raise ValueError(f"fit_fde(level={level}): needs 0 < level < 1; pass for example 0.95.")
+    if not 0 < errors.real("fit_fde", "tolerance", tolerance, 0.0, above=True) < 1:
+        raise ValueError(f"fit_fde(tolerance={tolerance}): needs 0 < tolerance < 1; pass for example 1e-8.")
+    if not isinstance(params, Mapping):
+        raise TypeError(
+            f"fit_fde(params of type {type(params).__name__}): needs first values by their names; pass a dict such as "
+            '{"rate": 1.0}, or {} where there is only the order.'
+        )
+    for name in (name for name in names if name in params):
+        raise ValueError(
+            f"fit_fde(params with {name!r}): {name} is a parameter already; pass its first value as alpha=."
+        )
+    for name, value in params.items():
+        if not isinstance(value, Real):
+            raise TypeError(
+                f"fit_fde(params[{name!r}] of type {type(value).__name__}): needs a number; pass its first value as a "
+                "float, and a parameter for each of several."
+            )
+        if not math.isfinite(value):
+            raise ValueError(f"fit_fde(params[{name!r}]={value}): needs a finite first value; pass for example 1.0.")
