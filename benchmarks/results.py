@@ -47,6 +47,8 @@ class Table:
         """Keep and print a line that stands below the table."""
         self.notes.append(text)
         print(f"\n{text}", flush=True)
+        if self.folder is not None:
+            self.write(self.folder)
 
     def markdown(self) -> str:
         lines = [f"# {self.name}", "", self.caption, "", *self._heading(), *map(self._line, self.records)]

@@ -440,3 +440,11 @@ def test_the_benchmark_of_layers_fills_its_tables(load, capsys):
     for group in layers.GROUPS.values():
         assert group(load("extent").Cells.QUICK).records
     assert "wanted" in capsys.readouterr().out
+
+
+def test_a_note_after_the_last_line_is_written_too(load, tmp_path):
+    table = load("results").Table("small", "A caption.", {"n": ("n", "")}, folder=tmp_path)
+    table.begin("group")
+    table.add(n=1)
+    table.note("What it means.")
+    assert (tmp_path / "small.md").read_text().endswith("| 1 |\n\nWhat it means.\n")
