@@ -1,0 +1,363 @@
+"""A slice of a longer series: what later slices must know of it, and what earlier ones add to its result.
+
+    y[t + k] = (T d)[k] + sum_(lag > k) w[lag] d[t + k - lag] + columns[t + k] values,        k = 0, ..., n - 1,
+
+for the slice of n samples that begins at sample t, with T the product inside of the slice, d the m-th differences, and
+the boundary columns of `fractional/boundary.py`. The second term is the past: the last `first` entries of d before the
+slice, whose weights are exact, and the exponentials of `fractional/streaming.py`, which stand for all older ones.
+
+A slice gives later ones its first samples, its last ones, and its own part of the exponentials: the numbers do not
+depend on its length. The exponentials of all slices add up, each faded by what lies between.
+
+Inside of a slice, d is taken as if the samples before it equalled its first one, so that T is the product of an
+ordinary call. The entries of d that this leaves out, m of them, count among the past.
+
+Shapes: time is first, [n, *shape]; `shape` is that of one time slice, and Q counts exponentials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from hpfracc_nn.fractional.boundary import boundary_of, difference, values
+from hpfracc_nn.fractional.definitions import Definition
+from hpfracc_nn.fractional.exponentials import Nodes
+from hpfracc_nn.fractional.namespace import NUMPY
+from hpfracc_nn.fractional.stencil import Stencil
+from hpfracc_nn.fractional.streaming import (
+    Block,
+    Convolution,
+    Increments,
+    Past,
+    Rules,
+    differenced,
+    recalled,
+    remembered,
+    rows_first,
+    sums,
+)
+from hpfracc_nn.fractional.torch.namespace import TORCH
+from hpfracc_nn.fractional.weights import CACHE
+
+HEAD = 4  # first samples that the boundary columns and the differences read
+_PIECE = 1024  # samples whose exponentials are one matrix
+_FADED = 40.0  # exp(-40) is below the rounding of double precision
+_TILE = 2**19  # numbers that are worked on together
+
+
+class Parts(NamedTuple):
+    """What a slice gives later ones.
+
+    Attributes:
+        head: Its first samples, [HEAD, *shape]; zeros follow where it has fewer.
+        tail: The last samples that are differenced, [first + m, *shape]; zeros precede them where it has fewer.
+        carry: Its part of the exponentials, [Q, *shape]: of all d but the last `first`, as seen from its end. Of a slice
+            that is shorter than `tail` zeros: its tail says all.
+    """
+
+    head: Tensor
+    tail: Tensor
+    carry: Tensor
+
+
+@dataclass(frozen=True)
+class Slices:
+    """A series in slices, of one operator.
+
+    Attributes:
+        rules: Of the recurrence; its definition is a `Convolution` where what is given is differenced already.
+        rates: s of its exponentials, [Q].
+        lengths: Of the slices, in the order of time.
+        place: Which of the slices is this one.
+    """
+
+    rules: Rules
+    rates: np.ndarray
+    lengths: tuple[int, ...]
+    place: int
+
+    @property
+    def n(self) -> int:
+        """Samples of this slice."""
+        return self.lengths[self.place]
+
+    @property
+    def begin(self) -> int:
+        """The number of its first sample."""
+        return sum(self.lengths[: self.place])
+
+    @property
+    def reach(self) -> int:
+        """How many of the last samples later slices see; a slice with fewer is given away as it is."""
+        return self.rules.first + self.rules.differences
+
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether an ordinary call on this slice has its results: nothing precedes it, and it has the whole start."""
+        return self.begin == 0 and self.n >= min(HEAD, sum(self.lengths))
+
+    @property
+    def inner(self) -> Definition:
+        """The operator inside of a slice, for samples that are differenced there."""
+        definition = self.rules.definition
+        if isinstance(definition, Convolution):
+            return definition
+        return Increments.with_weights_of(definition)
+
+    def given(self, x: Tensor, z: Tensor) -> Tensor:
+        """Return the `Parts` of this slice, packed: [HEAD + first + m + Q, *shape], float64.
+
+        Args:
+            x: The samples, [n, *shape].
+            z: What is differenced, [n, *shape]: the samples, or where the rules take no differences, d itself.
+        """
+        n, shape, rules = self.n, x.shape[1:], self.rules
+        head, tail = x[:HEAD].to(torch.float64), z[max(0, n - self.reach) :].to(torch.float64)
+        later = sum(self.lengths[self.place + 1 :])
+        missing = [torch.zeros(size, *shape, dtype=torch.float64, device=x.device) for size in self._missing]
+        carry = missing[2]
+        if n >= self.reach and later:
+            carry = _Absorbed.apply(z.reshape(n, -1), n - rules.first, rules.differences, self.rates)
+            carry = carry.reshape(-1, *shape)
+        return torch.cat([head, missing[0], missing[1], tail, carry])
+
+    @property
+    def _missing(self) -> tuple[int, int, int]:
+        return HEAD - min(self.n, HEAD), self.reach - min(self.n, self.reach), self.rates.size
+
+    def answered(
+        self, y: Tensor | None, z: Tensor, packed: Tensor, stencil: Stencil, taps: Tensor, columns: list[Tensor]
+    ) -> Tensor:
+        """Return the results for this slice, [n, *shape].
+
+        Args:
+            y: The product inside of the slice, [n, *shape]; None where it has fewer than `reach` samples.
+            z: As in `given`.
+            packed: What `given` returned for every slice, [slices, HEAD + first + m + Q, *shape].
+            stencil: The operator on all samples.
+            taps: The exact weights, then the coefficients of the exponentials, [first + Q, *c].
+            columns: The boundary columns in the slice, [n, *c] each.
+        """
+        parts = [Parts(*each.split([HEAD, self.reach, self.rates.size])) for each in packed]
+        start, n, first = self._start(parts, stencil), self.n, self.rules.first
+        past = self._past(parts, start)
+        if y is None:
+            d = self._differenced(z.to(torch.float64), self.begin, past, start).d
+        else:
+            d = self._left_out(parts[self.place].head, self.begin, past, start)
+        found = self._response(d, past.memory, taps, min(n, self.reach))
+        if n > self.reach:
+            memory = remembered(past.memory, _followed(d, first + 1), self.rates, TORCH)[first:]
+            weighted = (taps[first:] * memory).reshape(self.rates.size, -1)
+            far = _Recalled.apply(weighted, n - self.reach, self.rates)  # [rows, n - reach]
+            found = torch.cat([found.reshape(self.reach, -1).T, far], 1).T.reshape(n, *z.shape[1:])
+        for column, value in zip(columns, start.values, strict=True):
+            found = found + column * value
+        return found if y is None else y + found
+
+    def _start(self, parts: list[Parts], stencil: Stencil) -> _Start:
+        """Return what the first samples of the series give to all results."""
+        heads = [part.head[: min(length, HEAD)] for part, length in zip(parts, self.lengths, strict=True)]
+        x = torch.cat(heads)[:HEAD]
+        boundary, shape = boundary_of(stencil), x.shape[1:]
+        canonical = x.reshape(x.shape[0], -1).T[None, :, :, None]
+        d = difference(canonical, boundary)
+        second = None if boundary.second is None else d[0, :, 1].reshape(1, *shape)
+        return _Start([each.reshape(shape) for each in values(canonical, d, boundary)], second)
+
+    def _past(self, parts: list[Parts], start: _Start) -> Past:
+        """Return the past before this slice."""
+        zeros = torch.zeros_like(parts[0].head)
+        memory = zeros.new_zeros(self.rules.first + self.rates.size, *zeros.shape[1:])
+        past, t = Past(memory, zeros[:2], zeros[:2]), 0
+        for part, length in zip(parts[: self.place], self.lengths[: self.place], strict=True):
+            if length:
+                past = self._after(part, length, t, past, start)
+            t += length
+        return past
+
+    def _after(self, part: Parts, n: int, t: int, past: Past, start: _Start) -> Past:
+        """Return the past after a slice of n > 0 samples that begins at sample t."""
+        first, rest = self.rules.first, n - self.reach
+        if rest < 0:
+            block = self._differenced(part.tail[-n:], t, past, start)
+            return Past(remembered(past.memory, block.d, self.rates, TORCH), block.before, block.held)
+        d = _followed(self._left_out(part.head, t, past, start), first)
+        slow = remembered(past.memory, d, self.rates, TORCH)[first:]
+        faded = torch.as_tensor(np.exp(-rest * self.rates), device=slow.device).reshape(-1, *(1,) * (slow.ndim - 1))
+        block = self._differenced(part.tail, t + rest, past, start)
+        memory = torch.cat([block.d[-first:].flip(0), slow * faded + part.carry])
+        return Past(memory, block.before, block.held)
+
+    def _differenced(self, z: Tensor, t: int, past: Past, start: _Start) -> Block:
+        """Return the differences of samples that begin at sample t; all but the first m need no past."""
+        block = differenced(z, t, past, self.rules, TORCH)
+        if start.second is None or not t <= 1 < t + z.shape[0]:
+            return block
+        at = self.rules.first + 1 - t
+        return block._replace(d=torch.cat([block.d[:at], start.second, block.d[at + 1 :]]))
+
+    def _left_out(self, head: Tensor, t: int, past: Past, start: _Start) -> Tensor:
+        """Return d before a slice, and what the product inside of the slice leaves out of d, [first + m, *shape]."""
+        m, first = self.rules.differences, self.rules.first
+        d = self._differenced(head[:2], t, past, start).d
+        inside = torch.stack([torch.zeros_like(head[0]), head[1] - head[0]])
+        return torch.cat([d[:first], (d[first:] - inside)[:m]])
+
+    def _response(self, d: Tensor, memory: Tensor, taps: Tensor, n: int) -> Tensor:
+        """Return the first n <= first + m results that come of the past, [n, *shape].
+
+        Args:
+            d: Before the slice, and entries at its beginning, [first + more, *shape].
+            memory: Before the slice, [first + Q, *shape].
+            taps: As in `answered`.
+            n: How many.
+        """
+        first, rates = self.rules.first, self.rates
+        lags = np.arange(first + n)
+        far = torch.as_tensor(np.exp(-np.outer(lags[: n or None], rates)), device=d.device)
+        weights = torch.cat([taps[:first], torch.tensordot(far, taps[first:], 1)])  # at increasing lags
+        found = recalled(taps[first:] * memory[first:], n, rates, TORCH)
+        for at in range(d.shape[0]):  # entry `at - first` of the slice
+            skipped = max(0, at - first)
+            w = weights[max(0, first - at) : first - at + n]
+            found = found + torch.cat([d.new_zeros(skipped, *d.shape[1:]), w * d[at]])
+        return found
+
+
+class _Start(NamedTuple):
+    """What the first samples give to all results.
+
+    Attributes:
+        values: What the boundary columns multiply, [*shape] each.
+        second: d[1], [1, *shape], where it is no plain difference.
+    """
+
+    values: list[Tensor]
+    second: Tensor | None
+
+
+def _followed(d: Tensor, count: int) -> Tensor:
+    return torch.cat([d, d.new_zeros(count, *d.shape[1:])])
+
+
+def taps_of(stencil: Stencil, nodes: Nodes, ndim: int, alpha: Tensor | None, device: torch.device) -> Tensor:
+    """Return the exact weights and the coefficients of the exponentials, [first + Q, *c], for slices of `ndim` axes."""
+    found = sums(stencil.column, nodes, NUMPY if alpha is None else TORCH)
+    return rows_first(torch.as_tensor(found, device=device), ndim, TORCH)
+
+
+def columns_of(stencil: Stencil, rows: np.ndarray, ndim: int, device: torch.device) -> list[Tensor]:
+    """Return rows [n] of the boundary columns, [n, *c] each, in the order of `boundary.values`."""
+    found = [stencil.start_column(rows)] if stencil.starts and stencil.start_column is not None else []
+    if stencil.analytic_columns is not None:
+        analytic = stencil.analytic_columns(rows)
+        found += [analytic[..., j, :] for j in range(stencil.terms)]
+    return [rows_first(torch.as_tensor(each, device=device), ndim, TORCH) for each in found]
+
+
+class _Absorbed(torch.autograd.Function):
+    """The exponentials of the first samples of differences: z [n, rows] -> [Q, rows].
+
+    sum over k < count of exp(-s (count - 1 - k)) d[k], with d the m-th differences of z, taken as if the samples before
+    z equalled its first one.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, count: int, m: int, rates: np.ndarray) -> Tensor:
+        ctx.given = z.shape[0], z.dtype, count, m, rates
+        found = torch.zeros(z.shape[1], rates.size, dtype=torch.float64, device=z.device)
+        rows = z.T
+        for near, far, q in _windows(count, rates, z.shape[1]):
+            begin, end = count - far, count - near
+            before = max(0, begin - m)
+            d = torch.diff(rows[:, before:end].to(torch.float64), n=m, dim=1)
+            if begin < m:
+                first = _first_differences(rows[:, :2].to(torch.float64), m)
+                d = torch.cat([first[:, begin : min(m, end)], d], 1)
+            pieces = -(-(far - near) // _PIECE)
+            missing = pieces * _PIECE - (far - near)
+            if missing:
+                d = torch.cat([d.new_zeros(d.shape[0], missing), d], 1)
+            within = torch.as_tensor(_powers(rates)[:q, ::-1].T.copy(), device=z.device)
+            sums = d.reshape(-1, pieces, _PIECE) @ within
+            distances = near + _PIECE * np.arange(pieces - 1, -1, -1)
+            between = torch.as_tensor(np.exp(-np.outer(distances, rates[:q])), device=z.device)
+            found[:, :q] += (sums * between).sum(1)
+        return found.T.contiguous()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        n, dtype, count, m, rates = ctx.given
+        g = _recalled(grads[0], count, rates).flip(1)
+        g = torch.nn.functional.pad(g, (0, n - count))
+        if m:
+            g = _undifferenced(g, m)
+        return g.T.to(dtype), None, None, None
+
+
+def _first_differences(x: Tensor, m: int) -> Tensor:
+    """Return the first m <= 2 entries of d, [rows, m]."""
+    return torch.stack([torch.zeros_like(x[:, 0]), x[:, 1] - x[:, 0]], 1)[:, :m]
+
+
+def _undifferenced(g: Tensor, m: int) -> Tensor:
+    """Return the transpose of `m` differences, of which the first samples of [rows, n] are as `_Absorbed` says."""
+    if m == 2:
+        g = torch.cat([g.new_zeros(g.shape[0], 1), g[:, 1:-1] - g[:, 2:], g[:, -1:]], 1)
+    return torch.cat([-g[:, 1:2], g[:, 1:-1] - g[:, 2:], g[:, -1:]], 1)
+
+
+class _Recalled(torch.autograd.Function):
+    """What exponentials bring to n samples: values [Q, rows] -> [rows, n], sum over q of exp(-s_q k) values[q]."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, n: int, rates: np.ndarray) -> Tensor:
+        ctx.given = rates
+        return _recalled(values, n, rates)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (g,) = grads
+        return _Absorbed.apply(g.flip(1).T, g.shape[1], 0, ctx.given), None, None
+
+
+def _recalled(values: Tensor, n: int, rates: np.ndarray) -> Tensor:
+    """Return [rows, n]; see `_Recalled`."""
+    values = values.T
+    found = torch.empty(values.shape[0], n, dtype=torch.float64, device=values.device)
+    within = torch.as_tensor(_powers(rates), device=values.device)  # [Q, _PIECE]
+    for near, far, q in _windows(n, rates, values.shape[0]):
+        pieces = -(-(far - near) // _PIECE)
+        distances = near + _PIECE * np.arange(pieces)
+        between = torch.as_tensor(np.exp(-np.outer(distances, rates[:q])), device=values.device)
+        part = (values[:, None, :q] * between) @ within[:q]
+        found[:, near:far] = part.reshape(values.shape[0], -1)[:, : far - near]
+    return found
+
+
+def _windows(n: int, rates: np.ndarray, rows: int) -> Iterator[tuple[int, int, int]]:
+    """Yield windows of distances, near <= k < far, that make up n, and how many exponentials have not faded there.
+
+    `near` is a multiple of the piece that one matrix serves. Rates increase.
+    """
+    near, most = 0, max(1, _TILE // (max(rows, 1) * _PIECE)) * _PIECE
+    while near < n:
+        far = min(n, near + max(_PIECE, min(most, near)))
+        yield near, far, int(np.searchsorted(rates * near, _FADED, side="right"))
+        near = far
+
+
+def _powers(rates: np.ndarray) -> np.ndarray:
+    """Return exp(-s k) for rates s [Q] and k within one piece, [Q, _PIECE]."""
+    key = "exponentials of a slice", rates.tobytes()
+    return CACHE.get(key, lambda: np.exp(-np.outer(rates, np.arange(_PIECE))))
