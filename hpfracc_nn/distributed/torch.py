@@ -31,6 +31,7 @@ from hpfracc_nn.fractional.torch.eager import check_alpha, check_dense, computed
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.fractional.torch.slices import Slices, columns_of, taps_of
 from hpfracc_nn.fractional.torch.tracing import uncompiled
+from hpfracc_nn.fractional.weights import CACHE
 from hpfracc_nn.selection import BackendManager, Site, given_manager
 
 Group = dist.ProcessGroup | None
@@ -87,7 +88,7 @@ def derivative(
     owner = "distributed.derivative"
     check_definition(owner, definition)
     site = given_manager(owner, manager).shared_site("toeplitz", "torch", "functions")
-    return applied(owner, x, definition, dt, dim, site, group)
+    return applied(owner, x, lambda: definition, dt, dim, site, group)
 
 
 def integral(
@@ -131,15 +132,20 @@ def integral(
         )
     definition = alpha if isinstance(alpha, RiemannLiouvilleIntegral) else RiemannLiouvilleIntegral(alpha)
     site = given_manager(owner, manager).shared_site("toeplitz", "torch", "functions")
-    return applied(owner, x, definition, dt, dim, site, group)
+    return applied(owner, x, lambda: definition, dt, dim, site, group)
 
 
-def applied(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, site: Site, group: Group) -> Tensor:
-    """Return this process's slice of the operator's result, with the plans of `site`; see `derivative`."""
+def applied(
+    owner: str, x: Tensor, definition: Callable[[], Definition], dt: float, dim: int, site: Site, group: Group
+) -> Tensor:
+    """Return this process's slice of the operator's result, with the plans of `site`; see `derivative`.
+
+    `definition` returns the operator, or raises where `x` does not fit it.
+    """
     ranks = Ranks.of(owner, group)
     call, refused = None, None
     try:
-        call = _Call.of(owner, x, definition, dt, dim)
+        call = _Call.of(owner, x, definition(), dt, dim)
     except (TypeError, ValueError) as error:
         refused = error
     slices = ranks.met(call, x if isinstance(x, Tensor) else torch.empty(0))
@@ -302,10 +308,10 @@ class Ranks:
         return gathered, alpha, exchange
 
     def _gathered(self, payload: Tensor) -> Tensor:
-        found = payload.new_empty(self.size, *payload.shape)
+        found = payload.new_empty(self.size * payload.numel())
         with self.named():
-            dist.all_gather_into_tensor(found, payload, group=self.group)
-        return found
+            dist.all_gather(list(found.chunk(self.size)), payload, group=self.group)
+        return found.reshape(self.size, -1)
 
     @contextmanager
     def named(self, lengths: Sequence[int] | None = None) -> Iterator[None]:
@@ -354,7 +360,7 @@ class _Exchange:
     def begin(self, found: Tensor, payload: Tensor) -> None:
         """Begin to gather."""
         with self.ranks.named(self.lengths):
-            self._work = dist.all_gather_into_tensor(found, payload, group=self.ranks.group, async_op=True)
+            self._work = dist.all_gather(list(found.unbind()), payload, group=self.ranks.group, async_op=True)
 
     def ended(self) -> None:
         """Wait until all is there."""
@@ -435,11 +441,14 @@ def _along(
     if slices.is_ordinary or slices.n == 0:
         y = x if inside is None else inside
         return _Attached.apply(y, packed) if alpha is None else _Attached.apply(y, packed, alpha)
-    ndim = len(shape)
-    taps = taps_of(stencil, nodes, ndim, alpha, x.device)
-    columns = columns_of(stencil, slices.begin + np.arange(slices.n), ndim, x.device)
-    y = slices.answered(None if inside is None else inside.movedim(axis, 0), given, packed, stencil, taps, columns)
-    return y.to(x.dtype).movedim(0, axis)
+    ndim, key = len(shape), ("a slice", rules.definition, dt, horizon, slices.begin, slices.n, len(shape), x.device)
+
+    def made() -> tuple[Tensor, list[Tensor]]:
+        rows = slices.begin + np.arange(slices.n)
+        return taps_of(stencil, nodes, ndim, alpha, x.device), columns_of(stencil, rows, ndim, x.device)
+
+    taps, columns = CACHE.get(key, made) if alpha is None else made()
+    return slices.answered(inside, given, axis, packed, stencil, taps, columns).to(x.dtype)
 
 
 def _summed(x: Tensor, lengths: Sequence[int], place: int, sums: bool, met: _Met, backwards: bool) -> Tensor:

@@ -133,34 +133,33 @@ class Slices:
         return HEAD - min(self.n, HEAD), self.reach - min(self.n, self.reach), self.rates.size
 
     def answered(
-        self, y: Tensor | None, z: Tensor, packed: Tensor, stencil: Stencil, taps: Tensor, columns: list[Tensor]
+        self, y: Tensor | None, z: Tensor, axis: int, packed: Tensor, stencil: Stencil, taps: Tensor, columns: list[Tensor]
     ) -> Tensor:
-        """Return the results for this slice, [n, *shape].
+        """Return the results for this slice, [..., n, ...] with time on `axis`.
 
         Args:
-            y: The product inside of the slice, [n, *shape]; None where it has fewer than `reach` samples.
-            z: As in `given`.
+            y: The product inside of the slice, of that shape, which is written to; None where the slice has fewer than
+                `reach` samples.
+            z: As in `given`, with time first.
+            axis: The time axis of y.
             packed: What `given` returned for every slice, [slices, HEAD + first + m + Q, *shape].
             stencil: The operator on all samples.
             taps: The exact weights, then the coefficients of the exponentials, [first + Q, *c].
             columns: The boundary columns in the slice, [n, *c] each.
         """
         parts = [Parts(*each.split([HEAD, self.reach, self.rates.size])) for each in packed]
-        start, n, first = self._start(parts, stencil), self.n, self.rules.first
+        start, first = self._start(parts, stencil), self.rules.first
         past = self._past(parts, start)
         if y is None:
             d = self._differenced(z.to(torch.float64), self.begin, past, start).d
-        else:
-            d = self._left_out(parts[self.place].head, self.begin, past, start)
-        found = self._response(d, past.memory, taps, min(n, self.reach))
-        if n > self.reach:
-            memory = remembered(past.memory, _followed(d, first + 1), self.rates, TORCH)[first:]
-            weighted = (taps[first:] * memory).reshape(self.rates.size, -1)
-            far = _Recalled.apply(weighted, n - self.reach, self.rates)  # [rows, n - reach]
-            found = torch.cat([found.reshape(self.reach, -1).T, far], 1).T.reshape(n, *z.shape[1:])
-        for column, value in zip(columns, start.values, strict=True):
-            found = found + column * value
-        return found if y is None else y + found
+            found = self._response(d, past.memory, taps, self.n)
+            for column, value in zip(columns, start.values, strict=True):
+                found = found + column * value
+            return found.movedim(0, axis)
+        d = self._left_out(parts[self.place].head, self.begin, past, start)
+        head = self._response(d, past.memory, taps, self.reach)
+        memory = remembered(past.memory, _followed(d, first + 1), self.rates, TORCH)[first:]
+        return _Added.apply(y, axis, self.rates, head, taps[first:] * memory, len(columns), *columns, *start.values)
 
     def _start(self, parts: list[Parts], stencil: Stencil) -> _Start:
         """Return what the first samples of the series give to all results."""
@@ -273,76 +272,119 @@ class _Absorbed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, count: int, m: int, rates: np.ndarray) -> Tensor:
         ctx.given = z.shape[0], z.dtype, count, m, rates
-        found = torch.zeros(z.shape[1], rates.size, dtype=torch.float64, device=z.device)
-        rows = z.T
-        for near, far, q in _windows(count, rates, z.shape[1]):
-            begin, end = count - far, count - near
-            before = max(0, begin - m)
-            d = torch.diff(rows[:, before:end].to(torch.float64), n=m, dim=1)
-            if begin < m:
-                first = _first_differences(rows[:, :2].to(torch.float64), m)
-                d = torch.cat([first[:, begin : min(m, end)], d], 1)
-            pieces = -(-(far - near) // _PIECE)
-            missing = pieces * _PIECE - (far - near)
-            if missing:
-                d = torch.cat([d.new_zeros(d.shape[0], missing), d], 1)
-            within = torch.as_tensor(_powers(rates)[:q, ::-1].T.copy(), device=z.device)
-            sums = d.reshape(-1, pieces, _PIECE) @ within
-            distances = near + _PIECE * np.arange(pieces - 1, -1, -1)
-            between = torch.as_tensor(np.exp(-np.outer(distances, rates[:q])), device=z.device)
-            found[:, :q] += (sums * between).sum(1)
-        return found.T.contiguous()
+        return _absorbed(z.T, count, m, rates).T.contiguous()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         n, dtype, count, m, rates = ctx.given
-        g = _recalled(grads[0], count, rates).flip(1)
-        g = torch.nn.functional.pad(g, (0, n - count))
+        g = grads[0].T  # [rows, Q]
+        found = torch.zeros(g.shape[0], n, dtype=dtype, device=g.device)
+        # The transposed differences of an exponential are the exponential times (1 - exp(s))**m, but at the ends.
+        values = g * torch.as_tensor((-np.expm1(rates)) ** m, device=g.device)
+        for near, far, part in _recalled(values, count, rates):
+            found[:, count - far : count - near] = part.flip(1)
         if m:
-            g = _undifferenced(g, m)
-        return g.T.to(dtype), None, None, None
+            last = np.minimum(count, np.arange(3))  # gd at the last entries, then zeros
+            gd = g @ torch.as_tensor(np.exp(-np.outer(rates, last)), device=g.device)
+            found[:, count - 1] = gd[:, 0]
+            if m == 2:
+                found[:, count - 2] = gd[:, 1] - 2 * gd[:, 0]
+            gd = g @ torch.as_tensor(np.exp(-np.outer(rates, count - 1 - np.arange(1, m + 1))), device=g.device)
+            found[:, 0] = -gd[:, 0] if m == 1 else gd[:, 1] - gd[:, 0]
+        return found.T, None, None, None
 
 
-def _first_differences(x: Tensor, m: int) -> Tensor:
-    """Return the first m <= 2 entries of d, [rows, m]."""
-    return torch.stack([torch.zeros_like(x[:, 0]), x[:, 1] - x[:, 0]], 1)[:, :m]
+def _absorbed(rows: Tensor, count: int, m: int, rates: np.ndarray) -> Tensor:
+    """Return the exponentials [rows, Q] of samples [rows, n]; see `_Absorbed`."""
+    found = torch.zeros(rows.shape[0], rates.size, dtype=torch.float64, device=rows.device)
+    within = torch.as_tensor(_powers(rates)[:, ::-1].T.copy(), device=rows.device)  # [_PIECE, Q]
+    for near, far, q in _windows(count, rates, rows.shape[0]):
+        begin, end = count - far, count - near
+        d = torch.diff(rows[:, max(0, begin - m) : end].to(torch.float64), n=m, dim=1)
+        if begin < m:
+            x = rows[:, :2].to(torch.float64)
+            first = torch.stack([torch.zeros_like(x[:, 0]), x[:, 1] - x[:, 0]], 1)
+            d = torch.cat([first[:, begin : min(m, end)], d], 1)
+        pieces = -(-(far - near) // _PIECE)
+        missing = pieces * _PIECE - (far - near)
+        if missing:
+            d = torch.cat([d.new_zeros(d.shape[0], missing), d], 1)
+        between = _between(near, pieces, rates[:q], rows.device).flip(0)
+        found[:, :q] += ((d.reshape(-1, pieces, _PIECE) @ within[:, :q]) * between).sum(1)
+    return found
 
 
-def _undifferenced(g: Tensor, m: int) -> Tensor:
-    """Return the transpose of `m` differences, of which the first samples of [rows, n] are as `_Absorbed` says."""
-    if m == 2:
-        g = torch.cat([g.new_zeros(g.shape[0], 1), g[:, 1:-1] - g[:, 2:], g[:, -1:]], 1)
-    return torch.cat([-g[:, 1:2], g[:, 1:-1] - g[:, 2:], g[:, -1:]], 1)
+class _Added(torch.autograd.Function):
+    """What the past and the boundary columns add to the product inside of a slice, written into that.
 
-
-class _Recalled(torch.autograd.Function):
-    """What exponentials bring to n samples: values [Q, rows] -> [rows, n], sum over q of exp(-s_q k) values[q]."""
+    It is applied to the product y, its time axis, the rates, the first rows that are added [head, *shape], the
+    exponentials after them, times their coefficients [Q, *shape], the number of columns, the columns [n, *c] and what
+    they multiply [*shape].
+    """
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, n: int, rates: np.ndarray) -> Tensor:
-        ctx.given = rates
-        return _recalled(values, n, rates)
+    def forward(
+        ctx: Any, y: Tensor, axis: int, rates: np.ndarray, head: Tensor, values: Tensor, count: int, *more: Tensor
+    ) -> Tensor:
+        ctx.mark_dirty(y)
+        ctx.given = axis, rates, head.shape[0], count
+        ctx.save_for_backward(*more)
+        rows, begin, n = y.movedim(axis, -1), head.shape[0], y.shape[axis]
+        shape = rows.shape[:-1]
+        columns = [(column.movedim(0, -1), value[..., None]) for column, value in zip(more[:count], more[count:])]
+        rows[..., :begin] += _with_columns(head.movedim(0, -1), columns, 0, begin).to(y.dtype)
+        flat = values.reshape(rates.size, -1).T
+        for near, far, part in _recalled(flat, n - begin, rates):
+            part = _with_columns(part.reshape(*shape, -1), columns, begin + near, begin + far)
+            rows[..., begin + near : begin + far] += part.to(y.dtype)
+        return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (g,) = grads
-        return _Absorbed.apply(g.flip(1).T, g.shape[1], 0, ctx.given), None, None
+        (axis, rates, begin, count), more = ctx.given, ctx.saved_tensors
+        rows = grads[0].movedim(axis, -1)
+        shape, n = rows.shape[:-1], rows.shape[-1]
+        late = rows[..., begin:].reshape(-1, n - begin).flip(1)
+        values = _absorbed(late, n - begin, 0, rates).T.reshape(-1, *shape)
+        found: list[Tensor | None] = []
+        for j, each in enumerate(more):
+            if not ctx.needs_input_grad[6 + j]:
+                found.append(None)
+            elif j < count:
+                g = rows.to(torch.float64) * more[count + j][..., None]
+                found.append(g.movedim(-1, 0).sum_to_size(each.shape))
+            else:
+                column = more[j - count].movedim(0, -1)
+                found.append(torch.sum(rows * column, -1))
+        return grads[0], None, None, rows[..., :begin].movedim(-1, 0).to(torch.float64), values, None, *found
 
 
-def _recalled(values: Tensor, n: int, rates: np.ndarray) -> Tensor:
-    """Return [rows, n]; see `_Recalled`."""
-    values = values.T
-    found = torch.empty(values.shape[0], n, dtype=torch.float64, device=values.device)
+def _with_columns(part: Tensor, columns: list[tuple[Tensor, Tensor]], begin: int, end: int) -> Tensor:
+    """Return what is added at some times [*shape, k], and the columns at those times with it."""
+    for column, value in columns:
+        part = torch.addcmul(part, column[..., begin:end], value)
+    return part
+
+
+def _recalled(values: Tensor, n: int, rates: np.ndarray) -> Iterator[tuple[int, int, Tensor]]:
+    """Yield windows of k < n, near <= k < far, and in them the sum over q of exp(-s_q k) values[:, q], [rows, far - near].
+
+    `values` are [rows, Q].
+    """
     within = torch.as_tensor(_powers(rates), device=values.device)  # [Q, _PIECE]
     for near, far, q in _windows(n, rates, values.shape[0]):
         pieces = -(-(far - near) // _PIECE)
-        distances = near + _PIECE * np.arange(pieces)
-        between = torch.as_tensor(np.exp(-np.outer(distances, rates[:q])), device=values.device)
+        between = _between(near, pieces, rates[:q], values.device)
         part = (values[:, None, :q] * between) @ within[:q]
-        found[:, near:far] = part.reshape(values.shape[0], -1)[:, : far - near]
-    return found
+        yield near, far, part.reshape(values.shape[0], -1)[:, : far - near]
+
+
+def _between(near: int, pieces: int, rates: np.ndarray, device: torch.device) -> Tensor:
+    """Return how the exponentials fade up to the beginning of each piece of a window, [pieces, Q]."""
+    distances = near + _PIECE * np.arange(pieces)
+    return torch.as_tensor(np.exp(-np.outer(distances, rates)), device=device)
 
 
 def _windows(n: int, rates: np.ndarray, rows: int) -> Iterator[tuple[int, int, int]]:
