@@ -161,6 +161,34 @@ def applied(
 uncompiled(applied, "processes exchange parts of their slices where the call is made; it runs outside the graph")
 
 
+class TimeSplit:
+    """The group over which a layer's time axis lies.
+
+    It is the same in every copy of the layer; like a process group it cannot be pickled.
+    """
+
+    def __init__(self, owner: str, group: Group) -> None:
+        Ranks.of(owner, group)  # raises
+        self.group = group
+
+    def __call__(
+        self, owner: str, x: Tensor, definition: Callable[[], Definition], dt: float, dim: int, site: Site
+    ) -> Tensor:
+        """Return this process's slice of the operator's result; see `applied`."""
+        return applied(owner, x, definition, dt, dim, site, self.group)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TimeSplit:
+        """Return the same."""
+        return self
+
+    def __reduce__(self) -> Any:
+        """Refuse: another process has other groups."""
+        raise TypeError(
+            "TimeSplit: needs the process group of its process, and cannot be pickled; save layer.state_dict(), or call "
+            "split_time after the layer was loaded."
+        )
+
+
 @dataclass(frozen=True)
 class _Call:
     """A process's own part of a call: its slice, and what must be equal on all processes.
