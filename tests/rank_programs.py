@@ -206,7 +206,7 @@ def one_sided(_: Any) -> list[float]:
 
 def main(name: str, argument: str) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=30))
     found = globals()[name](json.loads(argument))
     if dist.get_rank() == 0:
         print(json.dumps(found), flush=True)

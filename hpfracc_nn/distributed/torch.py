@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch import distributed as dist
-from torch.autograd.function import once_differentiable
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Alpha, Definition, RiemannLiouvilleIntegral
@@ -29,7 +28,7 @@ from hpfracc_nn.fractional.definitions.definition import check_definition
 from hpfracc_nn.fractional.streaming import HORIZON, Convolution, begun
 from hpfracc_nn.fractional.torch.eager import check_alpha, check_dense, computed, computed_in
 from hpfracc_nn.fractional.torch.namespace import TORCH
-from hpfracc_nn.fractional.torch.slices import Slices, columns_of, taps_of
+from hpfracc_nn.fractional.torch.slices import Slices, check_is_first, columns_of, taps_of
 from hpfracc_nn.fractional.torch.tracing import uncompiled
 from hpfracc_nn.fractional.weights import CACHE
 from hpfracc_nn.selection import BackendManager, Site, given_manager
@@ -415,8 +414,8 @@ class _Gathered(torch.autograd.Function):
         return found if alpha is None else (found, alpha.clone())
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, g: Tensor, *of_alpha: Tensor) -> tuple[Tensor | None, ...]:
+        check_is_first()
         exchange: _Exchange = ctx.exchange
         size = exchange.ranks.size
         parts = [g.reshape(size, -1), *(each.reshape(1, -1).expand(size, -1).to(g) for each in of_alpha)]
@@ -504,5 +503,6 @@ class _Attached(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        check_is_first()
         zeros = [torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in ctx.others]
         return grads[0], *zeros

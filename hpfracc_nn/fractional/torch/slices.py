@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from hpfracc_nn.fractional.boundary import boundary_of, difference, values
 from hpfracc_nn.fractional.definitions import Definition
@@ -262,6 +261,15 @@ def columns_of(stencil: Stencil, rows: np.ndarray, ndim: int, device: torch.devi
     return [rows_first(torch.as_tensor(each, device=device), ndim, TORCH) for each in found]
 
 
+def check_is_first() -> None:
+    """Raise in a backward pass that is to be differentiated again."""
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            "a slice of a longer series: needs create_graph=False, because the slices' second derivatives would be "
+            "exchanged in another order on each process; take them of a whole series, on one process."
+        )
+
+
 class _Absorbed(torch.autograd.Function):
     """The exponentials of the first samples of differences: z [n, rows] -> [Q, rows].
 
@@ -275,8 +283,8 @@ class _Absorbed(torch.autograd.Function):
         return _absorbed(z.T, count, m, rates).T.contiguous()
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        check_is_first()
         n, dtype, count, m, rates = ctx.given
         g = grads[0].T  # [rows, Q]
         found = torch.zeros(g.shape[0], n, dtype=dtype, device=g.device)
@@ -341,8 +349,8 @@ class _Added(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        check_is_first()
         (axis, rates, begin, count), more = ctx.given, ctx.saved_tensors
         rows = grads[0].movedim(axis, -1)
         shape, n = rows.shape[:-1], rows.shape[-1]
