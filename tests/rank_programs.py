@@ -37,7 +37,7 @@ def apart(found: Tensor, wanted: Tensor, part: slice = slice(None)) -> float:
     if not found.numel():
         return 0.0
     largest = wanted.abs().amax(-1, keepdim=True).clamp(min=1e-300)
-    return float(((found - wanted[..., part]).abs() / largest).max())
+    return float(((found - wanted[..., part]).abs() / largest).detach().max())
 
 
 def compared(case: dict[str, Any]) -> list[float]:
@@ -60,7 +60,9 @@ def compared(case: dict[str, Any]) -> list[float]:
     gradients = torch.autograd.grad((found * g[..., part]).sum(), [own, *learned])
     assert found.dtype == dtype
     errors = [apart(found, wanted, part), apart(gradients[0], wanted_gradients[0], part)]
-    return errors + [apart(one[None], other[None]) for one, other in zip(gradients[1:], wanted_gradients[1:], strict=True)]
+    return errors + [
+        apart(one[None], other[None]) for one, other in zip(gradients[1:], wanted_gradients[1:], strict=True)
+    ]
 
 
 def all_compared(cases: list[dict[str, Any]]) -> list[list[float]]:
@@ -173,11 +175,13 @@ def layers(_: Any) -> dict[str, float]:
             dist.broadcast(parameter.data, 0)
         split = copy.deepcopy(layer).split_time()
         split = copy.deepcopy(split)
-        own = whole.movedim(dim, -1)[..., part].movedim(-1, dim)
+        own = whole.movedim(dim, -1)[..., part].movedim(-1, dim).clone().requires_grad_()
+        whole = whole.clone().requires_grad_()
         y, wanted = split(own), layer(whole)
         wanted.square().sum().backward()
         y.square().sum().backward()
-        errors = [apart(y.movedim(dim, -1), wanted.movedim(dim, -1), part)]
+        pairs = ((y, wanted), (own.grad, whole.grad))
+        errors = [apart(one.detach().movedim(dim, -1), other.detach().movedim(dim, -1), part) for one, other in pairs]
         for (which, one), other in zip(split.named_parameters(), layer.parameters(), strict=True):
             if "order" not in which:
                 dist.all_reduce(one.grad)
@@ -209,7 +213,8 @@ def main(name: str, argument: str) -> None:
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=30))
     found = globals()[name](json.loads(argument))
     if dist.get_rank() == 0:
-        print(json.dumps(found), flush=True)
+        sys.stdout.write(json.dumps(found) + "\n")
+        sys.stdout.flush()
     if name != "lost":
         dist.destroy_process_group()
 

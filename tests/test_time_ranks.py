@@ -37,7 +37,12 @@ def on_ranks(size: int, name: str, argument: Any = None) -> Any:
     command = [sys.executable, "-m", "tests.rank_programs", name, json.dumps(argument)]
     started = [
         subprocess.Popen(
-            command, cwd=ROOT, env=given | {"RANK": str(rank)}, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            command,
+            cwd=ROOT,
+            env=given | {"RANK": str(rank)},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
         for rank in range(size)
     ]
@@ -58,11 +63,15 @@ def cuts(n: int, size: int, seed: int) -> list[int]:
 
 def case(definition: str, alpha: float, lengths: list[int], **options: Any) -> dict[str, Any]:
     kind = DEFINITIONS[definition]
-    return {"dtype": "float64", "scheme": kind(0.5).scheme, "learn": False} | options | {
-        "definition": definition,
-        "alpha": alpha,
-        "lengths": lengths,
-    }
+    return (
+        {"dtype": "float64", "scheme": kind(0.5).scheme, "learn": False}
+        | options
+        | {
+            "definition": definition,
+            "alpha": alpha,
+            "lengths": lengths,
+        }
+    )
 
 
 FEW = [
@@ -97,9 +106,7 @@ def test_two_processes_have_the_results_and_gradients_of_one(number: int) -> Non
 
 
 def drawn(size: int) -> list[dict[str, Any]]:
-    """Return cases of every definition and scheme: in both precisions, with a learned order where one set of exponentials
-    serves all orders within the bounds.
-    """
+    """Return cases of every definition and scheme, in both precisions, and with a learned order where that is served."""
     found, seed = [], 0
     for kind, scheme in SCHEMES:
         name = next(name for name, each in DEFINITIONS.items() if each is kind)
@@ -125,7 +132,9 @@ def test_every_definition_goes_over_ranks_at_any_cut(size: int) -> None:
 
 @pytest.mark.slow
 def test_long_series_go_over_ranks() -> None:
-    cases = [case(name, 0.6, cuts(n, 2, n), learn=True) for n in (8192, 60_000) for name in ("caputo", "riemann_liouville")]
+    cases = [
+        case(name, 0.6, cuts(n, 2, n), learn=True) for n in (8192, 60_000) for name in ("caputo", "riemann_liouville")
+    ]
     for found, each in zip(on_ranks(2, "all_compared", cases), cases, strict=True):
         assert found[0] < (1e-12 if sum(each["lengths"]) <= 8192 else 1e-11)
         assert found[1] < (1e-12 if sum(each["lengths"]) <= 8192 else 1e-11)

@@ -132,7 +132,14 @@ class Slices:
         return HEAD - min(self.n, HEAD), self.reach - min(self.n, self.reach), self.rates.size
 
     def answered(
-        self, y: Tensor | None, z: Tensor, axis: int, packed: Tensor, stencil: Stencil, taps: Tensor, columns: list[Tensor]
+        self,
+        y: Tensor | None,
+        z: Tensor,
+        axis: int,
+        packed: Tensor,
+        stencil: Stencil,
+        taps: Tensor,
+        columns: list[Tensor],
     ) -> Tensor:
         """Return the results for this slice, [..., n, ...] with time on `axis`.
 
