@@ -49,7 +49,9 @@ def one_of_two(rank: int, port: int, arguments: argparse.Namespace) -> None:
     n = arguments.samples // 2
     x = torch.randn(arguments.rows, n, dtype=getattr(torch, arguments.dtype))
     for definition in operators():
-        found = torch.tensor(seconds(lambda x, d=definition: distributed.derivative(x, d, dt=0.01), x, arguments.repeats))
+        found = torch.tensor(
+            seconds(lambda x, d=definition: distributed.derivative(x, d, dt=0.01), x, arguments.repeats)
+        )
         gathered = [torch.zeros_like(found) for _ in range(2)]
         dist.all_gather(gathered, found)
         if rank == 0:

@@ -1,9 +1,9 @@
 """Operators on series whose time axis lies over the processes of a group, for PyTorch.
 
-A call exchanges two things. First its description, a few hundred bytes: what the slices look like, so that one that does
-not fit is an error on every process. Then what `fractional/torch/slices.py` gives of each slice, in one all-gather that
-goes on while the product inside of the slice is computed. The backward pass exchanges once: every process sends to each
-other one the gradient of what that gave, and its own part of alpha's gradient, which so is complete everywhere.
+A call exchanges two things. First its description, 584 bytes: what the slices look like, so that one that does not fit
+is an error on every process. Then what `fractional/torch/slices.py` gives of each slice, in one all-gather that goes on
+while the product inside of the slice is computed. The backward pass exchanges once: every process sends to each other
+one the gradient of what that gave, and its own part of alpha's gradient, which so is complete everywhere.
 
 Where samples are summed up before the product, and where x(0) is subtracted without differences, one more number for
 each signal goes first.
@@ -51,8 +51,8 @@ def derivative(
 
     The slices, joined along `dim` in the order of the ranks, are the series. The result is the slice of what
     `fractional.derivative` returns for the whole: to 1e-12 of its largest value in float64 up to 8192 samples, to 1e-11
-    above, and to a few 1e-6 in float32. What is sent does not depend on the length: about 80 numbers in float64 for each
-    signal, once in the forward and once in the backward pass.
+    above, and to a few 1e-6 in float32. What is sent does not depend on the length: about 80 numbers in float64 for
+    each signal, once in the forward and once in the backward pass.
 
     All processes of the group must make the call, and where gradients are wanted all must go backward through it, also
     a process whose loss does not depend on its result. The gradient in x is that of the sum of all processes' losses;
@@ -147,14 +147,14 @@ def applied(
         call = _Call.of(owner, x, definition(), dt, dim)
     except (TypeError, ValueError) as error:
         refused = error
-    slices = ranks.met(call, x if isinstance(x, Tensor) else torch.empty(0))
+    met = ranks.met(call, x if isinstance(x, Tensor) else torch.empty(0))
     if refused is not None:
         raise refused
     assert call is not None, "what is refused was raised"
-    if sum(slices.lengths) == 0:
+    if sum(met.lengths) == 0 or 0 in call.shape:
         return x.clone()
     with torch.autocast(x.device.type, enabled=False):
-        return _on_sides(owner, call, dt, site, slices)
+        return _on_sides(owner, call, dt, site, met)
 
 
 uncompiled(applied, "processes exchange parts of their slices where the call is made; it runs outside the graph")
@@ -183,8 +183,8 @@ class TimeSplit:
     def __reduce__(self) -> Any:
         """Refuse: another process has other groups."""
         raise TypeError(
-            "TimeSplit: needs the process group of its process, and cannot be pickled; save layer.state_dict(), or call "
-            "split_time after the layer was loaded."
+            "TimeSplit: needs the process group of its process, and cannot be pickled; save layer.state_dict(), or "
+            "call split_time after the layer was loaded."
         )
 
 
@@ -219,6 +219,11 @@ class _Call:
             f"side={definition.side!r}), dt={dt}"
         )
         return cls(x, axis, definition, text)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one time slice."""
+        return (*self.x.shape[: self.axis], *self.x.shape[self.axis + 1 :])
 
     @property
     def learns(self) -> bool:
@@ -293,16 +298,16 @@ class Ranks:
         refusing = [rank for rank, each in enumerate(said) if not each[_TAKEN]]
         if refusing:
             raise ValueError(
-                f"{self._named(lengths)}: needs a call that every rank takes; rank {refusing[0]} refuses its own, see the "
-                "error there."
+                f"{self._named(lengths)}: needs a call that every rank takes; rank {refusing[0]} refuses its own, see "
+                "the error there."
             )
         self._check_equal(said, lengths, call)
         needs, learns = any(each[_NEEDS] for each in said), any(each[_LEARNS] for each in said)
         records = [bool(each[_RECORDS]) for each in said]
         if (needs or learns) and not all(records):
             raise ValueError(
-                f"{self._named(lengths)}: needs gradients on all ranks or on none; rank {records.index(False)} is under "
-                f"no_grad, and rank {records.index(True)} is not."
+                f"{self._named(lengths)}: needs gradients on all ranks or on none; rank {records.index(False)} is "
+                f"under no_grad, and rank {records.index(True)} is not."
             )
         return _Met(self, lengths, needs, learns)
 
@@ -323,7 +328,7 @@ class Ranks:
         return f"{self.owner}(rank {self.rank} of {self.size}, slices of {slices} samples)"
 
     def exchanged(self, payload: Tensor, alpha: Tensor | None, met: _Met) -> tuple[Tensor, Tensor | None, _Exchange]:
-        """Return a payload of all processes, [size, *payload], alpha with a gradient that is complete, and the exchange.
+        """Return a payload of all processes, [size, *payload], alpha with a complete gradient, and the exchange.
 
         The payloads are there when the exchange has `ended`.
         """
@@ -370,11 +375,10 @@ def _header(call: _Call | None) -> list[int]:
         return [0] * (_NDIM + 1 + _MOST_AXES)
     x, records = call.x, torch.is_grad_enabled()
     operator = int.from_bytes(hashlib.blake2b(call.text.encode(), digest_size=8).digest(), "big", signed=True)
-    sizes = [*x.shape[: call.axis], *x.shape[call.axis + 1 :]]
     needs, learns = records and x.requires_grad, records and call.learns
     dtype = _DTYPES.index(x.dtype)
     begin = [1, records, needs, learns, x.shape[call.axis], dtype, call.axis, operator, x.ndim]
-    return [*map(int, begin), *sizes, *[0] * (_MOST_AXES - len(sizes))]
+    return [*map(int, begin), *call.shape, *[0] * (_MOST_AXES - len(call.shape))]
 
 
 class _Exchange:
@@ -425,7 +429,7 @@ class _Gathered(torch.autograd.Function):
 
 
 def _on_sides(owner: str, call: _Call, dt: float, site: Site, met: _Met) -> Tensor:
-    """Return the operator's slice, by the operator with memory to the left: in reversed time, or in both directions."""
+    """Return the operator's slice, by the operator with memory to the left, in reversed time or in both directions."""
     left, side = call.definition.to_the_left, call.definition.side
     if side == "left":
         return _along(owner, call.x, call.axis, left, dt, site, met, backwards=False)
@@ -438,7 +442,7 @@ def _on_sides(owner: str, call: _Call, dt: float, site: Site, met: _Met) -> Tens
 def _along(
     owner: str, x: Tensor, axis: int, definition: Definition, dt: float, site: Site, met: _Met, *, backwards: bool
 ) -> Tensor:
-    """Return this process's slice of a left-sided operator's result, where a later slice may be that of an earlier rank.
+    """Return this process's slice of a left-sided operator's result; with `backwards` the last rank has the first slice.
 
     Every process makes the same exchanges, and they follow one another in the graph, also where its slice is empty.
     """
@@ -455,7 +459,8 @@ def _along(
         z = _summed(x.movedim(axis, 0), lengths, place, rules.differences < 0, met, backwards).movedim(0, axis)
     kept = rules if rules.differences > 0 else replace(rules, definition=Convolution.with_weights_of(rules.definition))
     slices = Slices(kept, nodes.rates, lengths, place)
-    samples, given = x.movedim(axis, 0), z.movedim(axis, 0)
+    samples = x.movedim(axis, 0)
+    given = z.movedim(axis, 0) if summed else samples
     packed, alpha, exchange = ranks.exchanged(slices.given(samples, given), alpha, met)
     stencil = replace(rules, horizon=total).stencil(alpha, TORCH)
     inside = None

@@ -57,8 +57,8 @@ class Parts(NamedTuple):
     Attributes:
         head: Its first samples, [HEAD, *shape]; zeros follow where it has fewer.
         tail: The last samples that are differenced, [first + m, *shape]; zeros precede them where it has fewer.
-        carry: Its part of the exponentials, [Q, *shape]: of all d but the last `first`, as seen from its end. Of a slice
-            that is shorter than `tail` zeros: its tail says all.
+        carry: Its part of the exponentials, [Q, *shape]: of all d but the last `first`, as seen from its end. Of a
+            slice that is shorter than `tail` zeros: its tail says all.
     """
 
     head: Tensor
@@ -117,19 +117,14 @@ class Slices:
             x: The samples, [n, *shape].
             z: What is differenced, [n, *shape]: the samples, or where the rules take no differences, d itself.
         """
-        n, shape, rules = self.n, x.shape[1:], self.rules
-        head, tail = x[:HEAD].to(torch.float64), z[max(0, n - self.reach) :].to(torch.float64)
-        later = sum(self.lengths[self.place + 1 :])
-        missing = [torch.zeros(size, *shape, dtype=torch.float64, device=x.device) for size in self._missing]
-        carry = missing[2]
-        if n >= self.reach and later:
-            carry = _Absorbed.apply(z.reshape(n, -1), n - rules.first, rules.differences, self.rates)
-            carry = carry.reshape(-1, *shape)
-        return torch.cat([head, missing[0], missing[1], tail, carry])
-
-    @property
-    def _missing(self) -> tuple[int, int, int]:
-        return HEAD - min(self.n, HEAD), self.reach - min(self.n, self.reach), self.rates.size
+        n = self.n
+        is_read = n >= self.reach and sum(self.lengths[self.place + 1 :]) > 0
+        count = n - self.rules.first if is_read else 0
+        packed = _Given.apply(z.reshape(n, self.rules.size), self.reach, count, self.rules.differences, self.rates)
+        if x is not z:  # the head is that of the samples
+            head = x[:HEAD].to(torch.float64).reshape(-1, self.rules.size)
+            packed = torch.cat([head, packed[min(n, HEAD) :]])
+        return packed.reshape(packed.shape[0], *x.shape[1:])
 
     def answered(
         self,
@@ -277,57 +272,48 @@ def check_is_first() -> None:
         )
 
 
-class _Absorbed(torch.autograd.Function):
-    """The exponentials of the first samples of differences: z [n, rows] -> [Q, rows].
+class _Given(torch.autograd.Function):
+    """The packed `Parts` of a slice: z [n, rows] -> [HEAD + reach + Q, rows].
 
-    sum over k < count of exp(-s (count - 1 - k)) d[k], with d the m-th differences of z, taken as if the samples before
-    z equalled its first one.
+    The exponentials are sum over k < count of exp(-s (count - 1 - k)) d[k], with d the m-th differences of z, taken as
+    if the samples before z equalled its first one.
     """
 
     @staticmethod
-    def forward(ctx: Any, z: Tensor, count: int, m: int, rates: np.ndarray) -> Tensor:
-        ctx.given = z.shape[0], z.dtype, count, m, rates
-        return _absorbed(z.T, count, m, rates).T.contiguous()
+    def forward(ctx: Any, z: Tensor, reach: int, count: int, m: int, rates: np.ndarray) -> Tensor:
+        n, rows = z.shape
+        ctx.given = n, z.dtype, reach, count, m, rates
+        packed = torch.zeros(HEAD + reach + rates.size, rows, dtype=torch.float64, device=z.device)
+        packed[: min(n, HEAD)] = z[:HEAD]
+        packed[HEAD + reach - min(n, reach) : HEAD + reach] = z[max(0, n - reach) :]
+        if count:
+            packed[HEAD + reach :] = _absorbed(z.T, count, m, rates, backwards=True).T
+        return packed
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         check_is_first()
-        n, dtype, count, m, rates = ctx.given
-        g = grads[0].T  # [rows, Q]
-        found = torch.zeros(g.shape[0], n, dtype=dtype, device=g.device)
-        # The transposed differences of an exponential are the exponential times (1 - exp(s))**m, but at the ends.
-        values = g * torch.as_tensor((-np.expm1(rates)) ** m, device=g.device)
-        for near, far, part in _recalled(values, count, rates):
-            found[:, count - far : count - near] = part.flip(1)
-        if m:
-            last = np.minimum(count, np.arange(3))  # gd at the last entries, then zeros
-            gd = g @ torch.as_tensor(np.exp(-np.outer(rates, last)), device=g.device)
-            found[:, count - 1] = gd[:, 0]
-            if m == 2:
-                found[:, count - 2] = gd[:, 1] - 2 * gd[:, 0]
-            gd = g @ torch.as_tensor(np.exp(-np.outer(rates, count - 1 - np.arange(1, m + 1))), device=g.device)
-            found[:, 0] = -gd[:, 0] if m == 1 else gd[:, 1] - gd[:, 0]
-        return found.T, None, None, None
-
-
-def _absorbed(rows: Tensor, count: int, m: int, rates: np.ndarray) -> Tensor:
-    """Return the exponentials [rows, Q] of samples [rows, n]; see `_Absorbed`."""
-    found = torch.zeros(rows.shape[0], rates.size, dtype=torch.float64, device=rows.device)
-    within = torch.as_tensor(_powers(rates)[:, ::-1].T.copy(), device=rows.device)  # [_PIECE, Q]
-    for near, far, q in _windows(count, rates, rows.shape[0]):
-        begin, end = count - far, count - near
-        d = torch.diff(rows[:, max(0, begin - m) : end].to(torch.float64), n=m, dim=1)
-        if begin < m:
-            x = rows[:, :2].to(torch.float64)
-            first = torch.stack([torch.zeros_like(x[:, 0]), x[:, 1] - x[:, 0]], 1)
-            d = torch.cat([first[:, begin : min(m, end)], d], 1)
-        pieces = -(-(far - near) // _PIECE)
-        missing = pieces * _PIECE - (far - near)
-        if missing:
-            d = torch.cat([d.new_zeros(d.shape[0], missing), d], 1)
-        between = _between(near, pieces, rates[:q], rows.device).flip(0)
-        found[:, :q] += ((d.reshape(-1, pieces, _PIECE) @ within[:, :q]) * between).sum(1)
-    return found
+        n, dtype, reach, count, m, rates = ctx.given
+        head, tail, carry = grads[0].split([HEAD, reach, rates.size])
+        found = torch.empty(carry.shape[1], n, dtype=dtype, device=carry.device)
+        found[:, count:] = 0
+        if count:
+            g = carry.T  # [rows, Q]
+            # The transposed differences of an exponential are the exponential times (1 - exp(s))**m, but at the ends.
+            values = g * torch.as_tensor((-np.expm1(rates)) ** m, device=g.device)
+            for near, far, part in _recalled(values, count, rates, dtype, backwards=True):
+                found[:, count - far : count - near] = part
+            if m:
+                last = np.exp(-np.outer(rates, np.arange(2)))  # d's gradient at the last entries
+                gd = g @ torch.as_tensor(last, device=g.device)
+                found[:, count - 1] = gd[:, 0].to(dtype)
+                if m == 2:
+                    found[:, count - 2] = (gd[:, 1] - 2 * gd[:, 0]).to(dtype)
+                gd = g @ torch.as_tensor(np.exp(-np.outer(rates, count - 1 - np.arange(1, m + 1))), device=g.device)
+                found[:, 0] = (-gd[:, 0] if m == 1 else gd[:, 1] - gd[:, 0]).to(dtype)
+        found[:, : min(n, HEAD)] += head[: min(n, HEAD)].T.to(dtype)
+        found[:, max(0, n - reach) :] += tail[reach - min(n, reach) :].T.to(dtype)
+        return found.T, None, None, None, None
 
 
 class _Added(torch.autograd.Function):
@@ -346,13 +332,16 @@ class _Added(torch.autograd.Function):
         ctx.given = axis, rates, head.shape[0], count
         ctx.save_for_backward(*more)
         rows, begin, n = y.movedim(axis, -1), head.shape[0], y.shape[axis]
-        shape = rows.shape[:-1]
-        columns = [(column.movedim(0, -1), value[..., None]) for column, value in zip(more[:count], more[count:])]
-        rows[..., :begin] += _with_columns(head.movedim(0, -1), columns, 0, begin).to(y.dtype)
-        flat = values.reshape(rates.size, -1).T
-        for near, far, part in _recalled(flat, n - begin, rates):
+        shape, dtype = rows.shape[:-1], y.dtype
+        columns = [
+            (column.movedim(0, -1), value[..., None]) for column, value in zip(more[:count], more[count:], strict=True)
+        ]
+        rows[..., :begin] += _with_columns(head.movedim(0, -1), columns, 0, begin).to(dtype)
+        columns = [(column.to(dtype), value.to(dtype)) for column, value in columns]
+        flat = values.flatten(1).T if values.ndim > 1 else values[None]
+        for near, far, part in _recalled(flat, n - begin, rates, dtype, backwards=False):
             part = _with_columns(part.reshape(*shape, -1), columns, begin + near, begin + far)
-            rows[..., begin + near : begin + far] += part.to(y.dtype)
+            rows[..., begin + near : begin + far] += part
         return y
 
     @staticmethod
@@ -361,8 +350,8 @@ class _Added(torch.autograd.Function):
         (axis, rates, begin, count), more = ctx.given, ctx.saved_tensors
         rows = grads[0].movedim(axis, -1)
         shape, n = rows.shape[:-1], rows.shape[-1]
-        late = rows[..., begin:].reshape(-1, n - begin).flip(1)
-        values = _absorbed(late, n - begin, 0, rates).T.reshape(-1, *shape)
+        flat = rows.reshape(-1, n)
+        values = _absorbed(flat[:, begin:], n - begin, 0, rates, backwards=False).T.reshape(-1, *shape)
         found: list[Tensor | None] = []
         for j, each in enumerate(more):
             if not ctx.needs_input_grad[6 + j]:
@@ -372,7 +361,10 @@ class _Added(torch.autograd.Function):
                 found.append(g.movedim(-1, 0).sum_to_size(each.shape))
             else:
                 column = more[j - count].movedim(0, -1)
-                found.append(torch.sum(rows * column, -1))
+                if column.numel() == n:  # one order: a product with a vector, in the data's dtype where that is double
+                    found.append((flat.to(torch.float64) @ column.reshape(n)).reshape(shape))
+                else:
+                    found.append(torch.sum(rows * column, -1))
         return grads[0], None, None, rows[..., :begin].movedim(-1, 0).to(torch.float64), values, None, *found
 
 
@@ -383,38 +375,111 @@ def _with_columns(part: Tensor, columns: list[tuple[Tensor, Tensor]], begin: int
     return part
 
 
-def _recalled(values: Tensor, n: int, rates: np.ndarray) -> Iterator[tuple[int, int, Tensor]]:
-    """Yield windows of k < n, near <= k < far, and in them the sum over q of exp(-s_q k) values[:, q], [rows, far - near].
+def _absorbed(rows: Tensor, count: int, m: int, rates: np.ndarray, *, backwards: bool) -> Tensor:
+    """Return the sum over k < count of exp(-s k) d[k], [rows, Q], float64.
 
-    `values` are [rows, Q].
+    d are the m-th differences of samples [rows, n] as `_Given` says; with `backwards` the last of the first `count`
+    counts as d[0].
     """
-    within = torch.as_tensor(_powers(rates), device=values.device)  # [Q, _PIECE]
-    for near, far, q in _windows(n, rates, values.shape[0]):
-        pieces = -(-(far - near) // _PIECE)
-        between = _between(near, pieces, rates[:q], values.device)
-        part = (values[:, None, :q] * between) @ within[:q]
-        yield near, far, part.reshape(values.shape[0], -1)[:, : far - near]
+    found = torch.zeros(rows.shape[0], rates.size, dtype=torch.float64, device=rows.device)
+    for window in _windows(count, rates, rows):
+        near, far, pieces = window.near, window.far, window.pieces
+        begin, end = (count - far, count - near) if backwards else (near, far)
+        d = torch.diff(rows[:, max(0, begin - m) : end], n=m, dim=1)
+        if begin < m:
+            first = torch.stack([torch.zeros_like(rows[:, 0]), rows[:, 1] - rows[:, 0]], 1)
+            d = torch.cat([first[:, begin : min(m, end)], d], 1)
+        missing = pieces * _PIECE - (far - near)
+        if missing:  # at the end that is furthest away
+            d = torch.nn.functional.pad(d, (missing, 0) if backwards else (0, missing))
+        inner, outer = window.factors(backwards)
+        sums = d.reshape(-1, pieces, _PIECE).to(inner.dtype) @ inner.T  # [rows, pieces, rank]
+        found[:, : window.q] += sums.flatten(1).to(torch.float64) @ outer
+    return found
 
 
-def _between(near: int, pieces: int, rates: np.ndarray, device: torch.device) -> Tensor:
-    """Return how the exponentials fade up to the beginning of each piece of a window, [pieces, Q]."""
-    distances = near + _PIECE * np.arange(pieces)
-    return torch.as_tensor(np.exp(-np.outer(distances, rates)), device=device)
+def _recalled(
+    values: Tensor, n: int, rates: np.ndarray, dtype: torch.dtype, *, backwards: bool
+) -> Iterator[tuple[int, int, Tensor]]:
+    """Yield windows of k < n, near <= k < far, and the sums over q of exp(-s_q k) values[:, q], [rows, far - near].
 
-
-def _windows(n: int, rates: np.ndarray, rows: int) -> Iterator[tuple[int, int, int]]:
-    """Yield windows of distances, near <= k < far, that make up n, and how many exponentials have not faded there.
-
-    `near` is a multiple of the piece that one matrix serves. Rates increase.
+    `values` are [rows, Q]. With `backwards` the sums of each window come last first.
     """
-    near, most = 0, max(1, _TILE // (max(rows, 1) * _PIECE)) * _PIECE
+    for window in _windows(n, rates, values.new_empty(values.shape[0], 0, dtype=dtype)):
+        inner, outer = window.factors(backwards)
+        between = (values[:, : window.q] @ outer.T).to(inner.dtype)  # [rows, pieces * rank]
+        part = (between.reshape(values.shape[0], window.pieces, inner.shape[0]) @ inner).flatten(1)
+        size = window.far - window.near
+        yield window.near, window.far, part[:, -size:] if backwards else part[:, :size]
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Times near <= k < far at which some exponentials have not faded.
+
+    Attributes:
+        near: A multiple of the length of a piece.
+        far: The end.
+        rates: s of the exponentials that count here, [q], the slowest ones.
+        like: A tensor of the dtype and device that is computed with.
+    """
+
+    near: int
+    far: int
+    rates: np.ndarray
+    like: Tensor
+
+    @property
+    def q(self) -> int:
+        """How many exponentials count."""
+        return self.rates.size
+
+    @property
+    def pieces(self) -> int:
+        """How many pieces make up the window; the last may be longer than it."""
+        return -(-(self.far - self.near) // _PIECE)
+
+    def factors(self, backwards: bool) -> tuple[Tensor, Tensor]:
+        """Return V [rank, piece] and W [pieces * rank, q]: exp(-s_q (near + piece p + i)) = sum_r W[p r, q] V[r, i].
+
+        Exponentials that fade slowly along a piece are nearly polynomials there, and few of them span all. With
+        `backwards` pieces, and what is in them, come last first.
+        """
+        is_single = self.like.dtype != torch.float64
+        weights, basis = _factorised(self.rates, is_single)  # [q, rank], [rank, piece]
+        distances = self.near + _PIECE * np.arange(self.pieces)
+        outer = np.exp(-np.outer(distances, self.rates))[:, None, :] * weights.T  # [pieces, rank, q]
+        if backwards:
+            basis, outer = basis[:, ::-1].copy(), outer[::-1]
+        outer = np.ascontiguousarray(outer).reshape(-1, self.q)
+        dtype = torch.float32 if is_single else torch.float64
+        return torch.as_tensor(basis, dtype=dtype, device=self.like.device), torch.as_tensor(
+            outer, device=self.like.device
+        )
+
+
+def _windows(n: int, rates: np.ndarray, like: Tensor) -> Iterator[_Window]:
+    """Yield windows that make up n: of one piece, and then each as long as all before it, up to a bound.
+
+    Args:
+        n: The number of samples.
+        rates: They increase, [Q].
+        like: [rows, ...], of the dtype and device that is computed with.
+    """
+    near, most = 0, max(1, _TILE // (max(like.shape[0], 1) * _PIECE)) * _PIECE
     while near < n:
         far = min(n, near + max(_PIECE, min(most, near)))
-        yield near, far, int(np.searchsorted(rates * near, _FADED, side="right"))
+        yield _Window(near, far, rates[: int(np.searchsorted(rates * near, _FADED, side="right"))], like)
         near = far
 
 
-def _powers(rates: np.ndarray) -> np.ndarray:
-    """Return exp(-s k) for rates s [Q] and k within one piece, [Q, _PIECE]."""
-    key = "exponentials of a slice", rates.tobytes()
-    return CACHE.get(key, lambda: np.exp(-np.outer(rates, np.arange(_PIECE))))
+def _factorised(rates: np.ndarray, is_single: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return [q, rank] and [rank, _PIECE], whose product is exp(-s k) for rates s [q] to rounding."""
+    key = "exponentials of a slice", rates.tobytes(), is_single
+
+    def build() -> tuple[np.ndarray, np.ndarray]:
+        u, s, v = np.linalg.svd(np.exp(-np.outer(rates, np.arange(_PIECE))), full_matrices=False)
+        rank = int((s > s[0] * (1e-9 if is_single else 1e-17)).sum())
+        return u[:, :rank] * s[:rank], v[:rank]
+
+    return CACHE.get(key, build)

@@ -136,9 +136,9 @@ class FractionalLayer(Ordered):
     def split_time(self, group: Any = None) -> Self:
         """Let the time axis lie over the processes of a group from now on, and return the layer.
 
-        Each process then calls the layer with its own slice of the series, in the order of the ranks, and gets its slice
-        of the result; see `hpfracc_nn.distributed.derivative`, where more is said. A learned alpha must be equal on all
-        processes. Its gradient is that of the sum of their losses, complete on each of them.
+        Each process then calls the layer with its own slice of the series, in the order of the ranks, and gets its
+        slice of the result; see `hpfracc_nn.distributed.derivative`, where more is said. A learned alpha must be equal
+        on all processes. Its gradient is that of the sum of their losses, complete on each of them.
 
         Args:
             group: A process group of `torch.distributed`; None is the default group, of all processes.
