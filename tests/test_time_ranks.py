@@ -106,7 +106,7 @@ def test_two_processes_have_the_results_and_gradients_of_one(number: int) -> Non
 
 
 def drawn(size: int) -> list[dict[str, Any]]:
-    """Return cases of every definition and scheme, in both precisions, and with a learned order where that is served."""
+    """Return cases of every definition and scheme, in both precisions, and with a learned order where one may be."""
     found, seed = [], 0
     for kind, scheme in SCHEMES:
         name = next(name for name, each in DEFINITIONS.items() if each is kind)

@@ -442,7 +442,7 @@ def _on_sides(owner: str, call: _Call, dt: float, site: Site, met: _Met) -> Tens
 def _along(
     owner: str, x: Tensor, axis: int, definition: Definition, dt: float, site: Site, met: _Met, *, backwards: bool
 ) -> Tensor:
-    """Return this process's slice of a left-sided operator's result; with `backwards` the last rank has the first slice.
+    """Return this process's slice of a left-sided result; with `backwards` the last rank has the first slice.
 
     Every process makes the same exchanges, and they follow one another in the graph, also where its slice is empty.
     """
