@@ -54,8 +54,10 @@ def compared(case: dict[str, Any]) -> list[float]:
     definition = kind(alpha, case["scheme"], case.get("bounds"), **options)
     learned = [alpha] if case["learn"] else []
     whole, own = x.clone().requires_grad_(), x[..., part].clone().requires_grad_()
-    wanted = definition(whole, dt=DT)
-    wanted_gradients = torch.autograd.grad((wanted * g).sum(), [whole, *learned])
+    wanted = kind(case["alpha"], case["scheme"], case.get("bounds"), **options)(whole, dt=DT)  # to 1e-14 exact
+    wanted_gradients = torch.autograd.grad((wanted * g).sum(), [whole])
+    if learned:
+        wanted_gradients += torch.autograd.grad((definition(x, dt=DT) * g).sum(), learned)
     found = distributed.derivative(own, definition, dt=DT)
     gradients = torch.autograd.grad((found * g[..., part]).sum(), [own, *learned])
     assert found.dtype == dtype
@@ -161,7 +163,8 @@ def layers(_: Any) -> dict[str, float]:
     rank, size = dist.get_rank(), dist.get_world_size()
     lengths = [40 + 7 * k for k in range(size)]
     part = slice(sum(lengths[:rank]), sum(lengths[: rank + 1]))
-    x, options = series(sum(lengths), torch.float64), {"dtype": torch.float64}
+    x = series(sum(lengths), torch.float64)
+    options: dict[str, Any] = {"dtype": torch.float64}
     found = {}
     made: dict[str, tuple[Any, Tensor, int]] = {
         "one order": (FractionalLayer(0.4, learn_alpha=True, **options), x, -1),
@@ -180,6 +183,8 @@ def layers(_: Any) -> dict[str, float]:
         y, wanted = split(own), layer(whole)
         wanted.square().sum().backward()
         y.square().sum().backward()
+        assert own.grad is not None
+        assert whole.grad is not None
         pairs = ((y, wanted), (own.grad, whole.grad))
         errors = [apart(one.detach().movedim(dim, -1), other.detach().movedim(dim, -1), part) for one, other in pairs]
         for (which, one), other in zip(split.named_parameters(), layer.parameters(), strict=True):

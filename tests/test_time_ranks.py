@@ -22,10 +22,10 @@ ROOT = Path(__file__).parents[1]
 # Two processes at once: what compiles or learns has no part in them.
 SETTINGS = {"HPFRACC_NN_SELECTION": "prior", "HPFRACC_NN_WISDOM": "off", "HPFRACC_NN_DISABLE": "numba, xla"}
 SETTINGS |= {"OMP_NUM_THREADS": "1"}
-# Relative to a row's largest value; float32: the rounding of both calls. The whole series' learned weights are of
-# tables, right to 1e-12 of the largest weight: products with them add up in the gradients.
+# Relative to a row's largest value; float32: the rounding of both calls. Learned weights are of tables, right to 1e-12
+# of the largest weight: products with them add up in the gradients, in one process too.
 LARGEST = {"float64": 1e-12, "float32": 3e-6}
-LARGEST_LEARNED = {"float64": (1e-12, 2e-11, 1e-10), "float32": (3e-6, 3e-6, 1e-4)}
+LARGEST_LEARNED = {"float64": (2e-12, 2e-11, 1e-10), "float32": (3e-6, 3e-6, 1e-4)}
 
 
 def on_ranks(size: int, name: str, argument: Any = None) -> Any:
@@ -117,6 +117,7 @@ def drawn(size: int) -> list[dict[str, Any]]:
                 seed += 1
                 n = (40, 300, 3000)[seed % 3]
                 found.append(case(name, alpha, cuts(n, size, seed), scheme=scheme, dtype=dtype))
+        found += [case(name, 0.9, [n, 40 - n, *[30] * (size - 2)], scheme=scheme) for n in (16, 17, 18, 19, 20)]
         if name not in ("caputo_fabrizio", "atangana_baleanu"):  # their rates follow alpha
             found.append(case(name, 0.4, cuts(700, size, seed), scheme=scheme, learn=True))
     return found
@@ -132,12 +133,13 @@ def test_every_definition_goes_over_ranks_at_any_cut(size: int) -> None:
 
 @pytest.mark.slow
 def test_long_series_go_over_ranks() -> None:
-    cases = [
-        case(name, 0.6, cuts(n, 2, n), learn=True) for n in (8192, 60_000) for name in ("caputo", "riemann_liouville")
-    ]
+    names, learn = ("caputo", "riemann_liouville"), (False, True)
+    cases = [case(name, 0.6, cuts(n, 2, n), learn=each) for n in (8192, 60_000) for name in names for each in learn]
     for found, each in zip(on_ranks(2, "all_compared", cases), cases, strict=True):
-        assert found[0] < (1e-12 if sum(each["lengths"]) <= 8192 else 1e-11)
-        assert found[1] < (1e-12 if sum(each["lengths"]) <= 8192 else 1e-11)
+        largest = 1e-12 if sum(each["lengths"]) <= 8192 else 1e-11
+        # learned columns of Riemann-Liouville are of tables too, and add up in the gradient in x(0)
+        allowed = (2e-12, 5e-10, 1e-9) if each["learn"] else (largest, largest)
+        assert all(one < other for one, other in zip(found, allowed, strict=True)), (found, each)
 
 
 def test_what_is_sent_does_not_depend_on_the_length(capsys: pytest.CaptureFixture[str]) -> None:

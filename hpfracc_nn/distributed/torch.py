@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch import distributed as dist
@@ -28,9 +27,8 @@ from hpfracc_nn.fractional.definitions.definition import check_definition
 from hpfracc_nn.fractional.streaming import HORIZON, Convolution, begun
 from hpfracc_nn.fractional.torch.eager import check_alpha, check_dense, computed, computed_in
 from hpfracc_nn.fractional.torch.namespace import TORCH
-from hpfracc_nn.fractional.torch.slices import Slices, check_is_first, columns_of, taps_of
+from hpfracc_nn.fractional.torch.slices import Slices, check_is_first
 from hpfracc_nn.fractional.torch.tracing import uncompiled
-from hpfracc_nn.fractional.weights import CACHE
 from hpfracc_nn.selection import BackendManager, Site, given_manager
 
 Group = dist.ProcessGroup | None
@@ -458,11 +456,10 @@ def _along(
     if summed:
         z = _summed(x.movedim(axis, 0), lengths, place, rules.differences < 0, met, backwards).movedim(0, axis)
     kept = rules if rules.differences > 0 else replace(rules, definition=Convolution.with_weights_of(rules.definition))
-    slices = Slices(kept, nodes.rates, lengths, place)
+    slices = Slices(kept, nodes, lengths, place)
     samples = x.movedim(axis, 0)
     given = z.movedim(axis, 0) if summed else samples
     packed, alpha, exchange = ranks.exchanged(slices.given(samples, given), alpha, met)
-    stencil = replace(rules, horizon=total).stencil(alpha, TORCH)
     inside = None
     if slices.is_ordinary:
         inside = computed(owner, x, rules.definition, dt, axis, site, alpha)
@@ -470,17 +467,11 @@ def _along(
         inside = computed(owner, z.to(computed_in(owner, x, slices.inner)), slices.inner, dt, axis, site, alpha)
     exchange.ended()
     packed = packed.flip(0) if backwards else packed
-    if slices.is_ordinary or slices.n == 0:
-        y = x if inside is None else inside
-        return _Attached.apply(y, packed) if alpha is None else _Attached.apply(y, packed, alpha)
-    ndim, key = len(shape), ("a slice", rules.definition, dt, horizon, slices.begin, slices.n, len(shape), x.device)
-
-    def made() -> tuple[Tensor, list[Tensor]]:
-        rows = slices.begin + np.arange(slices.n)
-        return taps_of(stencil, nodes, ndim, alpha, x.device), columns_of(stencil, rows, ndim, x.device)
-
-    taps, columns = CACHE.get(key, made) if alpha is None else made()
-    return slices.answered(inside, given, axis, packed, stencil, taps, columns).to(x.dtype)
+    y = x if inside is None else inside
+    if slices.n and not slices.is_ordinary:
+        stencil = replace(rules, horizon=total).stencil(alpha, TORCH)
+        y = slices.answered(inside, given, axis, packed, stencil, alpha).to(x.dtype)
+    return _Attached.apply(y, packed) if alpha is None else _Attached.apply(y, packed, alpha)
 
 
 def _summed(x: Tensor, lengths: Sequence[int], place: int, sums: bool, met: _Met, backwards: bool) -> Tensor:

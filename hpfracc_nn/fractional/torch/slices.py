@@ -72,15 +72,20 @@ class Slices:
 
     Attributes:
         rules: Of the recurrence; its definition is a `Convolution` where what is given is differenced already.
-        rates: s of its exponentials, [Q].
+        nodes: Its exponentials.
         lengths: Of the slices, in the order of time.
         place: Which of the slices is this one.
     """
 
     rules: Rules
-    rates: np.ndarray
+    nodes: Nodes
     lengths: tuple[int, ...]
     place: int
+
+    @property
+    def rates(self) -> np.ndarray:
+        """The s of the exponentials, [Q]."""
+        return self.nodes.rates
 
     @property
     def n(self) -> int:
@@ -127,14 +132,7 @@ class Slices:
         return packed.reshape(packed.shape[0], *x.shape[1:])
 
     def answered(
-        self,
-        y: Tensor | None,
-        z: Tensor,
-        axis: int,
-        packed: Tensor,
-        stencil: Stencil,
-        taps: Tensor,
-        columns: list[Tensor],
+        self, y: Tensor | None, z: Tensor, axis: int, packed: Tensor, stencil: Stencil, alpha: Tensor | None
     ) -> Tensor:
         """Return the results for this slice, [..., n, ...] with time on `axis`.
 
@@ -144,10 +142,10 @@ class Slices:
             z: As in `given`, with time first.
             axis: The time axis of y.
             packed: What `given` returned for every slice, [slices, HEAD + first + m + Q, *shape].
-            stencil: The operator on all samples.
-            taps: The exact weights, then the coefficients of the exponentials, [first + Q, *c].
-            columns: The boundary columns in the slice, [n, *c] each.
+            stencil: The operator on all samples, at the orders `alpha`.
+            alpha: The orders where they are in a tensor, else None.
         """
+        taps, columns = self._weights(stencil, alpha, z.device)
         parts = [Parts(*each.split([HEAD, self.reach, self.rates.size])) for each in packed]
         start, first = self._start(parts, stencil), self.rules.first
         past = self._past(parts, start)
@@ -161,6 +159,29 @@ class Slices:
         head = self._response(d, past.memory, taps, self.reach)
         memory = remembered(past.memory, _followed(d, first + 1), self.rates, TORCH)[first:]
         return _Added.apply(y, axis, self.rates, head, taps[first:] * memory, len(columns), *columns, *start.values)
+
+    def _weights(self, stencil: Stencil, alpha: Tensor | None, device: torch.device) -> tuple[Tensor, list[Tensor]]:
+        """Return the exact weights and the coefficients of the exponentials, and the boundary columns in the slice.
+
+        They are [first + Q, *c], and [n, *c] in the order of `boundary.values`. Those of fixed orders are kept.
+        """
+
+        def made() -> tuple[Tensor, list[Tensor]]:
+            rows = self.begin + np.arange(self.n)
+            taps = sums(stencil.column, self.nodes, NUMPY if alpha is None else TORCH)
+            columns = [stencil.start_column(rows)] if stencil.starts and stencil.start_column is not None else []
+            if stencil.analytic_columns is not None:
+                analytic = stencil.analytic_columns(rows)
+                columns += [analytic[..., j, :] for j in range(stencil.terms)]
+            found = [
+                rows_first(torch.as_tensor(each, device=device), len(self.rules.shape), TORCH)
+                for each in (taps, *columns)
+            ]
+            return found[0], found[1:]
+
+        if alpha is not None:
+            return made()
+        return CACHE.get(("weights of a slice", self.rules, stencil.n, self.begin, self.n, device), made)
 
     def _start(self, parts: list[Parts], stencil: Stencil) -> _Start:
         """Return what the first samples of the series give to all results."""
@@ -248,21 +269,6 @@ def _followed(d: Tensor, count: int) -> Tensor:
     return torch.cat([d, d.new_zeros(count, *d.shape[1:])])
 
 
-def taps_of(stencil: Stencil, nodes: Nodes, ndim: int, alpha: Tensor | None, device: torch.device) -> Tensor:
-    """Return the exact weights and the coefficients of the exponentials, [first + Q, *c], for slices of `ndim` axes."""
-    found = sums(stencil.column, nodes, NUMPY if alpha is None else TORCH)
-    return rows_first(torch.as_tensor(found, device=device), ndim, TORCH)
-
-
-def columns_of(stencil: Stencil, rows: np.ndarray, ndim: int, device: torch.device) -> list[Tensor]:
-    """Return rows [n] of the boundary columns, [n, *c] each, in the order of `boundary.values`."""
-    found = [stencil.start_column(rows)] if stencil.starts and stencil.start_column is not None else []
-    if stencil.analytic_columns is not None:
-        analytic = stencil.analytic_columns(rows)
-        found += [analytic[..., j, :] for j in range(stencil.terms)]
-    return [rows_first(torch.as_tensor(each, device=device), ndim, TORCH) for each in found]
-
-
 def check_is_first() -> None:
     """Raise in a backward pass that is to be differentiated again."""
     if torch.is_grad_enabled():
@@ -303,7 +309,7 @@ class _Given(torch.autograd.Function):
             values = g * torch.as_tensor((-np.expm1(rates)) ** m, device=g.device)
             for near, far, part in _recalled(values, count, rates, dtype, backwards=True):
                 found[:, count - far : count - near] = part
-            if m:
+            if m and count > m:
                 last = np.exp(-np.outer(rates, np.arange(2)))  # d's gradient at the last entries
                 gd = g @ torch.as_tensor(last, device=g.device)
                 found[:, count - 1] = gd[:, 0].to(dtype)
@@ -311,6 +317,10 @@ class _Given(torch.autograd.Function):
                     found[:, count - 2] = (gd[:, 1] - 2 * gd[:, 0]).to(dtype)
                 gd = g @ torch.as_tensor(np.exp(-np.outer(rates, count - 1 - np.arange(1, m + 1))), device=g.device)
                 found[:, 0] = (-gd[:, 0] if m == 1 else gd[:, 1] - gd[:, 0]).to(dtype)
+            elif m:  # d is 0, or 0 and the first difference
+                found[:, :count] = 0
+                if m == 2:
+                    found[:, 1], found[:, 0] = g.sum(1).to(dtype), -g.sum(1).to(dtype)
         found[:, : min(n, HEAD)] += head[: min(n, HEAD)].T.to(dtype)
         found[:, max(0, n - reach) :] += tail[reach - min(n, reach) :].T.to(dtype)
         return found.T, None, None, None, None
