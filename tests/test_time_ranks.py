@@ -22,10 +22,10 @@ ROOT = Path(__file__).parents[1]
 # Two processes at once: what compiles or learns has no part in them.
 SETTINGS = {"HPFRACC_NN_SELECTION": "prior", "HPFRACC_NN_WISDOM": "off", "HPFRACC_NN_DISABLE": "numba, xla"}
 SETTINGS |= {"OMP_NUM_THREADS": "1"}
-# Relative to a row's largest value; float32: the rounding of both calls. Learned weights are of tables, right to 1e-12
-# of the largest weight: products with them add up in the gradients, in one process too.
-LARGEST = {"float64": 1e-12, "float32": 3e-6}
-LARGEST_LEARNED = {"float64": (2e-12, 2e-11, 1e-10), "float32": (3e-6, 3e-6, 1e-4)}
+# Errors of y, of the gradient in x and in alpha, relative to a row's largest value. float32: the rounding of both
+# calls, which adds up in the gradient in x(0). In alpha's gradient the products with weights of tables, right to 1e-12
+# of the largest weight, add up, in one process too.
+LARGEST = {"float64": (1e-12, 1e-12, 1e-10), "float32": (1e-6, 1e-5, 1e-4)}
 
 
 def on_ranks(size: int, name: str, argument: Any = None) -> Any:
@@ -89,20 +89,26 @@ FEW = [
 ]
 
 
+LENGTHS = [10_000, 1_000_000]  # of both slices together
+
+
 @functools.cache
-def few() -> list[list[float]]:
-    return on_ranks(2, "all_compared", FEW)
+def on_two() -> dict[str, Any]:
+    """Return what two processes, started once, find in the fast tests."""
+    halves = [n // 2 for n in LENGTHS]
+    return on_ranks(
+        2, "several", {"all_compared": FEW, "sent": halves, "refused": None, "layers": None, "one_sided": None}
+    )
 
 
 def check(found: list[float], case: dict[str, Any]) -> None:
     """Compare errors with those that are allowed."""
-    allowed = LARGEST_LEARNED[case["dtype"]] if case["learn"] else (LARGEST[case["dtype"]],) * 2
-    assert all(one < other for one, other in zip(found, allowed, strict=True)), (found, case)
+    assert all(one < other for one, other in zip(found, LARGEST[case["dtype"]], strict=False)), (found, case)
 
 
 @pytest.mark.parametrize("number", range(len(FEW)))
 def test_two_processes_have_the_results_and_gradients_of_one(number: int) -> None:
-    check(few()[number], FEW[number])
+    check(on_two()["all_compared"][number], FEW[number])
 
 
 def drawn(size: int) -> list[dict[str, Any]]:
@@ -137,16 +143,14 @@ def test_long_series_go_over_ranks() -> None:
     cases = [case(name, 0.6, cuts(n, 2, n), learn=each) for n in (8192, 60_000) for name in names for each in learn]
     for found, each in zip(on_ranks(2, "all_compared", cases), cases, strict=True):
         largest = 1e-12 if sum(each["lengths"]) <= 8192 else 1e-11
-        # learned columns of Riemann-Liouville are of tables too, and add up in the gradient in x(0)
-        allowed = (2e-12, 5e-10, 1e-9) if each["learn"] else (largest, largest)
-        assert all(one < other for one, other in zip(found, allowed, strict=True)), (found, each)
+        assert max(found[:2]) < largest, (found, each)
+        assert max(found) < 1e-9, (found, each)
 
 
 def test_what_is_sent_does_not_depend_on_the_length(capsys: pytest.CaptureFixture[str]) -> None:
-    lengths = [10_000, 1_000_000]  # of both slices together
-    short, long = on_ranks(2, "sent", [n // 2 for n in lengths])
+    short, long = on_two()["sent"]
     with capsys.disabled():
-        print(f"\nbytes that a rank gives for 3 signals of {lengths} samples: {short}, {long}")  # noqa: T201
+        print(f"\nbytes that a rank gives for 3 signals of {LENGTHS} samples: {short}, {long}")  # noqa: T201
     assert short == long
     header, forward, backward = short
     assert header < 1000
@@ -156,7 +160,7 @@ def test_what_is_sent_does_not_depend_on_the_length(capsys: pytest.CaptureFixtur
 
 REFUSALS = {
     "rows": "slices of 30, 31 samples): needs the same sizes beside time on all ranks",
-    "dtype": "rank 1 has torch.float32",
+    "dtype": "rank 1 torch.float32",
     "axis": "needs the same time axis on all ranks",
     "order": "needs the same operator on all ranks",
     "no samples": "rank 1 refuses its own",
@@ -170,14 +174,9 @@ REFUSALS = {
 }
 
 
-@functools.cache
-def refused() -> dict[str, list[str]]:
-    return on_ranks(2, "refused")
-
-
 @pytest.mark.parametrize("name", REFUSALS)
 def test_what_does_not_fit_is_an_error_on_every_rank(name: str) -> None:
-    first, second = refused()[name]
+    first, second = on_two()["refused"][name]
     assert REFUSALS[name] in first
     assert "Error" in second
 
@@ -189,12 +188,12 @@ def test_a_rank_that_is_gone_is_an_error_that_names_the_rank() -> None:
 
 
 def test_layers_go_over_ranks() -> None:
-    found = on_ranks(2, "layers")
+    found = on_two()["layers"]
     assert max(found.values()) < 1e-10, found
 
 
 def test_a_gradient_that_only_one_rank_wants_is_complete_on_all() -> None:
-    *found, wanted = on_ranks(2, "one_sided")
+    *found, wanted = on_two()["one_sided"]
     assert found == pytest.approx([wanted] * 2, rel=1e-10)
 
 
