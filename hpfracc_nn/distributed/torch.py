@@ -458,11 +458,11 @@ def _along(
     kept = rules if rules.differences > 0 else replace(rules, definition=Convolution.with_weights_of(rules.definition))
     slices = Slices(kept, nodes, lengths, place)
     samples = x.movedim(axis, 0)
-    given = z.movedim(axis, 0) if summed else samples
-    packed, alpha, exchange = ranks.exchanged(slices.given(samples, given), alpha, met)
+    given, packed = slices.given(samples, z.movedim(axis, 0) if summed else samples)
+    z, (packed, alpha, exchange) = given.movedim(0, axis), ranks.exchanged(packed, alpha, met)
     inside = None
     if slices.is_ordinary:
-        inside = computed(owner, x, rules.definition, dt, axis, site, alpha)
+        inside = computed(owner, x if summed else z, rules.definition, dt, axis, site, alpha)
     elif slices.n >= slices.reach:
         inside = computed(owner, z.to(computed_in(owner, x, slices.inner)), slices.inner, dt, axis, site, alpha)
     exchange.ended()

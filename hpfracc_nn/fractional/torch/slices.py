@@ -115,21 +115,19 @@ class Slices:
             return definition
         return Increments.with_weights_of(definition)
 
-    def given(self, x: Tensor, z: Tensor) -> Tensor:
-        """Return the `Parts` of this slice, packed: [HEAD + first + m + Q, *shape], float64.
+    def given(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Return z to go on with, and the `Parts` of this slice, packed: [HEAD + first + m + Q, *shape], float64.
 
         Args:
             x: The samples, [n, *shape].
             z: What is differenced, [n, *shape]: the samples, or where the rules take no differences, d itself.
         """
-        n = self.n
-        is_read = n >= self.reach and sum(self.lengths[self.place + 1 :]) > 0
-        count = n - self.rules.first if is_read else 0
-        packed = _Given.apply(z.reshape(n, self.rules.size), self.reach, count, self.rules.differences, self.rates)
+        is_read = self.n >= self.reach and sum(self.lengths[self.place + 1 :]) > 0
+        count = self.n - self.rules.first if is_read else 0
+        given, packed = _Given.apply(z, self.reach, count, self.rules.differences, self.rates)
         if x is not z:  # the head is that of the samples
-            head = x[:HEAD].to(torch.float64).reshape(-1, self.rules.size)
-            packed = torch.cat([head, packed[min(n, HEAD) :]])
-        return packed.reshape(packed.shape[0], *x.shape[1:])
+            packed = torch.cat([x[:HEAD].to(torch.float64), packed[min(self.n, HEAD) :]])
+        return given, packed
 
     def answered(
         self, y: Tensor | None, z: Tensor, axis: int, packed: Tensor, stencil: Stencil, alpha: Tensor | None
@@ -279,51 +277,68 @@ def check_is_first() -> None:
 
 
 class _Given(torch.autograd.Function):
-    """The packed `Parts` of a slice: z [n, rows] -> [HEAD + reach + Q, rows].
+    """The packed `Parts` of a slice, beside the slice: z [n, *shape] -> z, [HEAD + reach + Q, *shape].
 
     The exponentials are sum over k < count of exp(-s (count - 1 - k)) d[k], with d the m-th differences of z, taken as
-    if the samples before z equalled its first one.
+    if the samples before z equalled its first one. Backward, what comes of the parts is added to the gradient of z in
+    place: that is the result of the product inside of the slice, which nobody else has.
     """
 
     @staticmethod
-    def forward(ctx: Any, z: Tensor, reach: int, count: int, m: int, rates: np.ndarray) -> Tensor:
-        n, rows = z.shape
-        ctx.given = n, z.dtype, reach, count, m, rates
-        packed = torch.zeros(HEAD + reach + rates.size, rows, dtype=torch.float64, device=z.device)
+    def forward(ctx: Any, z: Tensor, reach: int, count: int, m: int, rates: np.ndarray) -> tuple[Tensor, Tensor]:
+        n = z.shape[0]
+        ctx.given = reach, count, m, rates
+        packed = torch.zeros(HEAD + reach + rates.size, *z.shape[1:], dtype=torch.float64, device=z.device)
         packed[: min(n, HEAD)] = z[:HEAD]
         packed[HEAD + reach - min(n, reach) : HEAD + reach] = z[max(0, n - reach) :]
         if count:
-            packed[HEAD + reach :] = _absorbed(z.T, count, m, rates, backwards=True).T
-        return packed
+            carry = _absorbed(z.flatten(1).T if z.ndim > 1 else z[None], count, m, rates, backwards=True)
+            packed[HEAD + reach :] = carry.T.reshape(rates.size, *z.shape[1:])
+        return z.view_as(z), packed
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         check_is_first()
-        n, dtype, reach, count, m, rates = ctx.given
-        head, tail, carry = grads[0].split([HEAD, reach, rates.size])
-        found = torch.empty(carry.shape[1], n, dtype=dtype, device=carry.device)
-        found[:, count:] = 0
-        if count:
-            g = carry.T  # [rows, Q]
+        reach, count, m, rates = ctx.given
+        found, (head, tail, carry) = grads[0], grads[1].split([HEAD, reach, rates.size])
+        n = found.shape[0]
+        if n < reach:  # there is no such product
+            found = found.clone()
+        rows = found.movedim(0, -1)
+        if count > m:  # of shorter ones no difference is read
+            g = carry.flatten(1).T if carry.ndim > 1 else carry[None]
             # The transposed differences of an exponential are the exponential times (1 - exp(s))**m, but at the ends.
             values = g * torch.as_tensor((-np.expm1(rates)) ** m, device=g.device)
-            for near, far, part in _recalled(values, count, rates, dtype, backwards=True):
-                found[:, count - far : count - near] = part
-            if m and count > m:
-                last = np.exp(-np.outer(rates, np.arange(2)))  # d's gradient at the last entries
-                gd = g @ torch.as_tensor(last, device=g.device)
-                found[:, count - 1] = gd[:, 0].to(dtype)
-                if m == 2:
-                    found[:, count - 2] = (gd[:, 1] - 2 * gd[:, 0]).to(dtype)
-                gd = g @ torch.as_tensor(np.exp(-np.outer(rates, count - 1 - np.arange(1, m + 1))), device=g.device)
-                found[:, 0] = (-gd[:, 0] if m == 1 else gd[:, 1] - gd[:, 0]).to(dtype)
-            elif m:  # d is 0, or 0 and the first difference
-                found[:, :count] = 0
-                if m == 2:
-                    found[:, 1], found[:, 0] = g.sum(1).to(dtype), -g.sum(1).to(dtype)
-        found[:, : min(n, HEAD)] += head[: min(n, HEAD)].T.to(dtype)
-        found[:, max(0, n - reach) :] += tail[reach - min(n, reach) :].T.to(dtype)
-        return found.T, None, None, None, None
+            for near, far, part in _recalled(values, count, rates, found.dtype, backwards=True):
+                rows[..., count - far : count - near] += part.reshape(*rows.shape[:-1], far - near)
+            if m:
+                at, more = _ends(g, count, m, rates)
+                rows[..., at] += more.reshape(*rows.shape[:-1], at.size).to(found.dtype)
+        elif count == 2:
+            total = carry.sum(0).to(found.dtype)
+            found[1] += total
+            found[0] -= total
+        found[: min(n, HEAD)] += head[: min(n, HEAD)].to(found.dtype)
+        found[max(0, n - reach) :] += tail[reach - min(n, reach) :].to(found.dtype)
+        return found, None, None, None, None
+
+
+def _ends(g: Tensor, count: int, m: int, rates: np.ndarray) -> tuple[np.ndarray, Tensor]:
+    """Return the samples at whose differences those of an exponential end, [k], and what is missing there, [rows, k].
+
+    The gradient of d is g times exponentials [rows, Q] in the first `count` > m samples, and 0 at d[0] and beyond.
+    """
+    at = np.unique([0, *range(count - m, count)])
+    exact = np.zeros((rates.size, at.size))
+    for column, i in enumerate(at):
+        coefficients = [1, -1] if m == 1 else [1, -2, 1]
+        if i == 0:  # x(0) is in d[1], and in d[2] where they are differenced twice
+            coefficients = [0, -1] if m == 1 else [0, -1, 1]
+        for j, coefficient in enumerate(coefficients):
+            if i + j < count:
+                exact[:, column] += coefficient * np.exp(-rates * (count - 1 - i - j))
+    bulk = (-np.expm1(rates))[:, None] ** m * np.exp(-np.outer(rates, count - 1 - at))
+    return at, g @ torch.as_tensor(exact - bulk, device=g.device)
 
 
 class _Added(torch.autograd.Function):
