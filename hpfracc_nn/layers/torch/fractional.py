@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -116,7 +116,7 @@ class FractionalLayer(Ordered):
         self.hold(*found)
         self.site = given_manager("FractionalLayer", manager).site("toeplitz", "torch")
 
-    _split = None  # a layer pickled by an older version has none of its own
+    _split = cast(Any, None)  # a layer pickled by an older version has none of its own
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the operator applied to x; same shape, dtype and device."""
@@ -155,7 +155,7 @@ class FractionalLayer(Ordered):
         """
         from hpfracc_nn.distributed.torch import TimeSplit  # torch.distributed is loaded for those who use it
 
-        self._split: Any = TimeSplit("FractionalLayer.split_time", group)
+        self._split = TimeSplit("FractionalLayer.split_time", group)
         return self
 
     def initial_state(
