@@ -33,7 +33,7 @@ def learned(layer, x, steps):
         y = layer(x)
         y.square().sum().backward()
         optimizer.step()
-    return float(layer.alpha), y.detach()
+    return float(layer.alpha.detach()), y.detach()
 
 
 def difference():
@@ -66,12 +66,12 @@ def process(rank, port, n, steps):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a short series and few steps")
+    parser.add_argument("--quick", action="store_true", help="a short series")
     quick = parser.parse_args().quick
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    n, steps = (20_000, 12) if quick else (1_000_000, 25)
+    n, steps = (20_000, 40) if quick else (1_000_000, 40)
     mp.spawn(process, (port, n, steps), nprocs=2)
 
 

@@ -49,8 +49,8 @@ def derivative(
 
     The slices, joined along `dim` in the order of the ranks, are the series. The result is the slice of what
     `fractional.derivative` returns for the whole: to 1e-12 of its largest value in float64 up to 8192 samples, to 1e-11
-    above, and to 1e-6 in float32, gradients to 1e-5. What is sent does not depend on the length: about 80 numbers in float64 for
-    each signal, once in the forward and once in the backward pass.
+    above, and to 1e-6 in float32, gradients to 1e-5. What is sent does not depend on the length: about 80 numbers in
+    float64 for each signal, once in the forward and once in the backward pass.
 
     All processes of the group must make the call, and where gradients are wanted all must go backward through it, also
     a process whose loss does not depend on its result. The gradient in x is that of the sum of all processes' losses;
@@ -79,8 +79,8 @@ def derivative(
     Source: Sun et al., LASP-2 (2025), arXiv:2502.07563, for one all-gather of states along the sequence.
 
     Examples:
-        >>> definition, x = fnn.Caputo(0.6), torch.randn(8, 3, 100)  # on each of two processes
-        >>> y = fnn.distributed.derivative(x, definition, dt=0.01)  # doctest: +SKIP
+        >>> definition, x = Caputo(0.6), torch.randn(8, 3, 100)  # on each of two processes
+        >>> y = derivative(x, definition, dt=0.01)  # doctest: +SKIP
     """
     owner = "distributed.derivative"
     check_definition(owner, definition)
@@ -119,7 +119,7 @@ def integral(
 
     Examples:
         >>> x = torch.randn(8, 3, 100)  # on each of two processes
-        >>> y = fnn.distributed.integral(x, 0.5, dt=0.01)  # doctest: +SKIP
+        >>> y = integral(x, 0.5, dt=0.01)  # doctest: +SKIP
     """
     owner = "distributed.integral"
     if isinstance(alpha, Definition) and not isinstance(alpha, RiemannLiouvilleIntegral):
