@@ -10,6 +10,7 @@ from hpfracc_nn import lazy
 if TYPE_CHECKING:
     from hpfracc_nn import analytics as analytics
     from hpfracc_nn import data as data
+    from hpfracc_nn import distributed as distributed
     from hpfracc_nn import fractional as fractional
     from hpfracc_nn import layers as layers
     from hpfracc_nn import models as models

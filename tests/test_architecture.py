@@ -30,6 +30,7 @@ ARROWS = {
     "labelled": {"errors"},
     "fractional": {"errors", "forks", "labelled", "lazy", "selection"},
     "solvers": {"errors", "lazy", "selection", "fractional"},
+    "distributed": {"errors", "lazy", "selection", "fractional"},
     "analytics": {"errors", "lazy", "selection"},
     "series": {"errors", "labelled", "lazy", "fractional"},
     "layers": {
@@ -39,6 +40,7 @@ ARROWS = {
         "fractional",
         "series",
         "solvers",
+        "distributed",
     },  # a block is a memory equation, solved
     "training": {"errors", "lazy", "selection", "fractional", "layers", "solvers", "analytics"},
     "models": {"errors", "lazy", "fractional", "layers", "training"},
@@ -55,6 +57,7 @@ ARROWS = {
         "selection",
         "analytics",
         "fractional",
+        "distributed",
         "series",
         "layers",
         "models",

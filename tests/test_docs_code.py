@@ -24,6 +24,7 @@ PAGES = [
     "docs/tour.md",
     "docs/quickstarts.md",
     "docs/differencing.md",
+    "docs/scale.md",
     "docs/migration.md",
     "docs/models.md",
     "docs/jax.md",

@@ -117,6 +117,28 @@ class Convolution(Definition):
         return Stencil(n, found.column, 0, False)
 
 
+@dataclass(frozen=True, eq=False)
+class Increments(Convolution):
+    """The product with the weights of another definition on the differences inside a slice of a longer series.
+
+    The samples before the slice count as its first one, and there are no boundary columns.
+    """
+
+    subtracts: ClassVar[bool] = True
+
+    @property
+    def differences(self) -> int:
+        return self.of.differences
+
+    @property
+    def taylor(self) -> int:
+        return 1
+
+    def stencil_at(self, alpha: Array, n: int, dt: float, xp: Namespace, differences: int | None = None) -> Stencil:
+        found = self.of.stencil_at(alpha, n, dt, xp)
+        return Stencil(n, found.column, self.differences, True)
+
+
 Source = StreamSource  # its name in states that an older version pickled
 
 
@@ -206,6 +228,8 @@ def begun(
     horizon: int,
     source: StreamSource | None,
     checked_alpha: Callable[[str, Definition], Array],
+    *,
+    knows_start: bool = False,
 ) -> tuple[Rules, Nodes, Array | None]:
     """Return what stays from step to step, the exponentials that carry the memory, and an alpha in an array, or raise.
 
@@ -217,12 +241,13 @@ def begun(
         horizon: The longest series.
         source: Who makes the state.
         checked_alpha: Returns a definition's alpha, which is an array, or raises where the framework does not take it.
+        knows_start: Whether the first four samples are known before any result is wanted.
     """
     dt = errors.positive_step(owner, dt)
     horizon = errors.count(owner, "horizon", horizon)
     shape = slice_shape(owner, shape)
     alpha = None if definition.is_fixed else checked_alpha(owner, definition)
-    nodes = _nodes(owner, definition, shape, dt, horizon)
+    nodes = _nodes(owner, definition, shape, dt, horizon, knows_start)
     kept = definition if alpha is None else family(definition)
     return Rules(kept, dt, horizon, shape, nodes.first, source), nodes, alpha
 
@@ -405,10 +430,12 @@ def slice_shape(owner: str, shape: Any) -> tuple[int, ...]:
     return tuple(errors.count(owner, "shape", size, least=0) for size in shape)
 
 
-def _nodes(owner: str, definition: Definition, shape: tuple[int, ...], dt: float, horizon: int) -> Nodes:
+def _nodes(
+    owner: str, definition: Definition, shape: tuple[int, ...], dt: float, horizon: int, knows_start: bool
+) -> Nodes:
     """Return the exponentials that stand for the definition's memory over `horizon` steps, or raise ValueError.
 
-    `shape` is that of a time slice, to which the definition's alpha must broadcast.
+    `shape` is that of a time slice, to which the definition's alpha must broadcast; `knows_start` is as in `begun`.
     """
     kind, (low, high) = type(definition).__name__, definition.interval
     if definition.side != "left":
@@ -416,7 +443,7 @@ def _nodes(owner: str, definition: Definition, shape: tuple[int, ...], dt: float
             f"{owner}({kind}, side={definition.side!r}): needs side='left' one sample at a time, because the "
             "others begin at the last sample; use the whole series."
         )
-    if definition.subtracts and definition.taylor == 2:
+    if definition.subtracts and definition.taylor == 2 and not knows_start:
         raise ValueError(
             f"{owner}({kind}, alpha within ({low:g}, {high:g})): needs alpha <= 1 one sample at a time, because above "
             "it looks ahead 3 samples at the start; use GrunwaldLetnikov, or the whole series."

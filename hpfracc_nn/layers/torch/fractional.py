@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -116,8 +116,12 @@ class FractionalLayer(Ordered):
         self.hold(*found)
         self.site = given_manager("FractionalLayer", manager).site("toeplitz", "torch")
 
+    _split = cast(Any, None)  # a layer pickled by an older version has none of its own
+
     def forward(self, x: Tensor) -> Tensor:
         """Return the operator applied to x; same shape, dtype and device."""
+        if self._split is not None:
+            return self._split("FractionalLayer", x, lambda: self._definition_for(x), self.dt, self.dim, self.site)
         if self.channels is None:
             alpha = self.order() if self.learn_alpha else None
             return apply_at("FractionalLayer", x, self.definition, self.dt, self.dim, self.site, alpha)
@@ -128,6 +132,31 @@ class FractionalLayer(Ordered):
             alpha = self._aligned(self.order(), x.ndim, axis)
             return apply_at("FractionalLayer", x, self.definition, self.dt, self.dim, self.site, alpha)
         return apply_at("FractionalLayer", x, self._present(x.ndim, axis), self.dt, self.dim, self.site)
+
+    def split_time(self, group: Any = None) -> Self:
+        """Let the time axis lie over the processes of a group from now on, and return the layer.
+
+        Each process then calls the layer with its own slice of the series, in the order of the ranks, and gets its
+        slice of the result; see `hpfracc_nn.distributed.derivative`, where more is said. A learned alpha must be equal
+        on all processes. Its gradient is that of the sum of their losses, complete on each of them.
+
+        Args:
+            group: A process group of `torch.distributed`; None is the default group, of all processes.
+
+        Raises:
+            RuntimeError: There is no process group.
+            TypeError: `group` is none.
+            ValueError: This process is not in the group.
+
+        Examples:
+            >>> layer = FractionalLayer(0.6, dt=0.01, learn_alpha=True)
+            >>> layer.split_time()  # doctest: +SKIP
+            >>> y = layer(torch.randn(8, 3, 100))  # the slice of one process
+        """
+        from hpfracc_nn.distributed.torch import TimeSplit  # torch.distributed is loaded for those who use it
+
+        self._split = TimeSplit("FractionalLayer.split_time", group)
+        return self
 
     def initial_state(
         self, shape: Sequence[int], *, horizon: int = HORIZON, device: torch.device | str | None = None
@@ -147,7 +176,7 @@ class FractionalLayer(Ordered):
 
         Raises:
             ValueError: The operator looks ahead, as Caputo's and Riemann-Liouville's do above alpha = 1; or orders lie
-                on both sides of a whole number; or an argument is out of range.
+                on both sides of a whole number; or time lies over a process group; or an argument is out of range.
             TypeError: An argument has the wrong type.
 
         Examples:
@@ -158,6 +187,10 @@ class FractionalLayer(Ordered):
             torch.Size([8, 3])
         """
         owner = "FractionalLayer.initial_state"
+        if self._split is not None:
+            raise ValueError(
+                f"{owner}: needs whole series, and time lies over a process group; use a layer without split_time."
+            )
         shape = slice_shape(owner, shape)
         ndim = len(shape) + 1
         axis = errors.axis(owner, self.dim, ndim)
@@ -223,6 +256,14 @@ class FractionalLayer(Ordered):
             axis = errors.axis(owner, self.dim, x.ndim)
             state = self.initial_state((*x.shape[:axis], *x.shape[axis + 1 :]), device=x.device)
         return streaming.run(owner, x, state, self.dim, self.site, self._source())
+
+    def _definition_for(self, x: Tensor) -> Definition:
+        """Return the operator with its present alpha for an input, or raise where that does not fit."""
+        check_dense("FractionalLayer", "x", x)
+        axis = errors.axis("FractionalLayer", self.dim, x.ndim)
+        if self.channels is not None:
+            check_channels("FractionalLayer", self.channels, x.shape, x.ndim, channel_axis(x.ndim, axis))
+        return self._present(x.ndim, axis)
 
     def _source(self) -> StreamSource:
         return StreamSource(type(self).__name__, self.definition, self.learn_alpha, self.dt)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -167,6 +167,23 @@ class FractionalLinear(Derived, nn.Linear):
         """Return the layer's value at `input`; same dtype and device."""
         self._check("FractionalLinear", input)
         return F.linear(self.derivative(input), self.weight, self.bias)
+
+    def split_time(self, group: Any = None) -> Self:
+        """Let the time axis lie over the processes of a group from now on, and return the layer.
+
+        The gradients of `weight` and `bias` are those of this process's slice, to be summed over the group; alpha's is
+        complete. See `FractionalLayer.split_time`.
+
+        Args:
+            group: As there.
+
+        Raises:
+            RuntimeError: As there.
+            TypeError: As there.
+            ValueError: As there.
+        """
+        self.derivative.split_time(group)
+        return self
 
     def initial_state(
         self, shape: Sequence[int], *, horizon: int = HORIZON, device: torch.device | str | None = None

@@ -1,0 +1,504 @@
+"""Operators on series whose time axis lies over the processes of a group, for PyTorch.
+
+A call exchanges two things. First its description, 584 bytes: what the slices look like, so that one that does not fit
+is an error on every process. Then what `fractional/torch/slices.py` gives of each slice, in one all-gather that goes on
+while the product inside of the slice is computed. The backward pass exchanges once: every process sends to each other
+one the gradient of what that gave, and its own part of alpha's gradient, which so is complete everywhere.
+
+Where samples are summed up before the product, and where x(0) is subtracted without differences, one more number for
+each signal goes first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.definitions import Alpha, Definition, RiemannLiouvilleIntegral
+from hpfracc_nn.fractional.definitions.definition import check_definition
+from hpfracc_nn.fractional.streaming import HORIZON, Convolution, begun
+from hpfracc_nn.fractional.torch.eager import check_alpha, check_dense, computed, computed_in
+from hpfracc_nn.fractional.torch.namespace import TORCH
+from hpfracc_nn.fractional.torch.slices import Slices, check_is_first
+from hpfracc_nn.fractional.torch.tracing import uncompiled
+from hpfracc_nn.selection import BackendManager, Site, given_manager
+
+Group = dist.ProcessGroup | None
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_MOST_AXES = 64  # of a tensor
+
+
+def derivative(
+    x: Tensor,
+    definition: Definition,
+    *,
+    dt: float = 1.0,
+    dim: int = -1,
+    group: Group = None,
+    manager: BackendManager | None = None,
+) -> Tensor:
+    """Return this process's slice of the fractional derivative of a series that lies over a group's processes.
+
+    The slices, joined along `dim` in the order of the ranks, are the series. The result is the slice of what
+    `fractional.derivative` returns for the whole: to 1e-12 of its largest value in float64 up to 8192 samples, to 1e-11
+    above, and to 1e-6 in float32, gradients to 1e-5. What is sent does not depend on the length: about 80 numbers in
+    float64 for each signal, once in the forward and once in the backward pass.
+
+    All processes of the group must make the call, and where gradients are wanted all must go backward through it, also
+    a process whose loss does not depend on its result. The gradient in x is that of the sum of all processes' losses;
+    that in an alpha with a gradient is too, complete on every process, so that no further sum over them is to be taken.
+    Second derivatives are refused.
+
+    Args:
+        x: This process's slice, [..., n, ...]; real, floating. The lengths n may differ, and some may be 0; dtype and
+            all other sizes must not.
+        definition: As in `fractional.derivative`, and equal on all processes: one whose weights are a sum of decaying
+            exponentials, which power laws have at orders of one sign of (alpha - 1).
+        dt: Spacing of the samples, in the caller's time unit; positive.
+        dim: The time axis.
+        group: Of `torch.distributed`, with any backend; None is the default group, of all processes.
+        manager: Who chooses the kernel; None is the process-wide BackendManager.
+
+    Returns:
+        Same shape, dtype and device as `x`; units of x / time**alpha.
+
+    Raises:
+        TypeError: `x` is no dense floating tensor, or `definition` is none.
+        ValueError: `dt` is not positive, `dim` no axis, the definition has no such exponentials, or the slices do not
+            fit together. What one process refuses is an error on all.
+        RuntimeError: There is no process group, or the exchange failed, at the latest after the group's timeout.
+
+    Source: Sun et al., LASP-2 (2025), arXiv:2502.07563, for one all-gather of states along the sequence.
+
+    Examples:
+        >>> definition, x = Caputo(0.6), torch.randn(8, 3, 100)  # on each of two processes
+        >>> y = derivative(x, definition, dt=0.01)  # doctest: +SKIP
+    """
+    owner = "distributed.derivative"
+    check_definition(owner, definition)
+    site = given_manager(owner, manager).shared_site("toeplitz", "torch", "functions")
+    return applied(owner, x, lambda: definition, dt, dim, site, group)
+
+
+def integral(
+    x: Tensor,
+    alpha: Alpha | RiemannLiouvilleIntegral,
+    *,
+    dt: float = 1.0,
+    dim: int = -1,
+    group: Group = None,
+    manager: BackendManager | None = None,
+) -> Tensor:
+    """Return this process's slice of the Riemann-Liouville integral of a series that lies over a group's processes.
+
+    Args:
+        x: As in `derivative`, where more is said.
+        alpha: The order, in [0, 2], or a RiemannLiouvilleIntegral.
+        dt: As in `derivative`.
+        dim: As in `derivative`.
+        group: As in `derivative`.
+        manager: As in `derivative`.
+
+    Returns:
+        Same shape, dtype and device as `x`; units of x * time**alpha.
+
+    Raises:
+        TypeError: As in `derivative`; or `alpha` is a definition that is no integral.
+        ValueError: As in `derivative`; or alpha is outside [0, 2].
+        RuntimeError: As in `derivative`.
+
+    Source: that of `fractional.integral` and of `derivative`.
+
+    Examples:
+        >>> x = torch.randn(8, 3, 100)  # on each of two processes
+        >>> y = integral(x, 0.5, dt=0.01)  # doctest: +SKIP
+    """
+    owner = "distributed.integral"
+    if isinstance(alpha, Definition) and not isinstance(alpha, RiemannLiouvilleIntegral):
+        raise TypeError(
+            f"{owner}(alpha={alpha!r}): needs an order or a RiemannLiouvilleIntegral; "
+            "pass a derivative to derivative(x, definition)."
+        )
+    definition = alpha if isinstance(alpha, RiemannLiouvilleIntegral) else RiemannLiouvilleIntegral(alpha)
+    site = given_manager(owner, manager).shared_site("toeplitz", "torch", "functions")
+    return applied(owner, x, lambda: definition, dt, dim, site, group)
+
+
+def applied(
+    owner: str, x: Tensor, definition: Callable[[], Definition], dt: float, dim: int, site: Site, group: Group
+) -> Tensor:
+    """Return this process's slice of the operator's result, with the plans of `site`; see `derivative`.
+
+    `definition` returns the operator, or raises where `x` does not fit it.
+    """
+    ranks = Ranks.of(owner, group)
+    call, refused = None, None
+    try:
+        call = _Call.of(owner, x, definition(), dt, dim)
+    except (TypeError, ValueError) as error:
+        refused = error
+    met = ranks.met(call, x if isinstance(x, Tensor) else torch.empty(0))
+    if refused is not None:
+        raise refused
+    assert call is not None, "what is refused was raised"
+    if sum(met.lengths) == 0 or 0 in call.shape:
+        return x.clone()
+    with torch.autocast(x.device.type, enabled=False):
+        return _on_sides(owner, call, dt, site, met)
+
+
+uncompiled(applied, "processes exchange parts of their slices where the call is made; it runs outside the graph")
+
+
+class TimeSplit:
+    """The group over which a layer's time axis lies.
+
+    It is the same in every copy of the layer; like a process group it cannot be pickled.
+    """
+
+    def __init__(self, owner: str, group: Group) -> None:
+        Ranks.of(owner, group)  # raises
+        self.group = group
+
+    def __call__(
+        self, owner: str, x: Tensor, definition: Callable[[], Definition], dt: float, dim: int, site: Site
+    ) -> Tensor:
+        """Return this process's slice of the operator's result; see `applied`."""
+        return applied(owner, x, definition, dt, dim, site, self.group)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TimeSplit:
+        """Return the same."""
+        return self
+
+    def __reduce__(self) -> Any:
+        """Refuse: another process has other groups."""
+        raise TypeError(
+            "TimeSplit: needs the process group of its process, and cannot be pickled; save layer.state_dict(), or "
+            "call split_time after the layer was loaded."
+        )
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A process's own part of a call: its slice, and what must be equal on all processes.
+
+    Attributes:
+        x: The slice.
+        axis: Of time.
+        definition: The operator.
+        text: What must be equal besides sizes, dtype and axis.
+    """
+
+    x: Tensor
+    axis: int
+    definition: Definition
+    text: str
+
+    @classmethod
+    def of(cls, owner: str, x: Tensor, definition: Definition, dt: float, dim: int) -> _Call:
+        """Return the part of a call, or raise where this process can say by itself that it is wrong."""
+        check_dense(owner, "x", x)
+        computed_in(owner, x)
+        dt, axis = errors.positive_step(owner, dt), errors.axis(owner, dim, x.ndim)
+        shape = (*x.shape[:axis], *x.shape[axis + 1 :])
+        left = definition.to_the_left
+        begun(owner, left, shape, dt, HORIZON, None, _checked_alpha, knows_start=True)  # raises without exponentials
+        alpha = definition.alpha if definition.is_fixed else f"tensor {tuple(definition.alpha.shape)}"
+        text = (
+            f"{type(definition).__name__}(alpha={alpha}, scheme={definition.scheme!r}, bounds={definition.bounds}, "
+            f"side={definition.side!r}), dt={dt}"
+        )
+        return cls(x, axis, definition, text)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one time slice."""
+        return (*self.x.shape[: self.axis], *self.x.shape[self.axis + 1 :])
+
+    @property
+    def learns(self) -> bool:
+        """Whether the gradient in alpha is wanted here."""
+        return not self.definition.is_fixed and self.definition.alpha.requires_grad
+
+
+def _checked_alpha(owner: str, definition: Definition) -> Tensor:
+    check_alpha(owner, definition)
+    return definition.alpha.to(torch.float64)  # type: ignore[no-any-return]
+
+
+class _Met(NamedTuple):
+    """What all processes of a group said of a call.
+
+    Attributes:
+        ranks: The group.
+        lengths: Of all slices.
+        needs: Whether a gradient in x is wanted anywhere.
+        learns: Whether a gradient in alpha is wanted anywhere.
+    """
+
+    ranks: Ranks
+    lengths: tuple[int, ...]
+    needs: bool
+    learns: bool
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The processes of a group, as one of them sees them.
+
+    Attributes:
+        owner: Whose call it is, for messages.
+        group: The group; None is the default one.
+        rank: The number of this process in it.
+        size: How many there are.
+    """
+
+    owner: str
+    group: Group
+    rank: int
+    size: int
+
+    @classmethod
+    def of(cls, owner: str, group: Group) -> Ranks:
+        """Return the processes of a group, or raise where there is none, or this process is not in it."""
+        if not (dist.is_available() and dist.is_initialized()):
+            raise RuntimeError(
+                f"{owner}: needs a process group; start the program by torchrun and call "
+                "torch.distributed.init_process_group first."
+            )
+        if group is not None and not isinstance(group, dist.ProcessGroup):
+            raise TypeError(
+                f"{owner}(group of type {type(group).__name__}): needs a process group of torch.distributed; "
+                "pass what new_group or DeviceMesh.get_group returned, or None for all processes."
+            )
+        rank = dist.get_rank(group)
+        if rank < 0:
+            raise ValueError(f"{owner}(group): needs a group that this process is in; call it on the group's ranks.")
+        return cls(owner, group, rank, dist.get_world_size(group))
+
+    def met(self, call: _Call | None, like: Tensor) -> _Met:
+        """Return what all processes say of a call, or raise where one refuses it or they do not fit together.
+
+        `call` is None where this process refuses it, which it raises afterwards; `like` is on the group's device.
+        """
+        said = self._gathered(torch.tensor(_header(call), device=like.device)).tolist()
+        lengths = tuple(each[_LENGTH] for each in said)
+        if call is None:
+            return _Met(self, lengths, False, False)
+        refusing = [rank for rank, each in enumerate(said) if not each[_TAKEN]]
+        if refusing:
+            raise ValueError(
+                f"{self._named(lengths)}: needs a call that every rank takes; rank {refusing[0]} refuses its own, see "
+                "the error there."
+            )
+        self._check_equal(said, lengths, call)
+        needs, learns = any(each[_NEEDS] for each in said), any(each[_LEARNS] for each in said)
+        records = [bool(each[_RECORDS]) for each in said]
+        if (needs or learns) and not all(records):
+            raise ValueError(
+                f"{self._named(lengths)}: needs gradients on all ranks or on none; rank {records.index(False)} is "
+                f"under no_grad, and rank {records.index(True)} is not."
+            )
+        return _Met(self, lengths, needs, learns)
+
+    def _check_equal(self, said: list[list[int]], lengths: tuple[int, ...], call: _Call) -> None:
+        """Raise where what two processes said differs in what must be equal."""
+        for rank, each in enumerate(said):
+            for what, part, shown in _EQUAL:
+                mine, other = said[self.rank][part], each[part]
+                if mine != other:
+                    raise ValueError(
+                        f"{self._named(lengths)}: needs the same {what} on all ranks; "
+                        f"rank {self.rank} has {shown(mine)}, and rank {rank} {shown(other)}."
+                        + (f" Here it is {call.text}." if what == "operator" else "")
+                    )
+
+    def _named(self, lengths: Sequence[int]) -> str:
+        slices = ", ".join(map(str, lengths))
+        return f"{self.owner}(rank {self.rank} of {self.size}, slices of {slices} samples)"
+
+    def exchanged(self, payload: Tensor, alpha: Tensor | None, met: _Met) -> tuple[Tensor, Tensor | None, _Exchange]:
+        """Return a payload of all processes, [size, *payload], alpha with a complete gradient, and the exchange.
+
+        The payloads are there when the exchange has `ended`.
+        """
+        exchange = _Exchange(self, met.lengths)
+        token = torch.empty(0, device=payload.device, requires_grad=met.needs)  # where only others want a gradient
+        if alpha is None or not met.learns:
+            return _Gathered.apply(exchange, payload, token, None), alpha, exchange
+        gathered, alpha = _Gathered.apply(exchange, payload, token, alpha)
+        return gathered, alpha, exchange
+
+    def _gathered(self, payload: Tensor) -> Tensor:
+        found = payload.new_empty(self.size * payload.numel())
+        with self.named():
+            dist.all_gather(list(found.chunk(self.size)), payload, group=self.group)
+        return found.reshape(self.size, -1)
+
+    @contextmanager
+    def named(self, lengths: Sequence[int] | None = None) -> Iterator[None]:
+        """Say which process and slices an exchange was of that fails."""
+        try:
+            yield
+        except RuntimeError as error:
+            who = f"{self.owner}(rank {self.rank} of {self.size})" if lengths is None else self._named(lengths)
+            raise RuntimeError(
+                f"{who}: the exchange with the other ranks failed: {error} All ranks of the group must make the same "
+                "calls, and go backward through the same ones; look for the first error of the others."
+            ) from error
+
+
+# The description of a call: a few numbers, the sizes, and 8 bytes of the operator's text.
+_TAKEN, _RECORDS, _NEEDS, _LEARNS, _LENGTH, _DTYPE, _AXIS, _OPERATOR, _NDIM = range(9)
+_SIZES = slice(_NDIM, None)
+_EQUAL: tuple[tuple[str, Any, Callable[[Any], str]], ...] = (
+    ("dtype", _DTYPE, lambda code: str(_DTYPES[code])),
+    ("sizes beside time", _SIZES, lambda sizes: str(tuple(sizes[1 : sizes[0]]))),
+    ("time axis", _AXIS, str),
+    ("operator", _OPERATOR, lambda code: f"{code & 0xFFFFFF:06x}"),
+)
+
+
+def _header(call: _Call | None) -> list[int]:
+    """Return the description of a call; zeros where it is refused."""
+    if call is None:
+        return [0] * (_NDIM + 1 + _MOST_AXES)
+    x, records = call.x, torch.is_grad_enabled()
+    operator = int.from_bytes(hashlib.blake2b(call.text.encode(), digest_size=8).digest(), "big", signed=True)
+    needs, learns = records and x.requires_grad, records and call.learns
+    dtype = _DTYPES.index(x.dtype)
+    begin = [1, records, needs, learns, x.shape[call.axis], dtype, call.axis, operator, x.ndim]
+    return [*map(int, begin), *call.shape, *[0] * (_MOST_AXES - len(call.shape))]
+
+
+class _Exchange:
+    """One all-gather that goes on, and what its backward pass needs."""
+
+    def __init__(self, ranks: Ranks, lengths: tuple[int, ...]):
+        self.ranks, self.lengths = ranks, lengths
+        self._work: Any = None
+
+    def begin(self, found: Tensor, payload: Tensor) -> None:
+        """Begin to gather."""
+        with self.ranks.named(self.lengths):
+            self._work = dist.all_gather(list(found.unbind()), payload, group=self.ranks.group, async_op=True)
+
+    def ended(self) -> None:
+        """Wait until all is there."""
+        with self.ranks.named(self.lengths):
+            self._work.wait()
+
+    def returned(self, g: Tensor) -> Tensor:
+        """Return the sum over the processes of what they have for this one; g has a row for each."""
+        found = torch.empty_like(g)
+        with self.ranks.named(self.lengths):
+            dist.all_to_all_single(found, g, group=self.ranks.group)
+        return found.sum(0)
+
+
+class _Gathered(torch.autograd.Function):
+    """The payloads of all processes; backward, the sum of their gradients, and of alpha's, in one exchange."""
+
+    @staticmethod
+    def forward(ctx: Any, exchange: _Exchange, payload: Tensor, token: Tensor, alpha: Tensor | None) -> Any:
+        ctx.exchange = exchange
+        payload = payload.contiguous()
+        found = payload.new_empty(exchange.ranks.size, *payload.shape)
+        exchange.begin(found, payload)
+        return found if alpha is None else (found, alpha.clone())
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor, *of_alpha: Tensor) -> tuple[Tensor | None, ...]:
+        check_is_first()
+        exchange: _Exchange = ctx.exchange
+        size = exchange.ranks.size
+        parts = [g.reshape(size, -1), *(each.reshape(1, -1).expand(size, -1).to(g) for each in of_alpha)]
+        found = exchange.returned(torch.cat(parts, 1).contiguous())
+        alpha = found[g[0].numel() :].reshape(of_alpha[0].shape).to(of_alpha[0]) if of_alpha else None
+        return None, found[: g[0].numel()].reshape(g.shape[1:]), g.new_empty(0), alpha
+
+
+def _on_sides(owner: str, call: _Call, dt: float, site: Site, met: _Met) -> Tensor:
+    """Return the operator's slice, by the operator with memory to the left, in reversed time or in both directions."""
+    left, side = call.definition.to_the_left, call.definition.side
+    if side == "left":
+        return _along(owner, call.x, call.axis, left, dt, site, met, backwards=False)
+    backwards = _along(owner, call.x.flip(call.axis), call.axis, left, dt, site, met, backwards=True).flip(call.axis)
+    if side == "right":
+        return backwards
+    return (_along(owner, call.x, call.axis, left, dt, site, met, backwards=False) + backwards) / 2
+
+
+def _along(
+    owner: str, x: Tensor, axis: int, definition: Definition, dt: float, site: Site, met: _Met, *, backwards: bool
+) -> Tensor:
+    """Return this process's slice of a left-sided result; with `backwards` the last rank has the first slice.
+
+    Every process makes the same exchanges, and they follow one another in the graph, also where its slice is empty.
+    """
+    ranks, lengths = met.ranks, met.lengths[:: -1 if backwards else 1]
+    place = ranks.size - 1 - ranks.rank if backwards else ranks.rank
+    total, shape = sum(lengths), (*x.shape[:axis], *x.shape[axis + 1 :])
+    if definition.differences == 1 and definition.subtracts and definition.taylor == 2:  # else x'(0) t were subtracted
+        definition = replace(definition, bounds=(1, 2))
+    horizon = max(HORIZON, 1 << (total - 1).bit_length())
+    rules, nodes, alpha = begun(owner, definition, shape, dt, horizon, None, _checked_alpha, knows_start=True)
+    summed = rules.differences < 0 or (rules.differences == 0 and rules.definition.subtracts)
+    z = x
+    if summed:
+        z = _summed(x.movedim(axis, 0), lengths, place, rules.differences < 0, met, backwards).movedim(0, axis)
+    kept = rules if rules.differences > 0 else replace(rules, definition=Convolution.with_weights_of(rules.definition))
+    slices = Slices(kept, nodes, lengths, place)
+    samples = x.movedim(axis, 0)
+    given, packed = slices.given(samples, z.movedim(axis, 0) if summed else samples)
+    z, (packed, alpha, exchange) = given.movedim(0, axis), ranks.exchanged(packed, alpha, met)
+    inside = None
+    if slices.is_ordinary:
+        inside = computed(owner, x if summed else z, rules.definition, dt, axis, site, alpha)
+    elif slices.n >= slices.reach:
+        inside = computed(owner, z.to(computed_in(owner, x, slices.inner)), slices.inner, dt, axis, site, alpha)
+    exchange.ended()
+    packed = packed.flip(0) if backwards else packed
+    y = x if inside is None else inside
+    if slices.n and not slices.is_ordinary:
+        stencil = replace(rules, horizon=total).stencil(alpha, TORCH)
+        y = slices.answered(inside, given, axis, packed, stencil, alpha).to(x.dtype)
+    return _Attached.apply(y, packed) if alpha is None else _Attached.apply(y, packed, alpha)
+
+
+def _summed(x: Tensor, lengths: Sequence[int], place: int, sums: bool, met: _Met, backwards: bool) -> Tensor:
+    """Return the sums of all samples so far, or the samples less the first of the series; x and the result [n, *shape].
+
+    For it the processes exchange the first sample and the sum of each slice.
+    """
+    x = x.to(torch.float64)
+    first = x[:1] if x.shape[0] else x.new_zeros(1, *x.shape[1:])
+    packed, _, exchange = met.ranks.exchanged(torch.cat([first, x.sum(0, keepdim=True)]), None, met)
+    exchange.ended()
+    packed = packed.flip(0) if backwards else packed
+    if sums:
+        return packed[:place, 1].sum(0) + x.cumsum(0)
+    return x - packed[next(k for k, length in enumerate(lengths) if length), 0]
+
+
+class _Attached(torch.autograd.Function):
+    """The first of its arguments, in whose graph the others stand: backward they get zeros."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, *others: Tensor) -> Tensor:
+        ctx.others = [(each.shape, each.dtype, each.device) for each in others]
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        check_is_first()
+        zeros = [torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in ctx.others]
+        return grads[0], *zeros

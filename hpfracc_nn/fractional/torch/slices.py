@@ -1,0 +1,510 @@
+"""A slice of a longer series: what later slices must know of it, and what earlier ones add to its result.
+
+    y[t + k] = (T d)[k] + sum_(lag > k) w[lag] d[t + k - lag] + columns[t + k] values,        k = 0, ..., n - 1,
+
+for the slice of n samples that begins at sample t, with T the product inside of the slice, d the m-th differences, and
+the boundary columns of `fractional/boundary.py`. The second term is the past: the last `first` entries of d before the
+slice, whose weights are exact, and the exponentials of `fractional/streaming.py`, which stand for all older ones.
+
+A slice gives later ones its first samples, its last ones, and its own part of the exponentials: the numbers do not
+depend on its length. The exponentials of all slices add up, each faded by what lies between.
+
+Inside of a slice, d is taken as if the samples before it equalled its first one, so that T is the product of an
+ordinary call. The entries of d that this leaves out, m of them, count among the past.
+
+Shapes: time is first, [n, *shape]; `shape` is that of one time slice, and Q counts exponentials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpfracc_nn.fractional.boundary import boundary_of, difference, values
+from hpfracc_nn.fractional.definitions import Definition
+from hpfracc_nn.fractional.exponentials import Nodes
+from hpfracc_nn.fractional.namespace import NUMPY
+from hpfracc_nn.fractional.stencil import Stencil
+from hpfracc_nn.fractional.streaming import (
+    Block,
+    Convolution,
+    Increments,
+    Past,
+    Rules,
+    differenced,
+    recalled,
+    remembered,
+    rows_first,
+    sums,
+)
+from hpfracc_nn.fractional.torch.namespace import TORCH
+from hpfracc_nn.fractional.weights import CACHE
+
+HEAD = 4  # first samples that the boundary columns and the differences read
+_PIECE = 1024  # samples whose exponentials are one matrix
+_FADED = 40.0  # exp(-40) is below the rounding of double precision
+_TILE = 2**19  # numbers that are worked on together
+
+
+class Parts(NamedTuple):
+    """What a slice gives later ones.
+
+    Attributes:
+        head: Its first samples, [HEAD, *shape]; zeros follow where it has fewer.
+        tail: The last samples that are differenced, [first + m, *shape]; zeros precede them where it has fewer.
+        carry: Its part of the exponentials, [Q, *shape]: of all d but the last `first`, as seen from its end. Of a
+            slice that is shorter than `tail` zeros: its tail says all.
+    """
+
+    head: Tensor
+    tail: Tensor
+    carry: Tensor
+
+
+@dataclass(frozen=True)
+class Slices:
+    """A series in slices, of one operator.
+
+    Attributes:
+        rules: Of the recurrence; its definition is a `Convolution` where what is given is differenced already.
+        nodes: Its exponentials.
+        lengths: Of the slices, in the order of time.
+        place: Which of the slices is this one.
+    """
+
+    rules: Rules
+    nodes: Nodes
+    lengths: tuple[int, ...]
+    place: int
+
+    @property
+    def rates(self) -> np.ndarray:
+        """The s of the exponentials, [Q]."""
+        return self.nodes.rates
+
+    @property
+    def n(self) -> int:
+        """Samples of this slice."""
+        return self.lengths[self.place]
+
+    @property
+    def begin(self) -> int:
+        """The number of its first sample."""
+        return sum(self.lengths[: self.place])
+
+    @property
+    def reach(self) -> int:
+        """How many of the last samples later slices see; a slice with fewer is given away as it is."""
+        return self.rules.first + self.rules.differences
+
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether an ordinary call on this slice has its results: nothing precedes it, and it has the whole start."""
+        return self.begin == 0 and self.n >= min(HEAD, sum(self.lengths))
+
+    @property
+    def inner(self) -> Definition:
+        """The operator inside of a slice, for samples that are differenced there."""
+        definition = self.rules.definition
+        if isinstance(definition, Convolution):
+            return definition
+        return Increments.with_weights_of(definition)
+
+    def given(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Return z to go on with, and the `Parts` of this slice, packed: [HEAD + first + m + Q, *shape], float64.
+
+        Args:
+            x: The samples, [n, *shape].
+            z: What is differenced, [n, *shape]: the samples, or where the rules take no differences, d itself.
+        """
+        is_read = self.n >= self.reach and sum(self.lengths[self.place + 1 :]) > 0
+        count = self.n - self.rules.first if is_read else 0
+        given, packed = _Given.apply(z, self.reach, count, self.rules.differences, self.rates)
+        if x is not z:  # the head is that of the samples
+            packed = torch.cat([x[:HEAD].to(torch.float64), packed[min(self.n, HEAD) :]])
+        return given, packed
+
+    def answered(
+        self, y: Tensor | None, z: Tensor, axis: int, packed: Tensor, stencil: Stencil, alpha: Tensor | None
+    ) -> Tensor:
+        """Return the results for this slice, [..., n, ...] with time on `axis`.
+
+        Args:
+            y: The product inside of the slice, of that shape, which is written to; None where the slice has fewer than
+                `reach` samples.
+            z: As in `given`, with time first.
+            axis: The time axis of y.
+            packed: What `given` returned for every slice, [slices, HEAD + first + m + Q, *shape].
+            stencil: The operator on all samples, at the orders `alpha`.
+            alpha: The orders where they are in a tensor, else None.
+        """
+        taps, columns = self._weights(stencil, alpha, z.device)
+        parts = [Parts(*each.split([HEAD, self.reach, self.rates.size])) for each in packed]
+        start, first = self._start(parts, stencil), self.rules.first
+        past = self._past(parts, start)
+        if y is None:
+            d = self._differenced(z.to(torch.float64), self.begin, past, start).d
+            found = self._response(d, past.memory, taps, self.n)
+            for column, value in zip(columns, start.values, strict=True):
+                found = found + column * value
+            return found.movedim(0, axis)
+        d = self._left_out(parts[self.place].head, self.begin, past, start)
+        head = self._response(d, past.memory, taps, self.reach)
+        memory = remembered(past.memory, _followed(d, first + 1), self.rates, TORCH)[first:]
+        return _Added.apply(y, axis, self.rates, head, taps[first:] * memory, len(columns), *columns, *start.values)
+
+    def _weights(self, stencil: Stencil, alpha: Tensor | None, device: torch.device) -> tuple[Tensor, list[Tensor]]:
+        """Return the exact weights and the coefficients of the exponentials, and the boundary columns in the slice.
+
+        They are [first + Q, *c], and [n, *c] in the order of `boundary.values`. Those of fixed orders are kept.
+        """
+
+        def made() -> tuple[Tensor, list[Tensor]]:
+            rows = self.begin + np.arange(self.n)
+            taps = sums(stencil.column, self.nodes, NUMPY if alpha is None else TORCH)
+            columns = [stencil.start_column(rows)] if stencil.starts and stencil.start_column is not None else []
+            if stencil.analytic_columns is not None:
+                analytic = stencil.analytic_columns(rows)
+                columns += [analytic[..., j, :] for j in range(stencil.terms)]
+            found = [
+                rows_first(torch.as_tensor(each, device=device), len(self.rules.shape), TORCH)
+                for each in (taps, *columns)
+            ]
+            return found[0], found[1:]
+
+        if alpha is not None:
+            return made()
+        return CACHE.get(("weights of a slice", self.rules, stencil.n, self.begin, self.n, device), made)
+
+    def _start(self, parts: list[Parts], stencil: Stencil) -> _Start:
+        """Return what the first samples of the series give to all results."""
+        heads = [part.head[: min(length, HEAD)] for part, length in zip(parts, self.lengths, strict=True)]
+        x = torch.cat(heads)[:HEAD]
+        boundary, shape = boundary_of(stencil), x.shape[1:]
+        canonical = x.reshape(x.shape[0], -1).T[None, :, :, None]
+        d = difference(canonical, boundary)
+        second = None if boundary.second is None else d[0, :, 1].reshape(1, *shape)
+        return _Start([each.reshape(shape) for each in values(canonical, d, boundary)], second)
+
+    def _past(self, parts: list[Parts], start: _Start) -> Past:
+        """Return the past before this slice."""
+        zeros = torch.zeros_like(parts[0].head)
+        memory = zeros.new_zeros(self.rules.first + self.rates.size, *zeros.shape[1:])
+        past, t = Past(memory, zeros[:2], zeros[:2]), 0
+        for part, length in zip(parts[: self.place], self.lengths[: self.place], strict=True):
+            if length:
+                past = self._after(part, length, t, past, start)
+            t += length
+        return past
+
+    def _after(self, part: Parts, n: int, t: int, past: Past, start: _Start) -> Past:
+        """Return the past after a slice of n > 0 samples that begins at sample t."""
+        first, rest = self.rules.first, n - self.reach
+        if rest < 0:
+            block = self._differenced(part.tail[-n:], t, past, start)
+            return Past(remembered(past.memory, block.d, self.rates, TORCH), block.before, block.held)
+        d = _followed(self._left_out(part.head, t, past, start), first)
+        slow = remembered(past.memory, d, self.rates, TORCH)[first:]
+        faded = torch.as_tensor(np.exp(-rest * self.rates), device=slow.device).reshape(-1, *(1,) * (slow.ndim - 1))
+        block = self._differenced(part.tail, t + rest, past, start)
+        memory = torch.cat([block.d[-first:].flip(0), slow * faded + part.carry])
+        return Past(memory, block.before, block.held)
+
+    def _differenced(self, z: Tensor, t: int, past: Past, start: _Start) -> Block:
+        """Return the differences of samples that begin at sample t; all but the first m need no past."""
+        block = differenced(z, t, past, self.rules, TORCH)
+        if start.second is None or not t <= 1 < t + z.shape[0]:
+            return block
+        at = self.rules.first + 1 - t
+        return block._replace(d=torch.cat([block.d[:at], start.second, block.d[at + 1 :]]))
+
+    def _left_out(self, head: Tensor, t: int, past: Past, start: _Start) -> Tensor:
+        """Return d before a slice, and what the product inside of the slice leaves out of d, [first + m, *shape]."""
+        m, first = self.rules.differences, self.rules.first
+        d = self._differenced(head[:2], t, past, start).d
+        inside = torch.stack([torch.zeros_like(head[0]), head[1] - head[0]])
+        return torch.cat([d[:first], (d[first:] - inside)[:m]])
+
+    def _response(self, d: Tensor, memory: Tensor, taps: Tensor, n: int) -> Tensor:
+        """Return the first n <= first + m results that come of the past, [n, *shape].
+
+        Args:
+            d: Before the slice, and entries at its beginning, [first + more, *shape].
+            memory: Before the slice, [first + Q, *shape].
+            taps: As in `answered`.
+            n: How many.
+        """
+        first, rates = self.rules.first, self.rates
+        lags = np.arange(first + n)
+        far = torch.as_tensor(np.exp(-np.outer(lags[: n or None], rates)), device=d.device)
+        weights = torch.cat([taps[:first], torch.tensordot(far, taps[first:], 1)])  # at increasing lags
+        found = recalled(taps[first:] * memory[first:], n, rates, TORCH)
+        for at in range(d.shape[0]):  # entry `at - first` of the slice
+            skipped = max(0, at - first)
+            w = weights[max(0, first - at) : first - at + n]
+            found = found + torch.cat([d.new_zeros(skipped, *d.shape[1:]), w * d[at]])
+        return found
+
+
+class _Start(NamedTuple):
+    """What the first samples give to all results.
+
+    Attributes:
+        values: What the boundary columns multiply, [*shape] each.
+        second: d[1], [1, *shape], where it is no plain difference.
+    """
+
+    values: list[Tensor]
+    second: Tensor | None
+
+
+def _followed(d: Tensor, count: int) -> Tensor:
+    return torch.cat([d, d.new_zeros(count, *d.shape[1:])])
+
+
+def check_is_first() -> None:
+    """Raise in a backward pass that is to be differentiated again."""
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            "a slice of a longer series: needs create_graph=False, because the slices' second derivatives would be "
+            "exchanged in another order on each process; take them of a whole series, on one process."
+        )
+
+
+class _Given(torch.autograd.Function):
+    """The packed `Parts` of a slice, beside the slice: z [n, *shape] -> z, [HEAD + reach + Q, *shape].
+
+    The exponentials are sum over k < count of exp(-s (count - 1 - k)) d[k], with d the m-th differences of z, taken as
+    if the samples before z equalled its first one. Backward, what comes of the parts is added to the gradient of z in
+    place: that is the result of the product inside of the slice, which nobody else has.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, reach: int, count: int, m: int, rates: np.ndarray) -> tuple[Tensor, Tensor]:
+        n = z.shape[0]
+        ctx.given = reach, count, m, rates
+        packed = torch.zeros(HEAD + reach + rates.size, *z.shape[1:], dtype=torch.float64, device=z.device)
+        packed[: min(n, HEAD)] = z[:HEAD]
+        packed[HEAD + reach - min(n, reach) : HEAD + reach] = z[max(0, n - reach) :]
+        if count:
+            carry = _absorbed(z.flatten(1).T if z.ndim > 1 else z[None], count, m, rates, backwards=True)
+            packed[HEAD + reach :] = carry.T.reshape(rates.size, *z.shape[1:])
+        return z.view_as(z), packed
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        check_is_first()
+        reach, count, m, rates = ctx.given
+        found, (head, tail, carry) = grads[0], grads[1].split([HEAD, reach, rates.size])
+        n = found.shape[0]
+        if n < reach:  # there is no such product
+            found = found.clone()
+        rows = found.movedim(0, -1)
+        if count > m:  # of shorter ones no difference is read
+            g = carry.flatten(1).T if carry.ndim > 1 else carry[None]
+            # The transposed differences of an exponential are the exponential times (1 - exp(s))**m, but at the ends.
+            values = g * torch.as_tensor((-np.expm1(rates)) ** m, device=g.device)
+            for near, far, part in _recalled(values, count, rates, found.dtype, backwards=True):
+                rows[..., count - far : count - near] += part.reshape(*rows.shape[:-1], far - near)
+            if m:
+                at, more = _ends(g, count, m, rates)
+                rows[..., at] += more.reshape(*rows.shape[:-1], at.size).to(found.dtype)
+        elif count == 2:
+            total = carry.sum(0).to(found.dtype)
+            found[1] += total
+            found[0] -= total
+        found[: min(n, HEAD)] += head[: min(n, HEAD)].to(found.dtype)
+        found[max(0, n - reach) :] += tail[reach - min(n, reach) :].to(found.dtype)
+        return found, None, None, None, None
+
+
+def _ends(g: Tensor, count: int, m: int, rates: np.ndarray) -> tuple[np.ndarray, Tensor]:
+    """Return the samples at whose differences those of an exponential end, [k], and what is missing there, [rows, k].
+
+    The gradient of d is g times exponentials [rows, Q] in the first `count` > m samples, and 0 at d[0] and beyond.
+    """
+    at = np.unique([0, *range(count - m, count)])
+    exact = np.zeros((rates.size, at.size))
+    for column, i in enumerate(at):
+        coefficients = [1, -1] if m == 1 else [1, -2, 1]
+        if i == 0:  # x(0) is in d[1], and in d[2] where they are differenced twice
+            coefficients = [0, -1] if m == 1 else [0, -1, 1]
+        for j, coefficient in enumerate(coefficients):
+            if i + j < count:
+                exact[:, column] += coefficient * np.exp(-rates * (count - 1 - i - j))
+    bulk = (-np.expm1(rates))[:, None] ** m * np.exp(-np.outer(rates, count - 1 - at))
+    return at, g @ torch.as_tensor(exact - bulk, device=g.device)
+
+
+class _Added(torch.autograd.Function):
+    """What the past and the boundary columns add to the product inside of a slice, written into that.
+
+    It is applied to the product y, its time axis, the rates, the first rows that are added [head, *shape], the
+    exponentials after them, times their coefficients [Q, *shape], the number of columns, the columns [n, *c] and what
+    they multiply [*shape].
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, y: Tensor, axis: int, rates: np.ndarray, head: Tensor, values: Tensor, count: int, *more: Tensor
+    ) -> Tensor:
+        ctx.mark_dirty(y)
+        ctx.given = axis, rates, head.shape[0], count
+        ctx.save_for_backward(*more)
+        rows, begin, n = y.movedim(axis, -1), head.shape[0], y.shape[axis]
+        shape, dtype = rows.shape[:-1], y.dtype
+        columns = [
+            (column.movedim(0, -1), value[..., None]) for column, value in zip(more[:count], more[count:], strict=True)
+        ]
+        rows[..., :begin] += _with_columns(head.movedim(0, -1), columns, 0, begin).to(dtype)
+        columns = [(column.to(dtype), value.to(dtype)) for column, value in columns]
+        flat = values.flatten(1).T if values.ndim > 1 else values[None]
+        for near, far, part in _recalled(flat, n - begin, rates, dtype, backwards=False):
+            part = _with_columns(part.reshape(*shape, -1), columns, begin + near, begin + far)
+            rows[..., begin + near : begin + far] += part
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        check_is_first()
+        (axis, rates, begin, count), more = ctx.given, ctx.saved_tensors
+        rows = grads[0].movedim(axis, -1)
+        shape, n = rows.shape[:-1], rows.shape[-1]
+        flat = rows.reshape(-1, n)
+        values = _absorbed(flat[:, begin:], n - begin, 0, rates, backwards=False).T.reshape(-1, *shape)
+        found: list[Tensor | None] = []
+        for j, each in enumerate(more):
+            if not ctx.needs_input_grad[6 + j]:
+                found.append(None)
+            elif j < count:
+                g = rows.to(torch.float64) * more[count + j][..., None]
+                found.append(g.movedim(-1, 0).sum_to_size(each.shape))
+            else:
+                column = more[j - count].movedim(0, -1)
+                if column.numel() == n:  # one order: a product with a vector, in the data's dtype where that is double
+                    found.append((flat.to(torch.float64) @ column.reshape(n)).reshape(shape))
+                else:
+                    found.append(torch.sum(rows * column, -1))
+        return grads[0], None, None, rows[..., :begin].movedim(-1, 0).to(torch.float64), values, None, *found
+
+
+def _with_columns(part: Tensor, columns: list[tuple[Tensor, Tensor]], begin: int, end: int) -> Tensor:
+    """Return what is added at some times [*shape, k], and the columns at those times with it."""
+    for column, value in columns:
+        part = torch.addcmul(part, column[..., begin:end], value)
+    return part
+
+
+def _absorbed(rows: Tensor, count: int, m: int, rates: np.ndarray, *, backwards: bool) -> Tensor:
+    """Return the sum over k < count of exp(-s k) d[k], [rows, Q], float64.
+
+    d are the m-th differences of samples [rows, n] as `_Given` says; with `backwards` the last of the first `count`
+    counts as d[0].
+    """
+    found = torch.zeros(rows.shape[0], rates.size, dtype=torch.float64, device=rows.device)
+    for window in _windows(count, rates, rows):
+        near, far, pieces = window.near, window.far, window.pieces
+        begin, end = (count - far, count - near) if backwards else (near, far)
+        d = torch.diff(rows[:, max(0, begin - m) : end], n=m, dim=1)
+        if begin < m:
+            first = torch.stack([torch.zeros_like(rows[:, 0]), rows[:, 1] - rows[:, 0]], 1)
+            d = torch.cat([first[:, begin : min(m, end)], d], 1)
+        missing = pieces * _PIECE - (far - near)
+        if missing:  # at the end that is furthest away
+            d = torch.nn.functional.pad(d, (missing, 0) if backwards else (0, missing))
+        inner, outer = window.factors(backwards)
+        sums = d.reshape(-1, pieces, _PIECE).to(inner.dtype) @ inner.T  # [rows, pieces, rank]
+        found[:, : window.q] += sums.flatten(1).to(torch.float64) @ outer
+    return found
+
+
+def _recalled(
+    values: Tensor, n: int, rates: np.ndarray, dtype: torch.dtype, *, backwards: bool
+) -> Iterator[tuple[int, int, Tensor]]:
+    """Yield windows of k < n, near <= k < far, and the sums over q of exp(-s_q k) values[:, q], [rows, far - near].
+
+    `values` are [rows, Q]. With `backwards` the sums of each window come last first.
+    """
+    for window in _windows(n, rates, values.new_empty(values.shape[0], 0, dtype=dtype)):
+        inner, outer = window.factors(backwards)
+        between = (values[:, : window.q] @ outer.T).to(inner.dtype)  # [rows, pieces * rank]
+        part = (between.reshape(values.shape[0], window.pieces, inner.shape[0]) @ inner).flatten(1)
+        size = window.far - window.near
+        yield window.near, window.far, part[:, -size:] if backwards else part[:, :size]
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Times near <= k < far at which some exponentials have not faded.
+
+    Attributes:
+        near: A multiple of the length of a piece.
+        far: The end.
+        rates: s of the exponentials that count here, [q], the slowest ones.
+        like: A tensor of the dtype and device that is computed with.
+    """
+
+    near: int
+    far: int
+    rates: np.ndarray
+    like: Tensor
+
+    @property
+    def q(self) -> int:
+        """How many exponentials count."""
+        return self.rates.size
+
+    @property
+    def pieces(self) -> int:
+        """How many pieces make up the window; the last may be longer than it."""
+        return -(-(self.far - self.near) // _PIECE)
+
+    def factors(self, backwards: bool) -> tuple[Tensor, Tensor]:
+        """Return V [rank, piece] and W [pieces * rank, q]: exp(-s_q (near + piece p + i)) = sum_r W[p r, q] V[r, i].
+
+        Exponentials that fade slowly along a piece are nearly polynomials there, and few of them span all. With
+        `backwards` pieces, and what is in them, come last first.
+        """
+        is_single = self.like.dtype != torch.float64
+        weights, basis = _factorised(self.rates, is_single)  # [q, rank], [rank, piece]
+        distances = self.near + _PIECE * np.arange(self.pieces)
+        outer = np.exp(-np.outer(distances, self.rates))[:, None, :] * weights.T  # [pieces, rank, q]
+        if backwards:
+            basis, outer = basis[:, ::-1].copy(), outer[::-1]
+        outer = np.ascontiguousarray(outer).reshape(-1, self.q)
+        dtype = torch.float32 if is_single else torch.float64
+        return torch.as_tensor(basis, dtype=dtype, device=self.like.device), torch.as_tensor(
+            outer, device=self.like.device
+        )
+
+
+def _windows(n: int, rates: np.ndarray, like: Tensor) -> Iterator[_Window]:
+    """Yield windows that make up n: of one piece, and then each as long as all before it, up to a bound.
+
+    Args:
+        n: The number of samples.
+        rates: They increase, [Q].
+        like: [rows, ...], of the dtype and device that is computed with.
+    """
+    near, most = 0, max(1, _TILE // (max(like.shape[0], 1) * _PIECE)) * _PIECE
+    while near < n:
+        far = min(n, near + max(_PIECE, min(most, near)))
+        yield _Window(near, far, rates[: int(np.searchsorted(rates * near, _FADED, side="right"))], like)
+        near = far
+
+
+def _factorised(rates: np.ndarray, is_single: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return [q, rank] and [rank, _PIECE], whose product is exp(-s k) for rates s [q] to rounding."""
+    key = "exponentials of a slice", rates.tobytes(), is_single
+
+    def build() -> tuple[np.ndarray, np.ndarray]:
+        u, s, v = np.linalg.svd(np.exp(-np.outer(rates, np.arange(_PIECE))), full_matrices=False)
+        rank = int((s > s[0] * (1e-9 if is_single else 1e-17)).sum())
+        return u[:, :rank] * s[:rank], v[:rank]
+
+    return CACHE.get(key, build)
