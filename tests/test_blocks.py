@@ -318,7 +318,7 @@ REFUSALS: list[tuple[Any, type, str]] = [
     (lambda: FractionalLayer(0.4).run(wrong([1.0])), TypeError, "needs a torch tensor"),
     (lambda: FractionalLayer(0.4).run(torch.ones(3, dtype=torch.int64)), TypeError, "needs float16"),
     (lambda: FractionalLayer(0.4).run(data(2, 9), wrong(3)), TypeError, "needs a state"),
-    (lambda: FractionalLayer(0.4).run(data(2, 9), FractionalLayer(0.4).initial_state((3,))), ValueError, "(2,)"),
+    (lambda: FractionalLayer(0.4).run(data(2, 9), FractionalLayer(0.4).initial_state((3,))), ValueError, "(2, 9)"),
     (lambda: FractionalLayer(1.4).run(data(2, 9)), ValueError, "looks ahead"),
     (
         lambda: FractionalLayer(0.4).run(data(2, 9), FractionalLayer(0.5).initial_state((2,))),

@@ -494,3 +494,12 @@ def test_a_point_without_a_finite_jacobian_is_no_way_down():
 
     found = least_squares(model, np.ones(1), np.zeros(1), tolerance=1e-12, iterations=100, is_search=True)
     assert 0 < found.point[0] < 0.5
+
+
+def test_a_fit_that_swings_about_its_minimum_ends_at_the_bound():
+    # Of order 1.5, fitted by orders up to 1: residuals are large, and undamped steps in the rate alternate.
+    t = np.linspace(0.1, 8, 30)
+    y = mittag_leffler(-1.2 * t**1.5, 1.5) + 0.01 * np.random.default_rng(0).standard_normal(30)
+    with pytest.warns(UserWarning, match="alpha is at its bound 1"):
+        found = fit_fde(lambda t, y, p: -p["rate"] * y, t, y, torch.ones((), dtype=torch.float64), {"rate": 1.0})
+    assert found.values[found.names.index("alpha")] == 1

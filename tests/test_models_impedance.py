@@ -141,6 +141,7 @@ def test_texts_are_models():
         "Resistor - (Resistor | ConstantPhase(alpha=0.9)) - Warburg"
     )
     assert parse("spring_pot(V='stiffness')").unknowns == ("stiffness", "alpha")
+    assert parse("Resistor - ZARC").label == parse("resistor - zarc").label
     for text, rule in [
         ("__import__('os')", "needs names of models"),
         ("resistor(1)", "needs names of models"),

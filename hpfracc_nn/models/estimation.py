@@ -571,7 +571,9 @@ def fit(
 def _checked(model: Any, data: Any) -> tuple[Model, tuple[Experiment, ...]]:
     chosen = model() if isinstance(model, type) and issubclass(model, Model) else model
     if not isinstance(chosen, Model):
-        raise TypeError(f"{_OWNER}(model={model!r}): needs a model; pass such as hpfracc_nn.models.FractionalMaxwell.")
+        raise TypeError(
+            f"{_OWNER}(model={model!r}): needs a model; pass such as rheology.FractionalMaxwell, or parse(name)."
+        )
     experiments = (data,) if isinstance(data, Experiment) else tuple(data) if isinstance(data, list | tuple) else ()
     if not experiments or not all(isinstance(each, Experiment) for each in experiments):
         raise TypeError(

@@ -325,9 +325,12 @@ def _check_detached(kind: str, name: str, values: Any) -> None:
 def _row(kind: str, name: str, values: Any) -> np.ndarray:
     _check_detached(kind, name, values)
     found = errors.as_numbers(values)
-    if found is None or found.ndim != 1:
-        shape = "no array of real numbers" if found is None else f"of shape {found.shape}"
-        raise ValueError(f"Experiment.{kind}({name} {shape}): needs one axis; pass one number for each measurement.")
+    if found is None:
+        raise ValueError(f"Experiment.{kind}({name}): needs real numbers; pass one for each measurement.")
+    if found.ndim != 1:
+        raise ValueError(
+            f"Experiment.{kind}({name} of shape {found.shape}): needs one axis; pass one number for each measurement."
+        )
     for place in np.flatnonzero(~np.isfinite(found))[:1]:
         raise ValueError(
             f"Experiment.{kind}({name}[{place}]={found[place]}): needs finite numbers; leave that measurement out."

@@ -57,8 +57,9 @@ def _model(node: ast.expr, text: str) -> Model:
 
 
 def _kind(name: str) -> type[Model]:
+    wanted = name.replace("_", "").lower()  # ZARC and FractionalZener are those of Python
     for known, kind in KINDS.items():
-        if name in (known, kind.__name__):
+        if wanted in (known.replace("_", ""), kind.__name__.lower()):
             return kind
     raise ValueError(f"{_OWNER}({name!r}): needs the name of a model; pass one of {', '.join(KINDS)}.")
 

@@ -337,7 +337,8 @@ def orders_of(alpha: Any, bounds: Any, dy0: Any) -> Orders:
         )
     if not np.all((limits[0] <= first.ravel()) & (first.ravel() <= limits[1])):
         raise ValueError(
-            f"fit_fde(alpha={alpha}): needs a first value between the bounds {limits.T.tolist()}; pass one inside."
+            f"fit_fde(alpha={alpha}): needs a first value between the bounds {limits.T.tolist()}; pass one inside"
+            + (", and above 1 dy0=, the derivative at t0." if dy0 is None and first.max() > 1 else ".")
         )
     return Orders(first.astype(float).ravel(), first.shape, limits)
 

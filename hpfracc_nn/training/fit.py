@@ -14,6 +14,7 @@ from hpfracc_nn.layers.estimates import Estimates, LeastSquares
 Model = Callable[[np.ndarray], tuple[np.ndarray, Callable[[], np.ndarray]]]
 
 _LEAST, _MOST = 1e-12, 1e12  # of the damping
+_POOR = 0.25  # of the decrease of a linear model
 FIRST, NEAR = 1e-3, 1e-9  # that of the first step, from anywhere and from where another fit has ended
 _SINGULAR = 1e-10  # of the largest singular value: derivatives are right to about 1e-13
 _PART = 0.05  # of the largest entry of the direction that changes nothing
@@ -185,8 +186,14 @@ def least_squares(
                     return Minimum(point, residuals, jacobian, iteration)
                 _check_gradient(owner, jacobian[:, is_free] / scale[is_free], residuals, observed)
                 return Minimum(point, residuals, jacobian, iteration)
+        # A step that brings little of what was expected has gone too far: undamped ones would swing about the minimum.
+        left_over = residuals - jacobian @ (following - point)
+        is_poor = last - reached < _POOR * (last - left_over @ left_over)
         point, residuals, jacobian = following, found, slopes
-        damping = max(damping / 10, _LEAST) if damping == was else damping  # what was too little is so once more
+        if is_poor:
+            damping = min(10 * damping, _MOST)
+        elif damping == was:  # what was too little is so once more
+            damping = max(damping / 10, _LEAST)
         if is_last or residuals @ residuals <= exact or (is_search and iteration == iterations):
             return Minimum(point, residuals, jacobian, iteration)
     raise RuntimeError(

@@ -266,7 +266,12 @@ def run(
     computed_in(owner, x)
     axis, rules, t = errors.axis(owner, dim, x.ndim), state._rules, state.step
     n = x.shape[axis]
-    check_step(owner, (*x.shape[:axis], *x.shape[axis + 1 :]), rules, source)
+    if (*x.shape[:axis], *x.shape[axis + 1 :]) != rules.shape:
+        raise ValueError(
+            f"{owner}(x of shape {tuple(x.shape)}): needs the state's shape {rules.shape} besides its time axis, "
+            f"{axis}; pass the state that came with the block before, or None to begin."
+        )
+    check_step(owner, rules.shape, rules, source)
     _check_device(owner, x, state)
     if n == 0:
         return x.clone(), state
