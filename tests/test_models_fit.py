@@ -484,6 +484,7 @@ REFUSALS = [
     (lambda: fit(Maxwell, step(), level=1.5), ValueError, "needs 0 < level < 1"),
     (lambda: fit(Maxwell, step(), starts=0), ValueError, "needs starts >= 1"),
     (lambda: compare([], step()), ValueError, "needs at least one model"),
+    (lambda: compare(SpringPot, step()), TypeError, "needs a list of models"),  # type: ignore[arg-type]
     (lambda: Experiment.impedance(OMEGA, np.where(OMEGA > 1, 0, 1 - 1j)), ValueError, "needs data other than 0"),
     (lambda: quiet(SpringPot, step(), start={"alpha": 3}), ValueError, r"start\['alpha'\]=3\): needs a number from 0"),
     (lambda: quiet(SpringPot, step(), start={"V": "a"}), ValueError, r"start\['V'\]='a'\): needs a finite number > 0"),

@@ -161,6 +161,8 @@ def compare(
         >>> compare([Maxwell, FractionalMaxwell], step).rows[0].model
         'FractionalMaxwell'
     """
+    if isinstance(models, type | Model):
+        raise TypeError(f"{_OWNER}(models={models!r}): needs a list of models; pass [{models!r}] and its rivals.")
     if not models:
         raise ValueError(f"{_OWNER}(models={models!r}): needs at least one model; pass a list of models.")
     with warnings.catch_warnings():

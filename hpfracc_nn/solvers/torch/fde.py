@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from hpfracc_nn import errors
 from hpfracc_nn.fractional.torch.tracing import is_traced, uncompiled
 from hpfracc_nn.selection import BackendManager, Site, given_manager
 from hpfracc_nn.solvers import checks
@@ -19,7 +20,7 @@ from hpfracc_nn.solvers.collocation import Collocation, check_fixed, check_histo
 from hpfracc_nn.solvers.history import History
 from hpfracc_nn.solvers.mesh import MESHES, Graded, Mesh, Points, Uniform, interpolation
 from hpfracc_nn.solvers.method import Method, laid_out
-from hpfracc_nn.solvers.schemes import Scheme
+from hpfracc_nn.solvers.schemes import SCHEMES, Scheme
 from hpfracc_nn.solvers.torch import (
     kernels,  # noqa: F401  kernels are registered on import
     traced,
@@ -47,7 +48,13 @@ from hpfracc_nn.solvers.torch.state import (
 from hpfracc_nn.solvers.torch.trees import Form, is_plain
 
 _LONGEST = 1 << 12  # output times of a grid that is kept
-_method = lru_cache(maxsize=64)(Method.of)
+
+
+@lru_cache(maxsize=64)
+def _method(owner: str, scheme: str, history: str, mesh: str) -> Method:
+    """Return the method of these names; here there is one scheme more than those with fixed steps."""
+    errors.one_of(owner, "scheme", scheme, (*SCHEMES, "collocation"))
+    return Method.of(owner, scheme, history, mesh)
 
 
 @dataclass(frozen=True, eq=False)
