@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self, TypeVar, cast
 
 import torch
@@ -121,7 +122,8 @@ class FractionalLayer(Ordered):
     def forward(self, x: Tensor) -> Tensor:
         """Return the operator applied to x; same shape, dtype and device."""
         if self._split is not None:
-            return self._split("FractionalLayer", x, lambda: self._definition_for(x), self.dt, self.dim, self.site)
+            of = partial(self._definition_for, x)
+            return self._split("FractionalLayer", x, of, self.dt, self.dim, self.site)
         if self.channels is None:
             alpha = self.order() if self.learn_alpha else None
             return apply_at("FractionalLayer", x, self.definition, self.dt, self.dim, self.site, alpha)
