@@ -578,6 +578,7 @@ def test_higher_derivatives_of_implicit_steps_are_those_of_the_exact_roots(modes
         assert abs(derived(solved)(0.7) - derived(rooted)(0.7)) < 1e-11  # a hundred roundings of numbers below 1e3
 
 
+@pytest.mark.slow
 def test_higher_derivatives_of_a_batch_of_implicit_solves_are_those_of_each() -> None:
     def solved(y: Any, rate: Any) -> Any:
         return fdeint(lambda t, y: -rate * y**2, y, np.array([0.0, 0.5, 1.0]), 0.7, scheme="trapezoid")[-1].sum()

@@ -52,6 +52,7 @@ def test_circuits_have_numpys_values(name):
     np.testing.assert_allclose(found, kind(**PARAMETERS[kind]).impedance(T), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_histories_under_transforms():
     kind = MATERIALS["fractional_zener"]
     values = PARAMETERS[kind]

@@ -231,6 +231,7 @@ def test_two_hundred_simulated_series_have_no_bias_and_honest_intervals():
     assert np.all((low <= inside.sum(0)) & (inside.sum(0) <= high))
 
 
+@pytest.mark.slow
 def test_a_few_simulated_series_are_covered():
     _, inside = simulation(400, 6, "restricted")
     assert inside.sum() >= 29  # of 36; fewer have a probability of 1e-3
@@ -279,6 +280,7 @@ def test_conditional_forecasts_make_the_next_errors_vanish():
     assert errors[:150] == pytest.approx(found.resid, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_a_shared_order_is_that_of_the_sum_of_the_likelihoods():
     series = [simulated(n, ar=(), ma=(), seed=n) for n in (150, 200)]
     shared = fit_arfima(series, share="alpha")

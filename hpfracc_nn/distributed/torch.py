@@ -24,6 +24,7 @@ from torch import distributed as dist
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Alpha, Definition, RiemannLiouvilleIntegral
 from hpfracc_nn.fractional.definitions.definition import check_definition
+from hpfracc_nn.fractional.operator import integral_of
 from hpfracc_nn.fractional.streaming import HORIZON, Convolution, begun
 from hpfracc_nn.fractional.torch.eager import check_alpha, check_dense, computed, computed_in
 from hpfracc_nn.fractional.torch.namespace import TORCH
@@ -122,12 +123,7 @@ def integral(
         >>> y = integral(x, 0.5, dt=0.01)  # doctest: +SKIP
     """
     owner = "distributed.integral"
-    if isinstance(alpha, Definition) and not isinstance(alpha, RiemannLiouvilleIntegral):
-        raise TypeError(
-            f"{owner}(alpha={alpha!r}): needs an order or a RiemannLiouvilleIntegral; "
-            "pass a derivative to derivative(x, definition)."
-        )
-    definition = alpha if isinstance(alpha, RiemannLiouvilleIntegral) else RiemannLiouvilleIntegral(alpha)
+    definition = integral_of(owner, alpha)
     site = given_manager(owner, manager).shared_site("toeplitz", "torch", "functions")
     return applied(owner, x, lambda: definition, dt, dim, site, group)
 

@@ -135,13 +135,19 @@ def integral(
         >>> float(integral(t, 0.5, dt=0.01)[-1].round(4))  # 1 / Gamma(2.5)
         0.7523
     """
-    if isinstance(alpha, Definition) and not isinstance(alpha, RiemannLiouvilleIntegral):
+    return apply("integral", x, integral_of("integral", alpha), dt, dim, manager, t)
+
+
+def integral_of(owner: str, alpha: Alpha | RiemannLiouvilleIntegral) -> RiemannLiouvilleIntegral:
+    """Return the integral of an order, or raise for a definition that is another operator."""
+    if isinstance(alpha, RiemannLiouvilleIntegral):
+        return alpha
+    if isinstance(alpha, Definition):
         raise TypeError(
-            f"integral(alpha={alpha!r}): needs an order or a RiemannLiouvilleIntegral; "
+            f"{owner}(alpha={alpha!r}): needs an order or a RiemannLiouvilleIntegral; "
             "pass a derivative to derivative(x, definition)."
         )
-    definition = alpha if isinstance(alpha, RiemannLiouvilleIntegral) else RiemannLiouvilleIntegral(alpha)
-    return apply("integral", x, definition, dt, dim, manager, t)
+    return RiemannLiouvilleIntegral(alpha)
 
 
 def caputo(

@@ -348,6 +348,25 @@ def _is_zero(dy0: Any) -> bool:
     return found is not None and not found.any()
 
 
+def check_starts(y0: Any, dy0: Any, is_array: Callable[[Any], bool], kind: str, made_by: str) -> None:
+    """Raise TypeError unless states at the start, and slopes there if given, are arrays or functions that return one.
+
+    Args:
+        y0: As of `fit_fde`, or a list for several experiments.
+        dy0: The same.
+        is_array: Whether a value is an array of the framework.
+        kind: What it calls one, for messages.
+        made_by: What makes one of numbers, for messages.
+    """
+    for argument, given in (("y0", y0), ("dy0", dy0)):
+        for each in given if isinstance(given, list | tuple) else [given]:
+            if not (is_array(each) or callable(each) or (argument == "dy0" and each is None)):
+                raise TypeError(
+                    f"fit_fde({argument} of type {type(given).__name__}): needs {kind}, or a function of the "
+                    f"parameters that returns one; pass {made_by}({argument}), of several experiments a list of such."
+                )
+
+
 def check(params: Any, level: Any, tolerance: Any, names: Sequence[str]) -> None:
     """Raise for parameters that have no first values or the name of an order, and numbers out of range."""
     if not 0 < errors.real("fit_fde", "level", level, 0.0, above=True) < 1:

@@ -139,14 +139,14 @@ def _bdf2_correction(alpha: Array, taylor: int, k: np.ndarray, xp: Namespace) ->
     for t**taylor. alpha is [*c], and `taylor` the number of Taylor terms, 1 or 2.
     """
     power = taylor - alpha[..., None]
+
+    def exact(rows: np.ndarray) -> Array:
+        return float(taylor) * xp.exp(power * xp.constant(np.log(rows), power) - xp.gammaln(1 + power))
+
     near, far = k[k < _BDF2_HEAD + taylor], k[k >= _BDF2_HEAD + taylor]
-    parts = []
-    for rows in filter(len, (near, far)):
-        exact = float(taylor) * xp.exp(power * xp.constant(np.log(rows), power) - xp.gammaln(1 + power))
-        if rows is near:
-            parts.append(exact - _bdf2_of_power(alpha, taylor, near, xp))
-        else:
-            parts.append(exact * _bdf2_relative_error(alpha, taylor, far, xp))
+    parts = [exact(near) - _bdf2_of_power(alpha, taylor, near, xp)] if near.size else []
+    if far.size:
+        parts.append(exact(far) * _bdf2_relative_error(alpha, taylor, far, xp))
     return xp.concat(parts, axis=-1)
 
 

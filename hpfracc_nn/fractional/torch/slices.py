@@ -29,7 +29,7 @@ from hpfracc_nn.fractional.boundary import boundary_of, difference, values
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.exponentials import Nodes
 from hpfracc_nn.fractional.namespace import NUMPY
-from hpfracc_nn.fractional.stencil import Stencil
+from hpfracc_nn.fractional.stencil import Stencil, consecutive
 from hpfracc_nn.fractional.streaming import (
     Block,
     Convolution,
@@ -165,11 +165,12 @@ class Slices:
         """
 
         def made() -> tuple[Tensor, list[Tensor]]:
-            rows = self.begin + np.arange(self.n)
-            taps = sums(stencil.column, self.nodes, NUMPY if alpha is None else TORCH)
-            columns = [stencil.start_column(rows)] if stencil.starts and stencil.start_column is not None else []
+            xp, end = NUMPY if alpha is None else TORCH, self.begin + self.n
+            taps, columns = sums(stencil.column, self.nodes, xp), []
+            if stencil.starts and stencil.start_column is not None:
+                columns.append(consecutive(stencil.start_column, self.begin, end, xp))
             if stencil.analytic_columns is not None:
-                analytic = stencil.analytic_columns(rows)
+                analytic = consecutive(stencil.analytic_columns, self.begin, end, xp)
                 columns += [analytic[..., j, :] for j in range(stencil.terms)]
             found = [
                 rows_first(torch.as_tensor(each, device=device), len(self.rules.shape), TORCH)

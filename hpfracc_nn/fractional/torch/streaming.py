@@ -147,11 +147,11 @@ class StreamState:
         return [
             None
             if column is None
-            else self._timefirst_of(consecutive(column, begin, end, xp) if is_read else column(np.arange(begin, end)))
+            else self._time_first(consecutive(column, begin, end, xp) if is_read else column(np.arange(begin, end)))
             for column in (first_of(stencil.analytic_columns), stencil.start_column)
         ]
 
-    def _timefirst_of(self, values: Any) -> Tensor:
+    def _time_first(self, values: Any) -> Tensor:
         """Return values of the time steps [*c, k], of NumPy or torch, as a tensor that broadcasts to [k, *shape]."""
         tensor = torch.as_tensor(values, device=self.device)
         return rows_first(tensor, len(self.shape), TORCH).contiguous()
@@ -204,7 +204,7 @@ def initial_state(
     decay = torch.as_tensor(np.exp(-nodes.rates), device=device).reshape(-1, *(1,) * len(rules.shape))
     zeros = torch.zeros(taps.shape[-1], *rules.shape, dtype=torch.float64, device=device)
     state = StreamState(0, rules, alpha, zeros, decay, None, zeros, zeros[:2].clone(), zeros[:2].clone())
-    return replace(state, _taps=state._timefirst_of(taps), _boundary=state._rows(0))
+    return replace(state, _taps=state._time_first(taps), _boundary=state._rows(0))
 
 
 def _checked_alpha(owner: str, definition: Definition) -> Tensor:

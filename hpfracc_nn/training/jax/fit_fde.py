@@ -161,13 +161,7 @@ def fit_fde(
         >>> round(fit.estimates["alpha"], 4), round(fit.standard_errors["alpha"], 4)
         (0.6002, 0.0097)
     """
-    for argument, given in (("y0", y0), ("dy0", dy0)):
-        for each in given if isinstance(given, list | tuple) else [given]:
-            if not (hasattr(each, "dtype") or callable(each) or (argument == "dy0" and each is None)):
-                raise TypeError(
-                    f"fit_fde({argument} of type {type(given).__name__}): needs an array, or a function of the "
-                    f"parameters that returns one; pass jnp.asarray({argument}), of several experiments a list of such."
-                )
+    equations.check_starts(y0, dy0, lambda each: hasattr(each, "dtype"), "an array", "jnp.asarray")
     orders = equations.orders_of(alpha, bounds, dy0)
     equations.check(params, level, tolerance, orders.names)
     series = equations.series_of(f, ts, observed, y0, dy0, weights, t0, len(orders.names) + len(params))

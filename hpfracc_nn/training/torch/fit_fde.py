@@ -289,14 +289,7 @@ def fit_fde(
 
 def _check_framework(fs: Any, y0: Any, dy0: Any) -> None:
     """Raise TypeError for starts that are neither tensors nor functions, and warn of networks."""
-    for argument, given in (("y0", y0), ("dy0", dy0)):
-        for each in given if isinstance(given, list | tuple) else [given]:
-            if not (isinstance(each, Tensor) or callable(each) or (argument == "dy0" and each is None)):
-                raise TypeError(
-                    f"fit_fde({argument} of type {type(given).__name__}): needs a tensor, or a function of the "
-                    f"parameters that returns one; pass torch.as_tensor({argument}), of several experiments a list of "
-                    "such."
-                )
+    equations.check_starts(y0, dy0, lambda each: isinstance(each, Tensor), "a tensor", "torch.as_tensor")
     if any(isinstance(f, nn.Module) and any(each.requires_grad for each in f.parameters()) for f in fs):
         warnings.warn(
             "fit_fde(f with parameters of its own): alpha beside a network is a hyper-parameter and no measurement, "
