@@ -230,9 +230,8 @@ class FractionalLayer(Ordered):
         A series in blocks of any lengths gives the results of the whole series, and their gradients: relative to the
         largest to 1e-12 in float64 and 2e-6 in float32. With a learned alpha gradients are right to 2e-10 and 1e-5;
         near order 0 float32 has fewer digits, 6e-5 at 0.05, as in one call. Blocks and single steps mix. What a block
-        costs grows with its length and with no other. It is differentiable in
-        x, the state and a learned alpha; `state.detach()` between blocks ends the graph, as for truncated
-        backpropagation.
+        costs grows with its length and with no other. It is differentiable in x, the state and a learned alpha;
+        `state.detach()` between blocks ends the graph, as for truncated backpropagation.
 
         Args:
             x: The next samples, along `dim`; any number, any floating dtype.
