@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpfracc_nn.fractional import DEFINITIONS, operator
+from hpfracc_nn.fractional import DEFINITIONS, dispatch
 from hpfracc_nn.selection import BackendManager, Settings, kernels
 from tests import reference_cases
 
@@ -28,7 +28,7 @@ def forced(algorithm: str) -> BackendManager:
 
 
 def applied(x: Any, definition: Any, dim: int = -1, manager: BackendManager | None = None) -> Any:
-    return operator.apply("test", x, definition, 0.1, dim, manager)
+    return dispatch.apply("test", x, definition, 0.1, dim, manager)
 
 
 def walk(*shape: int) -> np.ndarray:
@@ -84,9 +84,9 @@ def test_reference_values_are_met_as_by_numpy(case, scheme):
         pytest.skip("no scheme of it")
     definition = reference_cases.definition_of(case, scheme)
     x, dt = reference_cases.samples(case, 200)
-    wanted = operator.apply("test", x, definition, dt, -1, None)
+    wanted = dispatch.apply("test", x, definition, dt, -1, None)
     with jax.enable_x64(True):
-        found = operator.apply("test", jnp.asarray(x), definition, dt, -1, None)
+        found = dispatch.apply("test", jnp.asarray(x), definition, dt, -1, None)
     if not np.isfinite(x).all():
         pytest.skip("the first sample is infinite")
     assert relative(found, wanted) <= 1e-11

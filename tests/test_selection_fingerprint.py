@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import subprocess
 import sys
 from importlib import metadata
@@ -73,7 +74,7 @@ ARM = "processor\t: 0\nFeatures\t: fp asimd\nCPU implementer\t: 0x41\nCPU part\t
 def test_the_processor_is_the_first_one_that_the_system_describes(monkeypatch, tmp_path, text, cpu, flags):
     (tmp_path / "cpuinfo").write_text(text)
     monkeypatch.setattr(fingerprint, "CPUINFO", tmp_path / "cpuinfo")
-    monkeypatch.setattr(fingerprint.platform, "processor", lambda: None)
+    monkeypatch.setattr(platform, "processor", lambda: None)
     assert (facts()["cpu"], facts()["flags"]) == (cpu, flags)
 
 

@@ -1,5 +1,6 @@
 """What the choice goes by: time, memory, weights of both; and how much memory a call may take."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -225,7 +226,7 @@ def test_what_is_free_is_asked_once_for_small_workloads_and_seldom_for_large_one
     asked = free_is(monkeypatch, 64 * MIB)
     add(kernel("torch/fft", 1e-3, lambda w: 0.0))
     clock = [0.0]
-    monkeypatch.setattr(memory.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     manager = fake_manager()
     for n in range(1, 2000):
         clock[0] += 1.0
@@ -253,7 +254,7 @@ def test_a_plan_that_learns_follows_the_memory_that_there_is(add, monkeypatch):
     free_is(monkeypatch, 10 * MIB)
     add(kernel("torch/fft", 1e-3, lambda w: 0.0))
     clock = [0.0]
-    monkeypatch.setattr(memory.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     manager = fake_manager(mode="learn")
     live(manager, {"torch/fft": 1e-3}, BIG, calls=4)
     site = manager.shared_site("test_op", "torch", "layer")

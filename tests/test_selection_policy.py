@@ -9,8 +9,9 @@ from dataclasses import astuple
 import pytest
 
 from hpfracc_nn.selection.learning import model
-from hpfracc_nn.selection.learning.model import KEPT_SAMPLES, Candidate, NearbyRatios, Prediction, RatioSamples
+from hpfracc_nn.selection.learning.model import Candidate, NearbyRatios, Prediction, RatioSamples
 from hpfracc_nn.selection.learning.policy import Budget, Policy
+from hpfracc_nn.selection.timing import KEPT_SAMPLES
 from hpfracc_nn.selection.workload import DIRECTIONS, Key, Workload, bucket, key_of
 
 KEY = Key(("toeplitz", "cpu"), (4.0, 10.0))

@@ -589,7 +589,7 @@ def test_an_interrupt_passes_and_leaves_file_and_lock_whole(file, monkeypatch, s
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(wisdom_file.os, step, interrupt)
+        patch.setattr(os, step, interrupt)
         with pytest.raises(KeyboardInterrupt):
             file.merge(Wisdom.of([timing("new")]))
     assert {key for key, _ in file.read().timings} == ({"old", "new"} if step == "unlink" else {"old"})

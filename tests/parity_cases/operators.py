@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hpfracc_nn.fractional import DEFINITIONS, Definition, DistributedOrder, operator
+from hpfracc_nn.fractional import DEFINITIONS, Definition, DistributedOrder, dispatch
 from tests.parity_cases import Arrays, ParityCase
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -19,7 +19,7 @@ QUICK = [("caputo", "l1_2")]  # what XLA compiles, it compiles slowly
 
 
 def applied(arrays: Arrays, kind: type[Definition], dim: int, options: dict[str, Any]) -> Any:
-    return operator.apply("parity", arrays["x"], kind(arrays["alpha"], **options), 0.1, dim, None)
+    return dispatch.apply("parity", arrays["x"], kind(arrays["alpha"], **options), 0.1, dim, None)
 
 
 def inputs(rng: np.random.Generator, shape: tuple[int, ...], alpha: Any) -> dict[str, np.ndarray]:
@@ -44,7 +44,7 @@ def case(
 
 
 def fixed(arrays: Arrays) -> Any:
-    return operator.apply("parity", arrays["x"], DistributedOrder(nodes=(0.3, 0.8), weights=(1.0, 2.0)), 0.1, -1, None)
+    return dispatch.apply("parity", arrays["x"], DistributedOrder(nodes=(0.3, 0.8), weights=(1.0, 2.0)), 0.1, -1, None)
 
 
 # Without 64 bit types JAX sums in single precision what torch sums in double: the gradient in one order over both
