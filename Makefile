@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Python compiles what is imported when it is: pip would compile all of torch, JAX and SciPy, which takes longer than
-# to install them.
+# Python compiles what is imported when it is first, and keeps it: pip would compile all of torch, JAX and SciPy, which
+# takes longer than to install them.
+unexport PYTHONDONTWRITEBYTECODE
 PIP := -m pip install --disable-pip-version-check --quiet --no-compile --constraint constraints.txt
 INSTALL := $(BIN)/python $(PIP)
 ARGS ?=
@@ -34,9 +35,9 @@ help:
 demo: $(VENV)/.demo
 	$(BIN)/hpfracc-nn demo $(ARGS)
 
-# Two workers, so one thread each.
+# Two workers, so one thread each. `.ci/run` adds the long tests, about 300 cases.
 test: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow" $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not long" $(ARGS)
 
 test-all: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)

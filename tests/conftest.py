@@ -17,7 +17,7 @@ import pytest
 
 from hpfracc_nn.selection.learning import fingerprint, learner
 from tests.frameworks import is_there, needed
-from tests.seconds import TABLE, chosen
+from tests.seconds import LONG, TABLE, chosen
 
 # What a test asserts must not depend on how fast its machine is today: plans come from the estimate, unless a manager
 # is made to learn, and nothing is read from or written to the user's cache.
@@ -106,9 +106,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("slow") is None:
             fast[f"{item.path.stem}::{item.name.split('[')[0]}"].append(item)
     for name in SECONDS.keys() & fast.keys():
-        fit = chosen(len(fast[name]), SECONDS[name])
-        for item in sorted(fast[name], key=lambda item: zlib.crc32(item.nodeid.encode()))[fit:]:
-            item.add_marker(pytest.mark.slow)
+        fit, is_long = chosen(len(fast[name]), SECONDS[name]), SECONDS[name] > LONG
+        for place, item in enumerate(sorted(fast[name], key=lambda item: zlib.crc32(item.nodeid.encode()))):
+            if place >= fit:
+                item.add_marker(pytest.mark.slow)
+            elif is_long:
+                item.add_marker(pytest.mark.long)
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked and not has_cuda():
         for item in marked:

@@ -16,13 +16,13 @@ from hpfracc_nn.fractional.exponentials import Nodes
 from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
 from hpfracc_nn.fractional.stencil import Stencil
 
-CACHE = ByteCache(1 << 28)  # all weights, of every framework
+CACHE = ByteCache(1 << 28)  # weights of operators, of every framework; tables and solvers have caches of their own
 
 _NEGLIGIBLE = 1e-20  # parts of a row's largest entry that are zero: subnormal numbers slow a float32 product tenfold
 
 
 def forget() -> None:
-    """Drop all weights that are kept; who still uses some goes on, and the next call makes its own anew."""
+    """Drop the weights of operators; who still uses some goes on, and the next call makes its own anew."""
     CACHE.clear()
     fixed_stencil.cache_clear()
 

@@ -67,6 +67,8 @@ def begun(
 ) -> tuple[Definition, AnOrder | None]:
     """Return a layer's definition and its order, which is None where it is fixed.
 
+    Where it is learned, the definition's own alpha is the upper bound, and stands for no value.
+
     Args:
         owner: The layer, for messages.
         given: From `definition_of`.

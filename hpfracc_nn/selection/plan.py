@@ -42,7 +42,8 @@ class Usage:
         failures: Exceptions and wrong results of the kernel.
         compilation: What the first call has to compile or load, None where all is there.
         announced: Whether the event log knows of it.
-        kept: A cache for whoever picks the plan: what would be made anew at every call.
+        kept: For whoever picks the plan: a weak reference to what would be made anew at every call, such as torch's
+            `PreparedCall`.
         ended: Called with the last counts; set by the manager's counts.
     """
 

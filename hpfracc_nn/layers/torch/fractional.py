@@ -36,7 +36,10 @@ class Ordered(nn.Module):
         return self.order.mean if self.learn_alpha else self.definition.alpha
 
     def hold(self, definition: Any, order: Alpha | None) -> None:
-        """Store the definition, and the order where it is learned."""
+        """Store the definition, and the order where it is learned.
+
+        The definition's own alpha then is the upper bound; `alpha` is the present value.
+        """
         self.definition: Any = definition
         self.learn_alpha: bool = order is not None
         if order is not None:

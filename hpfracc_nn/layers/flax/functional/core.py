@@ -30,9 +30,10 @@ Conventions:
    `rngs={"alpha": key}`.
 7. *A shared order* is a module, `nnx.Alpha` or `linen.Alpha`, that several layers are given as `alpha`. A functional
    `Alpha` says how an order is to be made, and each layer that is given it makes its own.
-8. *Parts.* A new layer is a core and two classes of a few lines, `class Name(Layer, core=functional.Name)` in
-   `nnx/<name>.py` and in `linen/<name>.py`, whose methods call the core with `self.params()`; `self._run(x)` is its
-   value. A core with an order inherits from `Ordered`, whose `settle_order` sets `definition` and `order`; its
+8. *Parts.* A new layer is a core and two classes of a few lines: `class Name(Layer, core=functional.Name)` in
+   `nnx/modules.py`, whose methods call the core with `self.params()`, `self._run(x)` being its value; and
+   `class Name(Layer, core=functional.Name, calls=modules.Name)` in `linen/modules.py`, which takes those methods of the
+   nnx module that `linen/shell.py` names. A core with an order inherits from `Ordered`, whose `settle_order` sets `definition` and `order`; its
    parameters are {**own, **self._order_params(key, param_dtype)}, and `self._present(params, key)` is the learned
    alpha.
 9. *Streams.* `initial_state(params, shape, horizon=...)` and `step(params, x, state)` of a core; shells leave out
