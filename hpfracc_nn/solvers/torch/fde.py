@@ -260,8 +260,9 @@ def fdeint(
     With a tolerance, `rtol` or `atol`, the steps are chosen by the solver, and the scheme is `Collocation`. Otherwise
     there are `n_steps`, at the cost of as many evaluations of f (twice that for predictor_corrector, some more where a
     step solves an equation) and of the history's sum over the past. But under `torch.no_grad` f is evaluated twice
-    more, to see that it may be evaluated again for gradients. Only the states are saved, n_steps + 1 of them (by predictor_corrector
-    three times as many numbers, by collocation twice those of all stages), and backwards f is evaluated again.
+    more, to see that it may be evaluated again for gradients. Only the states are saved, n_steps + 1 of them (by
+    predictor_corrector three times as many numbers, by collocation twice those of all stages), and backwards f is
+    evaluated again.
 
     Args:
         f: Called as f(t, y) with t a tensor of no axes and y like y0, or as f(t, y, args): dy of the same shape. It

@@ -33,9 +33,9 @@ Conventions:
 8. *Parts.* A new layer is a core and two classes of a few lines: `class Name(Layer, core=functional.Name)` in
    `nnx/modules.py`, whose methods call the core with `self.params()`, `self._run(x)` being its value; and
    `class Name(Layer, core=functional.Name, calls=modules.Name)` in `linen/modules.py`, which takes those methods of the
-   nnx module that `linen/shell.py` names. A core with an order inherits from `Ordered`, whose `settle_order` sets `definition` and `order`; its
-   parameters are {**own, **self._order_params(key, param_dtype)}, and `self._present(params, key)` is the learned
-   alpha.
+   nnx module that `linen/shell.py` names. A core with an order inherits from `Ordered`, whose `settle_order` sets
+   `definition` and `order`; its parameters are {**own, **self._order_params(key, param_dtype)}, and
+   `self._present(params, key)` is the learned alpha.
 9. *Streams.* `initial_state(params, shape, horizon=...)` and `step(params, x, state)` of a core; shells leave out
    `params`. A state is a pytree, which `lax.scan` carries.
 10. *Static and traced.* A core is compared by its value and hashable: it may be a static argument of `jax.jit`,
