@@ -15,6 +15,7 @@ from types import ModuleType
 
 import pytest
 
+from hpfracc_nn.selection import timing
 from hpfracc_nn.selection.learning import fingerprint, learner
 from tests.frameworks import is_there, needed
 from tests.seconds import LONG, TABLE, chosen
@@ -39,8 +40,12 @@ gc.disable()  # until all tests are collected
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Decisions take real time where the times of calls are made up: the one is not held against the other."""
+    """Decisions take real time where the times of calls are made up: the one is not held against the other.
+
+    And the times of calls count even where a machine that does much else has interrupted each of them.
+    """
     monkeypatch.setattr(learner, "FREE", math.inf)
+    monkeypatch.setattr(timing, "PREEMPTED", 0.0)
 
 
 @pytest.fixture(autouse=True)
