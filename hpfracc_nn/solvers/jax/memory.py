@@ -243,7 +243,7 @@ def _of_columns(columns: Any, starts: Any, coefficients: Any, xp: ModuleType) ->
     count = 1 if starts is None else starts.shape[-1]
     lag = np.arange(n)[:, None] - np.arange(count)  # [n, H]
     head = xp.where(lag > 0, columns[:, :, np.maximum(lag, 0)], 0)
-    own = xp.stack([columns[:, -1, 0]] * n, axis=-2)
+    own = xp.broadcast_to(columns[:, -1, 0], (n, columns.shape[0]))
     if starts is not None:
         head = head + xp.where(lag > 0, starts, 0)
         first = [columns[:, -1, 0] + starts[:, -1, k, k] for k in range(min(count, n))]
