@@ -70,5 +70,5 @@ class Formulas(griffe.Extension):
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         for name, formula in FORMULAS.items():
             docstring = pkg[name].docstring
-            summary, blank, rest = docstring.value.partition("\n\n")
+            summary, _, rest = docstring.value.partition("\n\n")
             docstring.value = f"{summary}\n\n$$\n{formula}\n$$\n\n{rest}"
