@@ -30,7 +30,7 @@ def draw(path, times, motions):
     panel = figure.subplots()
     for stiffness, displacement in motions.items():
         panel.plot(times, displacement, label=f"stiffness {stiffness:.2f}")
-    panel.plot(list(PODLUBNY)[:3], list(PODLUBNY.values())[:3], "k.", label="exact")
+    panel.plot(list(PODLUBNY), list(PODLUBNY.values()), "k.", label="exact")
     panel.axhline(10, color="0.6", linestyle="--")
     panel.set(xlabel="time", ylabel="displacement", title="The plate, and the plate that rises to 10")
     panel.legend()

@@ -2,10 +2,10 @@
 
 u solves D_t^alpha u = u_xx + f on [0, 1], and is observed on a grid, with noise; alpha is not known. A network stands
 for u, automatic differentiation gives u_xx, and a `FractionalLayer` with a learned order gives D_t^alpha. Network and
-order are fitted together, to the observations and to the equation. Here u = t^2 sin(pi x) and alpha = 0.6; the search
-begins at 0.27.
+order are fitted together, to the observations and to the equation. Here u = t^2 sin(pi x), alpha = 0.6.
 
 Beside a free network an order is a measurement only because the equation ties the two: f is known, and u is observed.
+Noise of 2 % still moves it by some hundredths.
 
 Run:  python examples/fractional_pinn.py [--quick]
 """
@@ -86,7 +86,7 @@ def main():
     parser.add_argument("--output", type=Path, default=Path("demo-output"), help="folder for the picture")
     given, found = parser.parse_args(), {}
     print("noise   alpha (0.6)   error of u")
-    for noise, bar in ((0.0, 0.01),) if given.quick else ((0.0, 0.01), (0.02, 0.02)):
+    for noise, bar in ((0.0, 0.01),) if given.quick else ((0.0, 0.01), (0.02, 0.05)):
         net, derivative, found[noise] = fitted(noise)
         error = (net()[0] - EXACT).norm() / EXACT.norm()
         alpha = derivative.alpha.item()
