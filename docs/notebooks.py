@@ -4,7 +4,7 @@ import pathlib
 import re
 
 import nbformat
-from mkdocs.structure.files import File
+from mkdocs.structure.files import File, InclusionLevel
 from nbformat import v4
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -49,11 +49,11 @@ def notebook(
 def on_files(files, config):
     """Add what the pages of the gallery offer to download."""
     for path in EXAMPLES:
-        script = path.read_text("utf-8")
-        files.append(File.generated(config, f"gallery/{path.name}", content=script))
+        contents = {path.name: path.read_text("utf-8")}
         if path.stem not in SCRIPT_ALONE:
-            text = nbformat.writes(notebook(path))
-            files.append(
-                File.generated(config, f"gallery/{path.stem}.ipynb", content=text)
-            )
+            contents[f"{path.stem}.ipynb"] = nbformat.writes(notebook(path))
+        for name, content in contents.items():
+            file = File.generated(config, f"gallery/{name}", content=content)
+            file.inclusion = InclusionLevel.INCLUDED  # whatever `exclude_docs` says
+            files.append(file)
     return files
