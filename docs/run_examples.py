@@ -17,8 +17,8 @@ from notebooks import EXAMPLES, SCRIPT_ALONE, docstring, notebook
 from PIL import Image
 
 PAGES = pathlib.Path(__file__).parent / "gallery"
-# Shorter than the whole of it, which takes more than ten minutes.
-QUICK = {"long_series"}
+# Run in their quick form: the whole takes many minutes.
+QUICK = {"long_series", "time_over_ranks"}
 
 
 def printed(path: pathlib.Path, folder: str) -> str:

@@ -48,7 +48,7 @@ def draw(path, found, theory):
         panel.axhspan(alpha - 2 * theory, alpha + 2 * theory, color="0.9")
         panel.axhline(alpha, color="0.5", linewidth=0.8)
         panel.plot(estimates, "o", color=f"C{number}", label=f"true order {alpha}")
-    panel.set(xlabel="series", ylabel="estimate", title="Orders of simulated series; grey: two standard errors")
+    panel.set(xlabel="series", ylabel="estimate", ylim=(0.0, 0.52), title="Orders found; grey: two standard errors")
     panel.legend(loc="upper left", ncols=3)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)

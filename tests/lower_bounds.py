@@ -12,7 +12,7 @@ PROJECT = tomllib.loads((pathlib.Path(__file__).parents[1] / "pyproject.toml").r
 
 
 def bounds(*extras: str) -> list[str]:
-    """Return a line `name==version` for each package that the extras need, those of other extras too."""
+    """Return a line `name==version` for each package that the extras need: the highest of its lower bounds."""
     lines, seen = list(PROJECT["dependencies"]), set(extras)
     waiting = list(extras)
     while waiting:
@@ -23,7 +23,11 @@ def bounds(*extras: str) -> list[str]:
                 seen |= set(waiting)
             else:
                 lines.append(line)
-    return sorted({re.sub(r"\[.*\]", "", line).replace(">=", "==") for line in lines})
+    highest: dict[str, list[int]] = {}
+    for line in lines:
+        name, bound = re.sub(r"\[.*\]", "", line).split(">=")
+        highest[name] = max(highest.get(name, []), [int(number) for number in bound.split(".")])
+    return sorted(f"{name}=={'.'.join(map(str, bound))}" for name, bound in highest.items())
 
 
 if __name__ == "__main__":
