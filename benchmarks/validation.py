@@ -168,11 +168,11 @@ def coverage() -> Iterator[Row]:
     """Yield how often stated intervals hold the truth, with the standard error of such a count."""
     rng = np.random.default_rng(SEED)
     found = {
-        "`ARFIMA`: alpha = 0.3, 1000 samples": (95, arfima_hits(rng, 100)),
+        "`ARFIMA`: alpha = 0.3, 1000 samples": (95, arfima_hits(rng, 60)),
         "`fit_arfima`, band of a forecast 10 steps ahead": (80, forecast_hits(rng, 60)),
-        "`fit_fde`: alpha = 0.6, 40 values, noise 2 %": (95, relaxation_hits(rng, 60)),
-        "`whittle`: Hurst index 0.1, 1000 samples": (95, hurst_hits(0.1, 200)),
-        "`whittle`: Hurst index 0.7, 1000 samples": (95, hurst_hits(0.7, 200)),
+        "`fit_fde`: alpha = 0.6, 40 values, noise 2 %": (95, relaxation_hits(rng, 40)),
+        "`whittle`: Hurst index 0.1, 1000 samples": (95, hurst_hits(0.1, 100)),
+        "`whittle`: Hurst index 0.7, 1000 samples": (95, hurst_hits(0.7, 100)),
     }
     for name, (stated, hits) in found.items():
         share, error = np.mean(hits), math.sqrt(stated / 100 * (1 - stated / 100) / len(hits))
@@ -242,7 +242,7 @@ def faults() -> Iterator[Row]:
                 yield framework, f"`{kernel.backend}/{kernel.algorithm}`", done, wrong, f"{worst:.0f}"
 
 
-DENSE = BackendManager(Settings(force_algorithm="dense", wisdom="off", sample=False))
+DENSE = BackendManager(Settings(force_algorithm="dense", wisdom="off", sample=False, calibration="shipped"))
 
 
 def main() -> None:

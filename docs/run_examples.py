@@ -64,7 +64,7 @@ Download {files}. It is `examples/{path.name}` of the sources.
 
 {picture}It prints{how}
 
-```text
+``` { .text .no-copy }
 {output.strip(chr(10))}
 ```
 
