@@ -44,6 +44,7 @@ def page(path: pathlib.Path, output: str, has_picture: bool) -> str:
     title, text = docstring(path.read_text("utf-8"))
     # In the text of a docstring, ** and * are powers and products.
     text = re.sub(r"(?<!`)\*(?!`)", r"\*", text)
+    text = re.sub(r"\bD(_t)?\^alpha", r"$D\1^\\alpha$", text)
     picture = f"![What the example draws]({path.stem}.png)\n\n" if has_picture else ""
     how = ", run with `--quick`" if path.stem in QUICK else ""
     files = f"[the script]({path.name})"
