@@ -29,6 +29,8 @@ COLUMN = 88  # characters of code that the column holds at 1280 pixels, by docs/
 WIDE = 120  # the same where a page has no table of contents beside it: the scripts of the gallery
 LANGUAGE = {"docstring_parser": "google", "search_paths": [ROOT]}
 AS_SHOWN = {"warnings": False, "returns_named_value": False, "returns_multiple_items": False}
+# Blocks that are no code of the pages: the sources of what the reference describes, and what programs print.
+OTHER_CODE = {"mkdocstrings-source", "no-copy"}
 # What the pages are made of. Another tag is a name in angle brackets that Markdown took for HTML.
 TAGS = {
     *(
@@ -121,7 +123,7 @@ class Page(HTMLParser):
             self.headings.append(given["id"])
             if self.classes and not self.classes[-1].path:
                 self.classes[-1].path = given["id"]
-        if tag == "pre" and not any("mkdocstrings-source" in kind for _, kind in self._open):
+        if tag == "pre" and not OTHER_CODE & set(" ".join(kind for _, kind in self._open).split()):
             self.code.append("")
         if "arithmatex" in kind:
             self.formulas.append("")
@@ -141,7 +143,7 @@ class Page(HTMLParser):
             return
         around = " ".join(f"{tag} {kind}" for tag, kind in self._open).split()
         self.text += data
-        if "pre" in around and "mkdocstrings-source" not in around:
+        if "pre" in around and not OTHER_CODE & set(around):
             self.code[-1] += data
         if "arithmatex" in around:
             self.formulas[-1] += data
