@@ -65,7 +65,7 @@ Download {files}. It is `examples/{path.name}` of the sources.
 
 {picture}It prints{how}
 
-``` { .text .no-copy }
+``` {{ .text .no-copy }}
 {output.strip(chr(10))}
 ```
 
