@@ -39,6 +39,7 @@ TEMPLATE = Path(__file__).with_suffix(".md")
 SEED = 0
 PACKAGES = ("hpfracc-nn", "numpy", "scipy", "torch", "numba", "mpmath")
 GRIDS = (129, 257, 513)
+BOUNDS = {"float64": 1e-12, "float32": 64 * 2.0**-23}  # of 64 samples
 Row = Sequence[object]
 
 
@@ -87,18 +88,26 @@ def error_at_end(definition: Definition, n: int, what: str, logarithmic: bool) -
     return float(abs(found[-1] - wanted[-1]) / np.abs(wanted[1:]).max())
 
 
+def series(alpha: mpmath.mpf, beta: float, z: float) -> mpmath.mpf:
+    """Return the Mittag-Leffler function by its series, with digits for terms that are far larger than the sum."""
+    with mpmath.workdps(120):
+        total, k, term = mpmath.mpf(0), 0, mpmath.mpf(1)
+        while k < 20 or abs(term) > mpmath.mpf(10) ** -80:
+            term = mpmath.mpf(z) ** k * mpmath.rgamma(mpmath.mpf(alpha) * k + mpmath.mpf(beta))
+            total, k = total + term, k + 1
+        return total
+
+
 def mittag_leffler() -> Iterator[Row]:
     """Yield relative errors of the Mittag-Leffler function at random points against mpmath."""
     rng = np.random.default_rng(SEED)
-    for title, low, high in (("negative z, to -30", -30.0, 0.0), ("positive z, to 5", 0.0, 5.0)):
+    for title, sign in (("negative z", -1.0), ("positive z", 1.0)):
         errors = []
         for _ in range(100):
-            alpha, beta, z = rng.uniform(0.3, 1.95), rng.uniform(0.2, 3), rng.uniform(low, high)
-            with mpmath.workdps(60):
-                wanted = mpmath.nsum(
-                    lambda k, a=alpha, b=beta, z=z: mpmath.mpf(z) ** k * mpmath.rgamma(a * k + b), [0, 400]
-                )
-            errors.append(abs(float(fnn.mittag_leffler(z, alpha, beta)) - float(wanted)) / abs(float(wanted)))
+            alpha, beta = rng.uniform(0.3, 1.95), rng.uniform(0.2, 3)
+            z = sign * rng.uniform(0, 60) ** alpha
+            wanted = float(series(alpha, beta, z))
+            errors.append(abs(float(fnn.mittag_leffler(z, alpha, beta)) / wanted - 1))
         yield title, len(errors), float(np.median(errors)), float(np.max(errors))
 
 
@@ -145,11 +154,11 @@ def gradients() -> Iterator[Row]:
         "Caputo's derivative of t^2": (derivative, lambda a: mpmath.gamma(3) * mpmath.rgamma(3 - a)),
         "`fdeint`, D^alpha y = -y": (
             solution,
-            lambda a: mpmath.nsum(lambda k: (-1) ** k * mpmath.rgamma(a * k + 1), [0, 400]),
+            lambda a: series(a, 1.0, -1.0),
         ),
         "`mittag_leffler(-1, alpha)`": (
             function,
-            lambda a: mpmath.nsum(lambda k: (-1) ** k * mpmath.rgamma(a * k + 1), [0, 400]),
+            lambda a: series(a, 1.0, -1.0),
         ),
     }
     for name, (ours, known) in closed.items():
@@ -169,7 +178,7 @@ def coverage() -> Iterator[Row]:
     rng = np.random.default_rng(SEED)
     found = {
         "`ARFIMA`: alpha = 0.3, 1000 samples": (95, arfima_hits(rng, 60)),
-        "`fit_arfima`, band of a forecast 10 steps ahead": (80, forecast_hits(rng, 60)),
+        "`fit_arfima`, band of a forecast 10 steps ahead": (80, forecast_hits(rng, 150)),
         "`fit_fde`: alpha = 0.6, 40 values, noise 2 %": (95, relaxation_hits(rng, 40)),
         "`whittle`: Hurst index 0.1, 1000 samples": (95, hurst_hits(0.1, 100)),
         "`whittle`: Hurst index 0.7, 1000 samples": (95, hurst_hits(0.7, 100)),
@@ -225,7 +234,7 @@ def faults() -> Iterator[Row]:
             settings = Settings(
                 force_backend=kernel.backend, force_algorithm=kernel.algorithm, wisdom="off", sample=False
             )
-            manager, done, wrong, worst = BackendManager(settings), 0, 0, 0.0
+            manager, done, wrong, worst = BackendManager(settings), 0, 0, dict.fromkeys(BOUNDS, 0.0)
             for definition, n, dtype in (
                 (d, n, t) for d in definitions for n in (1, 2, 63, 64, 65, 1000) for t in ("float64", "float32")
             ):
@@ -235,11 +244,13 @@ def faults() -> Iterator[Row]:
                 except (LookupError, ValueError):
                     continue  # the kernel refuses this workload, and says why
                 wanted = definition(x.astype("float64"), dt=0.1, manager=DENSE)
-                scale = np.abs(wanted).max() or 1.0
-                off = float(np.abs(np.asarray(found) - wanted).max() / scale) / np.finfo(dtype).eps
-                done, wrong, worst = done + 1, wrong + (not off <= max(64, n)), max(worst, off)
+                scale = max(np.abs(wanted).max(), np.abs(x).max())  # where the result is zero, it is so to rounding
+                off = float(np.abs(np.asarray(found) - wanted).max() / scale)
+                done += 1
+                wrong += not off <= BOUNDS[dtype] * max(1, n / 64)
+                worst[dtype] = max(worst[dtype], off)
             if done:
-                yield framework, f"`{kernel.backend}/{kernel.algorithm}`", done, wrong, f"{worst:.0f}"
+                yield framework, f"`{kernel.backend}/{kernel.algorithm}`", done, wrong, *worst.values()
 
 
 DENSE = BackendManager(Settings(force_algorithm="dense", wisdom="off", sample=False, calibration="shipped"))
@@ -260,7 +271,7 @@ def main() -> None:
         solvers: ("scheme", "alpha", "error", "order"),
         gradients: ("of", "alpha", "from the closed form", "from central differences"),
         coverage: ("interval", "fits", "stated", "held", "standard error"),
-        faults: ("framework", "kernel", "results", "faults", "largest error, roundings"),
+        faults: ("framework", "kernel", "results", "faults", "largest error, float64", "float32"),
     }
     parts = {}
     for section, titles in heads.items():

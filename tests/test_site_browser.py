@@ -54,6 +54,7 @@ def served():
     address = f"http://127.0.0.1:{server.server_port}/"
     yield [address + str(path.parent.relative_to(folder)) + "/" for path in sorted(folder.rglob("index.html"))]
     server.shutdown()
+    server.server_close()
 
 
 @pytest.fixture(scope="module")
