@@ -8,10 +8,11 @@ unexport PYTHONDONTWRITEBYTECODE
 PIP := -m pip install --disable-pip-version-check --quiet --no-compile --constraint constraints.txt
 INSTALL := $(BIN)/python $(PIP)
 ARGS ?=
+comma := ,
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-all coverage doctest mutants only-jax only-torch lint format types peers bench bench-full docs build examples cuda triton gpu clean
+.PHONY: help demo test test-all coverage doctest mutants only-jax only-torch lint format types peers bench bench-full validation docs crawl gallery build lowest release-check workflows examples cuda triton gpu clean
 
 help:
 	@echo "make demo       forecast realised volatility with a learned order; ARGS='--csv FILE --column NAME'"
@@ -28,6 +29,12 @@ help:
 	@echo "make bench-full every cell of every benchmark, about an hour; ARGS='--output benchmarks/results'"
 	@echo "make doctest    run the code of the documentation and of the docstrings"
 	@echo "make docs       build the documentation into site/, and look at it"
+	@echo "make gallery    run the examples and write their pages; ARGS='long_memory' one of them; half an hour for all"
+	@echo "make crawl      what Chromium makes of the pages: formulas, requests, widths; needs chromium and chromedriver"
+	@echo "make validation values, gradients and intervals against closed forms, into docs/validation.md"
+	@echo "make workflows  the workflow files against their schema"
+	@echo "make lowest     the fast tests with the lowest versions that pyproject.toml allows"
+	@echo "make release-check  a release end to end; ARGS='--tag v0.1.0'"
 	@echo "make build      the wheel and the sdist, and the wheel alone in a fresh environment"
 	@echo "make examples   run every example in its quick form"
 	@echo "make clean      remove .venv and everything that was built"
@@ -113,6 +120,32 @@ docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	SITE=site $(BIN)/python -m pytest --quiet tests/test_site.py
 
+# The pages again, by a browser: widths of a desktop and of a phone.
+crawl: $(VENV)/.crawl
+	SITE=site $(BIN)/python -m pytest --quiet tests/test_site_browser.py $(ARGS)
+
+# Pages are committed: a test says which example changed since.
+gallery: $(VENV)/.gallery
+	OMP_NUM_THREADS=1 $(BIN)/python docs/run_examples.py $(ARGS)
+
+validation: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/validation.py $(ARGS)
+
+# In an environment of its own, without the extras that an index has no old builds of: see docs/releasing.md.
+LOWEST ?= torch,jax,numba,cli,data,sklearn,test
+lowest:
+	@mkdir -p build
+	$(PYTHON) tests/lower_bounds.py $(subst $(comma), ,$(LOWEST)) > build/lowest.txt
+	$(PYTHON) -m venv $(VENV)-lowest
+	$(VENV)-lowest/bin/python -m pip install --disable-pip-version-check --quiet --constraint build/lowest.txt --editable '.[$(LOWEST)]'
+	OMP_NUM_THREADS=1 $(VENV)-lowest/bin/python -m pytest -n 2 -m "not slow" $(ARGS)
+
+release-check: build
+	$(BIN)/python tests/release.py $(ARGS)
+
+workflows: $(VENV)/.workflows
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+
 # The wheel alone, in a fresh environment and outside of the checkout: what it holds has to be enough.
 build: $(VENV)/.build
 	rm -rf dist $(VENV)-wheel
@@ -128,7 +161,7 @@ examples: $(VENV)/.examples
 		'out=$$($(BIN)/python {} --quick 2>&1); code=$$?; printf "%s --quick\n%s\n" {} "$$out"; exit $$code'
 
 clean:
-	rm -rf $(VENV) $(VENV)-jax $(VENV)-torch $(VENV)-triton $(VENV)-wheel build dist site demo-output lightning_logs .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-jax $(VENV)-torch $(VENV)-triton $(VENV)-lowest $(VENV)-wheel build dist site demo-output lightning_logs .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.made:
@@ -182,6 +215,18 @@ $(VENV)/.build: $(VENV)/.made constraints.txt
 $(VENV)/.docs: $(VENV)/.made constraints.txt pyproject.toml
 	@echo "Installing hpfracc-nn[docs,test]"
 	@$(INSTALL) --editable '.[docs,test]'
+	@touch $@
+
+$(VENV)/.crawl: $(VENV)/.docs
+	@$(INSTALL) selenium
+	@touch $@
+
+$(VENV)/.gallery: $(VENV)/.examples
+	@$(INSTALL) --editable '.[gallery]'
+	@touch $@
+
+$(VENV)/.workflows: $(VENV)/.made constraints.txt
+	@$(INSTALL) check-jsonschema
 	@touch $@
 
 $(VENV)/.ruff: $(VENV)/.made constraints.txt

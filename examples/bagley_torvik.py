@@ -7,8 +7,10 @@ Run:  python examples/bagley_torvik.py [--quick]
 """
 
 import argparse
+from pathlib import Path
 
 import torch
+from matplotlib.figure import Figure
 
 from hpfracc_nn.solvers import Graded, MultiTerm, fdeint
 
@@ -23,10 +25,26 @@ def motion(stiffness, ts, n_steps):
     return fdeint(plate, state, ts, plate.alpha, scheme="trapezoid", mesh=Graded(2.0), n_steps=n_steps)[:, 0]
 
 
+def draw(path, times, motions):
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    panel = figure.subplots()
+    for stiffness, displacement in motions.items():
+        panel.plot(times, displacement, label=f"stiffness {stiffness:.2f}")
+    panel.plot(list(PODLUBNY), list(PODLUBNY.values()), "k.", label="exact")
+    panel.axhline(10, color="0.6", linestyle="--")
+    panel.set(xlabel="time", ylabel="displacement", title="The plate, and the plate that rises to 10")
+    panel.legend()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    print(f"picture: {path}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer steps")
-    n_steps = 100 if parser.parse_args().quick else 400
+    parser.add_argument("--output", type=Path, default=Path("demo-output"), help="folder for the picture")
+    arguments = parser.parse_args()
+    n_steps = 100 if arguments.quick else 400
     ts = torch.tensor([0.0, *PODLUBNY], dtype=torch.float64)
     for t, found, exact in zip(ts[1:], motion(0.5, ts, n_steps)[1:], PODLUBNY.values(), strict=True):
         print(f"t={t:g}: {found:.6f}, exact {exact:.6f}")
@@ -38,7 +56,10 @@ def main():
         (slope,) = torch.autograd.grad(highest, stiffness)
         with torch.no_grad():
             stiffness -= (highest - 10) / slope
-    print(f"with stiffness {stiffness.item():.4f} it rises to {motion(stiffness, times, n_steps).max():.4f}")
+    stiffness, fine = stiffness.item(), torch.linspace(0, 20, 201, dtype=torch.float64)
+    print(f"with stiffness {stiffness:.4f} it rises to {motion(stiffness, times, n_steps).max():.4f}")
+    motions = {each: motion(each, fine, 2 * n_steps) for each in (0.5, stiffness)}
+    draw(arguments.output / "bagley_torvik.png", fine, motions)
 
 
 if __name__ == "__main__":

@@ -2,18 +2,20 @@
 
 u solves D_t^alpha u = u_xx + f on [0, 1], and is observed on a grid, with noise; alpha is not known. A network stands
 for u, automatic differentiation gives u_xx, and a `FractionalLayer` with a learned order gives D_t^alpha. Network and
-order are fitted together, to the observations and to the equation. Here u = t^2 sin(pi x) and alpha = 0.6; the search
-begins at 0.27.
+order are fitted together, to the observations and to the equation. Here u = t^2 sin(pi x), alpha = 0.6.
 
 Beside a free network an order is a measurement only because the equation ties the two: f is known, and u is observed.
+Noise of 2 % still moves it by some hundredths.
 
-Run:  python examples/fractional_pinn.py [--quick] [--plot FILE]
+Run:  python examples/fractional_pinn.py [--quick]
 """
 
 import argparse
 import math
+from pathlib import Path
 
 import torch
+from matplotlib.figure import Figure
 
 import hpfracc_nn as fnn
 
@@ -67,32 +69,30 @@ def fitted(noise, seed=0):
 
 
 def plot(file, found):
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(5, 3.5), layout="constrained")
+    figure = Figure(figsize=(5, 3.5), layout="constrained")
+    axes = figure.add_subplot(xlabel="evaluations of the loss", ylabel="alpha", ylim=(0.2, 0.8))
     axes.axhline(ALPHA, color="0.6", linestyle="--", label="true order")
     for noise, alphas in found.items():
         axes.plot(alphas, label=f"{noise:.0%} noise")
-    axes.set(xlabel="evaluations of the loss", ylabel="alpha", ylim=(0.2, 0.8))
     axes.legend()
+    file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, dpi=150)
-    print(f"plot in {file}")
+    print(f"picture: {file}")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="without noise alone")
-    parser.add_argument("--plot", metavar="FILE", default="fractional_pinn.png", help="where the plot goes")
-    given = parser.parse_args()
-    found = {}
+    parser.add_argument("--output", type=Path, default=Path("demo-output"), help="folder for the picture")
+    given, found = parser.parse_args(), {}
     print("noise   alpha (0.6)   error of u")
-    for noise, bar in ((0.0, 0.01),) if given.quick else ((0.0, 0.01), (0.02, 0.02)):
+    for noise, bar in ((0.0, 0.01),) if given.quick else ((0.0, 0.01), (0.02, 0.05)):
         net, derivative, found[noise] = fitted(noise)
         error = (net()[0] - EXACT).norm() / EXACT.norm()
         alpha = derivative.alpha.item()
         print(f"{noise:<8.0%}{alpha:<14.4f}{error.item():.1e}")
         assert abs(alpha - ALPHA) < bar
-    plot(given.plot, found)
+    plot(given.output / "fractional_pinn.png", found)
 
 
 if __name__ == "__main__":

@@ -7,14 +7,16 @@ t**-1/2.
 
 The honest reading: this is robustness to depth. With its depth tuned, ordinary diffusion is as accurate.
 
-Run:  python examples/graph_depth.py [--quick] [--plot FILE]
+Run:  python examples/graph_depth.py [--quick]
 """
 
 import argparse
 import math
+from pathlib import Path
 
 import networkx
 import torch
+from matplotlib.figure import Figure
 from torch.nn import functional
 
 import hpfracc_nn as fnn
@@ -61,38 +63,36 @@ def apart(depth, alpha):
 
 
 def plot(file, depths, found):
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(5, 3.5), layout="constrained")
+    figure = Figure(figsize=(5, 3.5), layout="constrained")
+    axes = figure.subplots()
     axes.plot(depths, found[1.0], "o-", depths, found[0.5], "o-")
     axes.set(xscale="log", xlabel="depth (diffusion time)", ylabel="nodes in the right block", ylim=(0.0, 1.0))
     axes.legend(["alpha = 1", "alpha = 0.5"])
+    file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, dpi=150)
-    print(f"plot in {file}")
+    print(f"picture: {file}")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="two depths, fewer epochs")
-    parser.add_argument("--plot", metavar="FILE", default="graph_depth.png", help="where the plot goes")
+    parser.add_argument("--output", type=Path, default=Path("demo-output"), help="folder for the picture")
     given = parser.parse_args()
     depths, epochs = ((2.0, 32.0), 12) if given.quick else ((1.0, 2.0, 4.0, 8.0, 16.0, 32.0), 40)
 
-    memory, none = apart(32.0, 0.5), apart(32.0, 1.0)
-    theory = 32**-0.5 / (2 * math.gamma(0.5))
+    memory, none, theory = apart(32.0, 0.5), apart(32.0, 1.0), 32**-0.5 / (2 * math.gamma(0.5))
     print(f"two joined nodes at depth 32 differ by {memory:.4f} (in theory {theory:.4f}), without memory by {none:.1e}")
     assert abs(memory / theory - 1) < 0.05
     assert none < 1e-12
 
-    graph = blocks()
+    graph, found = blocks(), {1.0: [], 0.5: []}
     print("accuracy without and with memory")
-    found = {1.0: [], 0.5: []}
     for depth in depths:
         for alpha, accuracies in found.items():
             accuracies.append(accuracy(*graph, depth, alpha, epochs))
         print(f"depth {depth:<4g}{found[1.0][-1]:8.3f}{found[0.5][-1]:8.3f}")
     assert found[0.5][-1] > found[1.0][-1] + 0.25
-    plot(given.plot, depths, found)
+    plot(given.output / "graph_depth.png", depths, found)
 
 
 if __name__ == "__main__":

@@ -7,11 +7,13 @@ Run:  python examples/jax_priors.py [--quick]
 """
 
 import argparse
+from pathlib import Path
 
 import jax
 import numpy as np
 import numpyro
 from jax import numpy as jnp
+from matplotlib.figure import Figure
 from numpyro import distributions
 from numpyro.infer import MCMC, NUTS
 
@@ -33,10 +35,24 @@ def model(observed):
     numpyro.sample("y", distributions.Normal(relaxation(rate, alpha)[1:], noise), obs=observed)
 
 
+def draw(path, samples):
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    panel = figure.subplots()
+    panel.plot(samples["rate"], samples["alpha"], ".", markersize=3, alpha=0.5, label="posterior")
+    panel.plot(RATE, ALPHA, "k+", markersize=12, label="true")
+    panel.set(xlabel="rate", ylabel="order alpha", title="What twenty noisy values leave open")
+    panel.legend()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    print(f"picture: {path}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer samples")
-    count = 150 if parser.parse_args().quick else 1000
+    parser.add_argument("--output", type=Path, default=Path("demo-output"), help="folder for the picture")
+    arguments = parser.parse_args()
+    count = 150 if arguments.quick else 1000
     truth = np.array([mittag_leffler(-RATE * t**ALPHA, ALPHA) for t in TS[1:]])
     observed = jnp.asarray(truth + NOISE * np.random.default_rng(0).standard_normal(truth.shape))
     sampler = MCMC(NUTS(model), num_warmup=count, num_samples=count, progress_bar=False)
@@ -47,6 +63,7 @@ def main() -> None:
         print(f"{name}: {mean:.3f} +- {deviation:.3f} (true {true})")
         assert abs(mean - true) < 4 * deviation, name
         assert deviation < 0.2, name
+    draw(arguments.output / "jax_priors.png", samples)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 A gel is simulated as two spring-pots with 3 % noise: a step of strain, a step of stress and a frequency sweep. Models
 are compared on the relaxation data alone and on all data together.
 
-    python examples/joint_rheology.py --output joint-rheology
+Run:  python examples/joint_rheology.py [--quick]
 """
 
 import argparse
@@ -34,18 +34,19 @@ def measured(rng):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="compare three models only")
-    parser.add_argument("--output", type=Path, help="folder for a figure")
+    parser.add_argument("--output", type=Path, default=Path("demo-output"), help="folder for the picture")
     arguments = parser.parse_args()
     models = MODELS[1:4] if arguments.quick else MODELS
     experiments = measured(np.random.default_rng(0))
     for name, data in (("relaxation alone", experiments[:1]), ("three experiments", experiments)):
         compared = compare(models, data)
         print(f"{name}\n{compared.table()}\n\n{compared.best.summary()}\n")
-    if arguments.output is not None:
-        arguments.output.mkdir(parents=True, exist_ok=True)
-        compared.best.plot().savefig(arguments.output / "fit.png", dpi=150)
+    path = arguments.output / "joint_rheology.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    compared.best.plot().savefig(path, dpi=120)
+    print(f"picture: {path}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Forecast the volatility of the S&P 500 with three parameters: long memory beside autoregressions and HAR.
 
 The logarithm of Parkinson's daily range, 2000 days. ARFIMA(1, d, 0) is fitted to the first 1400 and forecasts each of
-the others one day ahead; then it goes on beyond the last one. First the same fit on series whose order is known.
+the others one day ahead, and once sixty days at a stretch. First the same fit on series whose order is known.
 
 Run:  python examples/long_memory.py [--quick]
 """
@@ -48,19 +48,28 @@ def compare(series, model):
     return errors
 
 
-def draw(path, dates, series, model):
-    """Draw the last days, what is forecast after them, and what an autoregression of one day would say."""
+def draw(path, dates, series, model, errors):
+    """Draw a forecast of the days after START beside what they brought, and the errors of all one-day forecasts."""
     figure = Figure(figsize=(9, 4), layout="constrained")
-    panel = figure.subplots()
-    shown, days = 250, np.arange(1, AHEAD + 1)
-    low, high = model.forecast_interval(AHEAD, 0.8, series)
-    one_day = ARFIMA(ar=1, alpha=0.0, learn_alpha=False).fit(series[:START])
-    panel.plot(np.arange(1 - shown, 1), series[-shown:], color="0.6", linewidth=0.8, label="log range of the day")
-    panel.plot(days, model.forecast(AHEAD, series), label="ARFIMA(1, d, 0)")
+    panel, bars = figure.subplots(1, 2, width_ratios=(3, 1))
+    known, days = series[:START], np.arange(1, AHEAD + 1)
+    low, high = model.forecast_interval(AHEAD, 0.8, known)
+    one_day = ARFIMA(ar=1, alpha=0.0, learn_alpha=False).fit(known)
+    panel.plot(
+        np.arange(-AHEAD, 1), known[-AHEAD - 1 :], color="0.6", linewidth=0.8, label="log range of the day, known"
+    )
+    panel.plot(days, series[START : START + AHEAD], color="0.2", linewidth=0.8, label="what happened")
+    panel.plot(days, model.forecast(AHEAD, known), linewidth=2, label="ARFIMA(1, d, 0)")
     panel.fill_between(days, low, high, alpha=0.2, label="80 % of the days")
-    panel.plot(days, one_day.forecast(AHEAD, series), "--", label="AR(1): forgets within a week")
-    panel.set(xlabel=f"days after {dates[-1]}", title=f"S&P 500, d = {float(model.alpha.detach()):.2f}")
-    panel.legend(loc="upper left", ncols=2)
+    panel.plot(days, one_day.forecast(AHEAD, known), "--", linewidth=2, label="AR(1): forgets within a week")
+    panel.set(xlabel=f"days after {dates[START - 1]}", title=f"S&P 500, d = {float(model.alpha.detach()):.2f}")
+    panel.set_ylim(top=1.25 * series[START - AHEAD : START + AHEAD].max() - 0.25 * series[START - AHEAD :].min())
+    panel.legend(loc="upper left", ncols=2, fontsize=8)
+    names = [name.rpartition(", ")[0] or name for name in errors]
+    bars.barh(names, errors.values(), color=["0.7"] * (len(names) - 1) + ["C0"])
+    bars.bar_label(bars.containers[0], fmt="%.3f", fontsize=8)
+    bars.set(title=f"{len(series) - START} one-day forecasts", xlabel="squared error / variance", xlim=(0, 1.4))
+    bars.tick_params(labelsize=8)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     print(f"picture: {path}")
@@ -80,7 +89,7 @@ def main():
     assert errors["ARFIMA(1, d, 0), 3 parameters"] == min(errors.values()) < 0.685
     low, high = model.estimates.intervals_at(0.95)["alpha"]
     assert 0.3 < low < high < 0.6, "the volatility has a long memory, and nearly none too long to be stationary"
-    draw(arguments.output / "long_memory.png", dates, series, model)
+    draw(arguments.output / "long_memory.png", dates, series, model, errors)
 
 
 if __name__ == "__main__":

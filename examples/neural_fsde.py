@@ -9,8 +9,10 @@ Run:  python examples/neural_fsde.py [--quick]
 """
 
 import argparse
+from pathlib import Path
 
 import torch
+from matplotlib.figure import Figure
 
 import hpfracc_nn as fnn
 from hpfracc_nn.solvers import Brownian, FractionalBrownian
@@ -62,21 +64,35 @@ def fitted(paths, rounds, **options):
     return model
 
 
+def draw(path, shown):
+    figure = Figure(figsize=(9, 3), layout="constrained")
+    for panel, (name, paths) in zip(figure.subplots(1, len(shown), sharey=True), shown.items(), strict=True):
+        panel.plot(TS, paths[:, :3, 0], linewidth=0.8)
+        panel.set(title=name, xlabel="time")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    print(f"picture: {path}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer paths and rounds")
-    quick = parser.parse_args().quick
-    data = observed(256 if quick else 1024)
+    parser.add_argument("--output", type=Path, default=Path("demo-output"), help="folder for the picture")
+    arguments = parser.parse_args()
+    data = observed(256 if arguments.quick else 1024)
     train, test = data.chunk(2, dim=1)
+    shown = {"data": test}
     learned = {"noise": FractionalBrownian(0.45), "learn_hurst": True, "hurst_bounds": (0.02, 0.6)}
     print("driver                  hurst    scale (0.7)    energy score of increments, other half")
     for name, options in (("fractional, learned", learned), ("Brownian", {"noise": Brownian()})):
-        model = fitted(train, 60 if quick else 300, **options)
+        model = fitted(train, 60 if arguments.quick else 300, **options)
         with torch.no_grad():
             found = model(torch.zeros(1024, 1), TS, generator=torch.Generator().manual_seed(3))
             score = energy_score(found.diff(dim=0), test.diff(dim=0)).item()
+        shown[name] = found
         hurst = 0.5 if model.hurst is None else model.hurst.item()
         print(f"{name:24}{hurst:<9.3f}{model.diffusion.log_scale.exp().item():<15.3f}{score:.4f}")
+    draw(arguments.output / "neural_fsde.png", shown)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,10 @@ Run:  python examples/noisy_oscillators.py [--quick]
 """
 
 import argparse
+from pathlib import Path
 
 import torch
+from matplotlib.figure import Figure
 
 import hpfracc_nn as fnn
 
@@ -42,10 +44,24 @@ def synchrony(theta):
     return torch.hypot(torch.cos(theta).mean(-1), torch.sin(theta).mean(-1)).mean()
 
 
+def draw(path, couplings, orders, slopes):
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    panel = figure.subplots()
+    panel.plot(couplings, orders, "o-")
+    for coupling, order, slope in zip(couplings, orders, slopes, strict=True):
+        panel.plot([coupling - 0.2, coupling + 0.2], [order - 0.2 * slope, order + 0.2 * slope], "C1", linewidth=2)
+    panel.set(xlabel="coupling", ylabel="synchrony", title="Synchrony, and its gradient from the same solve")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    print(f"picture: {path}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer paths, a shorter time")
-    quick = parser.parse_args().quick
+    parser.add_argument("--output", type=Path, default=Path("demo-output"), help="folder for the picture")
+    arguments = parser.parse_args()
+    quick, found = arguments.quick, []
     paths, end = (16, 10.0) if quick else (64, 40.0)
     generator = torch.Generator().manual_seed(0)
     start = 0.5 * torch.randn(paths, NODES, generator=generator)
@@ -58,6 +74,8 @@ def main():
         order = synchrony(last)
         (slope,) = torch.autograd.grad(order, coupling)
         print(f"{value:<12g}{order.item():<13.3f}{slope.item():.3f}")
+        found.append((value, order.item(), slope.item()))
+    draw(arguments.output / "noisy_oscillators.png", *zip(*found, strict=True))
 
 
 if __name__ == "__main__":

@@ -10,8 +10,10 @@ Run:  python examples/rough_volatility.py [--quick]
 
 import argparse
 import math
+from pathlib import Path
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from hpfracc_nn.data import rfsv, sp500_volatility
 from hpfracc_nn.training import structure_function, whittle
@@ -34,17 +36,35 @@ def report(name, series):
     print(f"  structure functions: {short:.3f} at lags 1 to 4, {long:.3f} at 16 to 64: a line would have one slope\n")
 
 
+def draw(path, variances):
+    figure, lags = Figure(figsize=(6, 4), layout="constrained"), np.array([1, 2, 4, 8, 16, 32, 64])
+    panel = figure.subplots()
+    for name, series in variances.items():
+        panel.loglog(lags, [np.mean((series[lag:] - series[:-lag]) ** 2) for lag in lags], "o-", label=name)
+    panel.set(xlabel="lag in days", ylabel="mean squared increment", title="Log variance: noise flattens short lags")
+    panel.legend()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    print(f"picture: {path}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer days")
-    days = 1500 if parser.parse_args().quick else 5031
+    parser.add_argument("--output", type=Path, default=Path("demo-output"), help="folder for the picture")
+    arguments = parser.parse_args()
+    days = 1500 if arguments.quick else 5031
     rng = np.random.default_rng(0)
     print(f"noise of a range, if prices were Brownian within a day: {range_noise(2000, rng):.2f}\n")
-    report("S&P 500, logarithm of Parkinson's variance", sp500_volatility(days)[1])
+    measured = sp500_volatility(days)[1]
+    report("S&P 500, logarithm of Parkinson's variance", measured)
     # A logarithm of a variance is twice that of a volatility.
     simulated = 2 * rfsv(days, rng, hurst=0.19, vol_of_vol=0.24)
     report("simulated with hurst 0.19, seen without noise", simulated)
-    report("the same, seen with noise of deviation 0.67", simulated + 0.67 * rng.standard_normal(days))
+    noisy = simulated + 0.67 * rng.standard_normal(days)
+    report("the same, seen with noise of deviation 0.67", noisy)
+    series = {"S&P 500": measured, "simulated, hurst 0.19": simulated, "the same with noise": noisy}
+    draw(arguments.output / "rough_volatility.png", series)
 
 
 if __name__ == "__main__":

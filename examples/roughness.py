@@ -4,10 +4,11 @@ Fractional Gaussian noises of several Hurst indices go through `RoughnessFeature
 compared with the closed form, an integral over the spectrum; the index is read back from the slope between two orders.
 At last a linear map tells five indices apart from 128 samples each, beside Whittle's likelihood, which knows the noise.
 
-Run:  python examples/roughness.py [--quick] [--plot FILE]
+Run:  python examples/roughness.py [--quick]
 """
 
 import argparse
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -65,12 +66,12 @@ def told_apart(count, rng):
 
 def picture(measured, path):
     figure, fine = Figure(figsize=(6, 4), layout="constrained"), np.linspace(0, 1, 41)
-    panel = figure.subplots()
+    panel = figure.add_subplot(xlabel="order of the difference", ylabel="log energy")
     for number, hurst in enumerate(INDICES):
         panel.plot(fine, [log_energy(alpha, hurst) for alpha in fine], color=f"C{number}", label=f"H = {hurst}")
         panel.plot(ORDERS, measured[hurst] - 2 * np.log(7), "o", color=f"C{number}")
-    panel.set(xlabel="order of the difference", ylabel="log energy", title="Fractional Gaussian noise of variance 1")
     panel.legend(title="lines: closed form")
+    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     print(f"picture: {path}")
 
@@ -78,21 +79,20 @@ def picture(measured, path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer and shorter signals")
-    parser.add_argument("--plot", metavar="FILE", default="roughness.png", help="where the picture goes")
+    parser.add_argument("--output", type=Path, default=Path("demo-output"), help="folder for the picture")
     arguments = parser.parse_args()
     count, n = (10, 4096) if arguments.quick else (40, 16384)
     rng = np.random.default_rng(0)
     layer = RoughnessFeatures(1, len(ORDERS), alpha=list(ORDERS), bounds=(0, 1), skip=n // 4)
-    measured = {}
+    measured = {hurst: layer(signals(hurst, count, n, rng)).mean(0).numpy() for hurst in INDICES}
     for hurst in INDICES:
-        measured[hurst] = layer(signals(hurst, count, n, rng)).mean(0).numpy()
         found = hurst_of(measured[hurst])
         print(f"Hurst index {hurst}: {found:.4f} from the slope of the log energies of {count} x {n} samples")
         assert abs(found - hurst) < (0.02 if arguments.quick else 0.01)
     linear, likely = told_apart(20 if arguments.quick else 100, rng)
     print(f"five indices from 128 samples: {linear:.2f} right by a linear map, {likely:.2f} by Whittle's likelihood")
     assert linear > 0.4  # 0.2 by chance
-    picture(measured, arguments.plot)
+    picture(measured, arguments.output / "roughness.png")
 
 
 if __name__ == "__main__":

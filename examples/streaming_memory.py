@@ -4,11 +4,12 @@ Two layers with random weights read a series one sample at a time, beside a call
 put into a cell whose gates stay open: that is a fractional integral, which fades as t**(alpha - 1) / Gamma(alpha), by a
 power law. An ordinary LSTM holds the impulse for ever, or lets it fade exponentially.
 
-Run:  python examples/streaming_memory.py [--quick] [--plot FILE]
+Run:  python examples/streaming_memory.py [--quick]
 """
 
 import argparse
 import math
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -49,21 +50,20 @@ def trace(layer, n, size=1e-3):
 
 def power_law(alpha, n):
     """The weights of the fractional integral: Gamma(k + alpha) / (Gamma(alpha) k!), about k**(alpha - 1)."""
-    k = np.arange(1, n)
-    return np.concatenate([[1.0], np.cumprod((k - 1 + alpha) / k)])
+    return np.cumprod(np.concatenate([[1.0], 1 - (1 - alpha) / np.arange(1, n)]))
 
 
-def picture(traces, sizes, cells, path):
+def picture(traces, sizes, cells, path):  # cells: bytes of all layers, series and units at one sample
     figure, samples = Figure(figsize=(9, 3.6), layout="constrained"), np.arange(1, len(sizes) + 1)
-    left, right = figure.subplots(1, 2)
+    left = figure.add_subplot(1, 2, 1, title="An impulse in the cell", xlabel="samples since", ylim=(1e-4, 2))
+    right = figure.add_subplot(1, 2, 2, title="Memory", xlabel="samples", ylabel="bytes")
     for name, found in traces.items():
         left.loglog(samples, found, label=name)
     left.loglog(samples, np.transpose([power_law(alpha, len(sizes)) for alpha in ALPHAS]), "k:", linewidth=1)
-    left.set(title="An impulse in the cell", xlabel="samples since", ylabel="part that is left", ylim=(1e-4, 2))
     left.legend(fontsize=8)
     right.loglog(samples, sizes, samples, cells * samples, "--")
-    right.set(title="Memory", xlabel="samples", ylabel="bytes")
     right.legend(["state of the layer", "all cells so far"], fontsize=8)
+    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     print(f"picture: {path}")
 
@@ -72,7 +72,7 @@ def picture(traces, sizes, cells, path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer samples")
-    parser.add_argument("--plot", metavar="FILE", default="streaming_memory.png", help="where the picture goes")
+    parser.add_argument("--output", type=Path, default=Path("demo-output"), help="folder for the picture")
     arguments = parser.parse_args()
     n = 400 if arguments.quick else 10_000
     torch.manual_seed(0)
@@ -92,7 +92,7 @@ def main():
         assert error < 1e-10
         assert abs(slope - (alpha - 1)) < 5e-3
     print(f"  an ordinary cell that keeps {FORGETS} a step: {FORGETS ** (n - 1):.0e}")
-    picture(traces, sizes, 2 * 8 * 16 * x.element_size(), arguments.plot)  # layers, series, units
+    picture(traces, sizes, 2 * 8 * 16 * x.element_size(), arguments.output / "streaming_memory.png")
 
 
 if __name__ == "__main__":

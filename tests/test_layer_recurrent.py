@@ -382,7 +382,7 @@ def test_the_example_of_streaming_runs(monkeypatch, capsys, tmp_path):
     pytest.importorskip("matplotlib")
     example = pathlib.Path(__file__).parents[1] / "examples" / "streaming_memory.py"
     picture = tmp_path / "streaming_memory.png"
-    monkeypatch.setattr(sys, "argv", [str(example), "--quick", "--plot", str(picture)])
+    monkeypatch.setattr(sys, "argv", [str(example), "--quick", "--output", str(tmp_path)])
     runpy.run_path(str(example), run_name="__main__")
     assert "falls as t**-0.40" in capsys.readouterr().out
     assert picture.stat().st_size > 10_000

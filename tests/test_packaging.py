@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 LIBRARIES = {"torch", "jax", "numba", "cuda12", "cuda13", "lightning", "otel", "otlp", "cli", "plot", "data", "sklearn"}
-PROMISED = LIBRARIES | {"demo", "examples", "docs", "test", "dev", "all"}
+PROMISED = LIBRARIES | {"demo", "examples", "docs", "gallery", "test", "dev", "all"}
 
 
 def requirements() -> list[str]:

@@ -11,6 +11,7 @@ import pytest
 
 import hpfracc_nn
 from hpfracc_nn import lazy
+from tests.public_names import public_names, removed
 
 ROOT = pathlib.Path(__file__).parents[1] / "hpfracc_nn"
 FACES = {path.parent: path.read_text("utf-8") for path in sorted(ROOT.glob("**/__init__.py"))}
@@ -50,6 +51,12 @@ def test_a_name_that_is_loaded_when_it_is_used_is_exported_to_type_checkers(pack
     assert lazy.exports(name)
     for node in lazy._imports(name):
         assert [alias.name for alias in node.names if alias.name not in ("*", alias.asname)] == []
+
+
+def test_no_public_name_is_removed():
+    """A name leaves the list two minor versions after its deprecation: see docs/releasing.md."""
+    assert removed(public_names()) == []
+    assert removed(public_names() - {"hpfracc_nn.Caputo"}) == ["hpfracc_nn.Caputo"]
 
 
 def test_type_checkers_know_what_a_name_is():

@@ -5,13 +5,16 @@ MkDocs is installed.
 """
 
 import dataclasses
+import hashlib
 import html
 import importlib
 import importlib.util
 import inspect
+import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,8 +26,11 @@ pytestmark = pytest.mark.slow
 
 ROOT = pathlib.Path(__file__).parents[1]
 COLUMN = 88  # characters of code that the column holds at 1280 pixels, by docs/code.css
+WIDE = 120  # the same where a page has no table of contents beside it: the scripts of the gallery
 LANGUAGE = {"docstring_parser": "google", "search_paths": [ROOT]}
 AS_SHOWN = {"warnings": False, "returns_named_value": False, "returns_multiple_items": False}
+# Blocks that are no code of the pages: the sources of what the reference describes, and what programs print.
+OTHER_CODE = {"mkdocstrings-source", "no-copy"}
 # What the pages are made of. Another tag is a name in angle brackets that Markdown took for HTML.
 TAGS = {
     *(
@@ -68,6 +74,8 @@ class Page(HTMLParser):
         headings: The objects that the page describes, by their path.
         classes: Those that are classes.
         emphasis: The characters before, in and behind emphasised text, where no other element is between.
+        formulas: The TeX of the article's formulas, with its marks.
+        is_wide: It has no table of contents beside it.
         tags: The elements of the article.
         requests: What a browser loads for the page.
         anchors: Where links to the page can lead.
@@ -83,6 +91,8 @@ class Page(HTMLParser):
         self.headings: list[str] = []
         self.classes: list[ShownClass] = []
         self.emphasis: list[list[str]] = []
+        self.formulas: list[str] = []
+        self.is_wide = False
         self.tags: set[str] = set()
         self.requests: list[str] = []
         self.anchors: set[str] = set()
@@ -91,7 +101,9 @@ class Page(HTMLParser):
         self.path = path
         self._open: list[tuple[str, str]] = []
         self._before = ""
-        self.feed(path.read_text("utf-8"))
+        text = path.read_text("utf-8")
+        self.is_wide = re.search(r'data-md-type="toc" hidden', text) is not None
+        self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = {name: value or "" for name, value in attrs}
@@ -111,8 +123,10 @@ class Page(HTMLParser):
             self.headings.append(given["id"])
             if self.classes and not self.classes[-1].path:
                 self.classes[-1].path = given["id"]
-        if tag == "pre":
+        if tag == "pre" and not OTHER_CODE & set(" ".join(kind for _, kind in self._open).split()):
             self.code.append("")
+        if "arithmatex" in kind:
+            self.formulas.append("")
         if tag == "code" and not {"a", "pre", "h1", "h2", "h3"} & {each for each, _ in self._open}:
             self.mentioned.append("")
         if tag in ("em", "strong"):
@@ -129,11 +143,13 @@ class Page(HTMLParser):
             return
         around = " ".join(f"{tag} {kind}" for tag, kind in self._open).split()
         self.text += data
-        if "pre" in around:
+        if "pre" in around and not OTHER_CODE & set(around):
             self.code[-1] += data
+        if "arithmatex" in around:
+            self.formulas[-1] += data
         if "code" in around and self.mentioned and not {"a", "pre", "h1", "h2", "h3"} & set(around):
             self.mentioned[-1] += data
-        if not {"pre", "code", "doc-section-title", "script", "style"} & set(around):
+        if not {"pre", "code", "doc-section-title", "script", "style", "arithmatex"} & set(around):
             self.prose += data
         if self.classes and "doc-signature" in around and "doc-class" in around and not self.classes[-1].bases:
             self.classes[-1].signature += data
@@ -264,7 +280,7 @@ def test_code_fits_the_column(pages):
         for page in pages
         for block in page.code
         for line in block.split("\n")
-        if len(line) > COLUMN
+        if len(line) > (WIDE if page.is_wide else COLUMN)
     ]
     assert not wide, "\n".join(wide)
 
@@ -273,6 +289,39 @@ def test_pages_load_nothing_from_elsewhere(site, pages):
     assert [(page.name, each) for page in pages for each in page.requests if re.match(r"\w+:|//", each)] == []
     for sheet in site.rglob("*.css"):
         assert not re.search(r"@import|url\(\s*[\"']?(?:https?:)?//", sheet.read_text("utf-8")), sheet
+
+
+def test_katex_draws_every_formula(site, pages):
+    formulas = sorted({formula.strip()[2:-2] for page in pages for formula in page.formulas})
+    assert len(formulas) > 80
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("Node.js is not installed: it runs KaTeX")
+    program = f"""
+    const katex = require({str(site / "katex" / "katex.min.js")!r});
+    for (const formula of JSON.parse(require("fs").readFileSync(0, "utf-8")))
+        try {{ katex.renderToString(formula, {{strict: "error"}}); }}
+        catch (error) {{ console.log(formula, error.message); }}
+    """
+    done = subprocess.run([node, "-e", program], input=json.dumps(formulas), capture_output=True, text=True, check=True)
+    assert done.stdout == ""
+
+
+def test_llms_txt_lists_the_pages(site, pages):
+    listed = re.findall(r"^- \[.+?\]\((.*?)\): \S", (site / "llms.txt").read_text("utf-8"), re.MULTILINE)
+    assert {os.path.normpath(site / each) for each in listed} == {str(page.path.parent) for page in pages}
+
+
+def test_pages_of_examples_are_of_the_scripts_that_there_are():
+    """A page keeps what its script printed: `make gallery ARGS=name` runs one that changed."""
+    folder, stale = ROOT / "docs" / "gallery", []
+    for script in sorted((ROOT / "examples").glob("*.py")):
+        digest = hashlib.sha256(script.read_bytes()).hexdigest()[:16]
+        page = folder / f"{script.stem}.md"
+        if not page.exists() or f"\nscript: {digest}\n" not in page.read_text("utf-8"):
+            stale.append(script.stem)
+        assert len(script.read_text("utf-8").splitlines()) < 100, script.name
+    assert stale == []
 
 
 def test_every_link_leads_somewhere(site, pages):
