@@ -15,11 +15,11 @@ from torch.utils import _pytree
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.streaming import slice_shape
 from hpfracc_nn.fractional.torch.eager import check_dense
-from hpfracc_nn.fractional.torch.parameters import Alpha, check_place
+from hpfracc_nn.fractional.torch.parameters import Alpha, check_place, is_spread
 from hpfracc_nn.layers.order import ATTENTION, attention_bounds, attention_orders
 from hpfracc_nn.layers.shapes import check_is_state
 from hpfracc_nn.layers.torch.attention_ops import Attention, Inputs, attended
-from hpfracc_nn.layers.torch.fractional import place_of, with_weights_of
+from hpfracc_nn.layers.torch.fractional import each_on_its_own, place_of, with_weights_of
 from hpfracc_nn.selection import BackendManager, given_manager
 
 _OWNER = "FractionalAttention"
@@ -211,6 +211,22 @@ class FractionalAttention(nn.Module):
             average_attn_weights: Whether the returned weights are the mean over the heads.
             is_causal: Query i sees keys up to i. With an attn_mask, that is used and this only a hint, as in torch.
         """
+        if any(map(is_spread, (query, key, value))):
+            if key_padding_mask is not None or attn_mask is not None:
+                raise ValueError(
+                    f"{_OWNER}(query: DTensor, mask): needs no masks with a DTensor; pass query.to_local() and masks "
+                    "of its part."
+                )
+            options = {
+                "need_weights": need_weights,
+                "average_attn_weights": average_attn_weights,
+                "is_causal": is_causal,
+            }
+            axes = [int(not self.batch_first)] if query.ndim == 3 else []
+            found: tuple[Tensor, Tensor | None] = each_on_its_own(
+                _OWNER, self, [query, key, value], axes, later=0, **options
+            )
+            return found
         if is_self_nested(query, key, value) and self.batch_first and key_padding_mask is None:
             x, padding, lengths = padded(query)
             y, weights = self(x, x, x, padding, need_weights, attn_mask, average_attn_weights, is_causal)
@@ -479,7 +495,7 @@ class FractionalAttention(nn.Module):
     def _present(self) -> Tensor | None:
         """Return the present alpha, [] or [heads, 1, 1]; None where it is fixed at 2."""
         if self.learn_alpha:
-            found = self.order()
+            found = self.order.beside_local(_OWNER)
             return found if found.ndim == 0 else found[:, None, None]
         if self._fixed == 2.0 or (isinstance(self._fixed, tuple) and set(self._fixed) == {2.0}):
             return None

@@ -22,11 +22,11 @@ from hpfracc_nn.fractional.streaming import HORIZON, StreamSource, slice_shape
 from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.fractional.torch.eager import check_dense, computed_in
 from hpfracc_nn.fractional.torch.operator import apply_at
-from hpfracc_nn.fractional.torch.parameters import Alpha, StateMetadata
+from hpfracc_nn.fractional.torch.parameters import Alpha, StateMetadata, is_spread
 from hpfracc_nn.fractional.torch.streaming import StreamState
 from hpfracc_nn.layers.order import first_orders, middle, roughness_orders, stretches
 from hpfracc_nn.layers.shapes import channel_axis, check_is_state
-from hpfracc_nn.layers.torch.fractional import LayerState, check_no_module
+from hpfracc_nn.layers.torch.fractional import LayerState, check_no_module, each_on_its_own
 from hpfracc_nn.selection import BackendManager, given_manager
 
 
@@ -111,6 +111,8 @@ class FractionalDifference(StateMetadata):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return every channel's fractional differences."""
+        if is_spread(x):
+            return each_on_its_own("FractionalDifference", self, [x], [0])
         axis, where = self._axes("FractionalDifference", x)
         return self._joined([self._apply_part(part, k, axis) for k, part in enumerate(self._split(x, where))], where)
 
@@ -286,13 +288,17 @@ class FractionalDifference(StateMetadata):
         return torch.cat(parts, dim=where).index_select(where, order)
 
     def _apply_part(self, x: Tensor, number: int, axis: int) -> Tensor:
-        alpha = self.parts[number]() if self.learn_alpha else None
+        alpha = self._learned[number].beside_local("FractionalDifference") if self.learn_alpha else None
         return apply_at("FractionalDifference", x, self._definitions[number], self.dt, axis, self.site, alpha)
 
     def _definition(self, number: int) -> GrunwaldLetnikov:
         """Return the operator of part `number`, with its present orders."""
         definition = self._definitions[number]
-        return replace(definition, alpha=self.parts[number]()) if self.learn_alpha else definition
+        return (
+            replace(definition, alpha=self._learned[number].beside_local("FractionalDifference"))
+            if self.learn_alpha
+            else definition
+        )
 
     def _source(self, number: int) -> StreamSource:
         return StreamSource(type(self).__name__, self._definitions[number], self.learn_alpha, self.dt)
@@ -402,6 +408,8 @@ class RoughnessFeatures(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the features of every channel."""
+        if is_spread(x):
+            return each_on_its_own(_OWNER, self, [x], [0])
         wide = _wide(_OWNER, x)
         y = self.differences(x.to(wide))
         axis = errors.axis(_OWNER, self.differences.dim, y.ndim)

@@ -22,10 +22,10 @@ from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
 from hpfracc_nn.fractional.streaming import HORIZON, StreamSource, slice_shape
 from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.fractional.torch.eager import check_dense, computed_in
-from hpfracc_nn.fractional.torch.parameters import Alpha, check_place
+from hpfracc_nn.fractional.torch.parameters import Alpha, check_place, is_spread
 from hpfracc_nn.fractional.torch.streaming import StreamState
 from hpfracc_nn.layers.order import averaging
-from hpfracc_nn.layers.torch.fractional import Ordered, place_of, started, with_weights_of
+from hpfracc_nn.layers.torch.fractional import Ordered, each_on_its_own, place_of, started, with_weights_of
 from hpfracc_nn.layers.torch.recurrence import CELLS, Cell, Inputs, Recurrence, compiled, lag_weights, operation
 from hpfracc_nn.selection import BackendManager, given_manager
 
@@ -134,6 +134,16 @@ class Recurrent(Ordered, nn.RNNBase, Generic[H]):
             )
         return given
 
+    def _on_mesh(self, x: Tensor, hx: H | None) -> Any:
+        """Return what forward returns for a DTensor, cut along the batch."""
+        owner = type(self).__name__
+        if hx is not None:
+            raise ValueError(
+                f"{owner}(input: DTensor, hx): needs hx=None with a DTensor; pass input.to_local() and the part of hx "
+                "that belongs to it."
+            )
+        return each_on_its_own(owner, self, [x], [int(not self.batch_first)] if x.ndim == 3 else [], later=1)
+
     def _forward(self, x: Any, hx: H | None) -> tuple[Any, Hidden]:
         if torch.jit.is_tracing():
             raise RuntimeError(
@@ -228,7 +238,7 @@ class Recurrent(Ordered, nn.RNNBase, Generic[H]):
 
     def _order_on(self, device: torch.device) -> Tensor:
         if self.learn_alpha:
-            return self.order()
+            return self.order.beside_local(type(self).__name__)
         return torch.tensor(self.definition.alpha, dtype=torch.float64, device=device)
 
     def _start(self, series: Series, hx: Hidden) -> Hidden:
@@ -492,6 +502,8 @@ class FractionalLSTM(Recurrent[Hidden]):
         self, input: Tensor | PackedSequence, hx: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor | PackedSequence, tuple[Tensor, Tensor]]:
         """Return the outputs of the last layer at all steps, and the last (h, c) of every layer and direction."""
+        if is_spread(input):
+            return self._on_mesh(input, hx)  # type: ignore[no-any-return, arg-type]
         return self._forward(input, hx)
 
     def _pair(self, hx: Hidden) -> Hidden:
@@ -587,6 +599,8 @@ class FractionalGRU(Recurrent[Tensor]):
         self, input: Tensor | PackedSequence, hx: Tensor | None = None
     ) -> tuple[Tensor | PackedSequence, Tensor]:
         """Return the outputs of the last layer at all steps, and the last h of every layer and direction."""
+        if is_spread(input):
+            return self._on_mesh(input, hx)  # type: ignore[no-any-return, arg-type]
         out, (h, _) = self._forward(input, hx)
         return out, h
 
