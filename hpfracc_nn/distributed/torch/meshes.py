@@ -11,7 +11,7 @@ hold different parts, taken in the backward pass, so that it is complete on each
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -106,6 +106,7 @@ def beside(parameter: Any, x: Tensor) -> Any:
 def each_on_its_own(
     owner: str,
     layer: nn.Module,
+    forward: Callable[..., Any],
     inputs: Sequence[Tensor],
     axes: Collection[int],
     later: int | None = None,
@@ -117,7 +118,8 @@ def each_on_its_own(
 
     Args:
         owner: The layer's name, for messages.
-        layer: The layer, whose `forward` is called.
+        layer: The layer.
+        forward: What is called with the layer: its class's forward, not that of a subclass which called this one.
         inputs: Of forward; all lie alike.
         axes: Of the inputs, along which they may be cut.
         later: The axis along which all results but the first are cut; None is that of the inputs.
@@ -151,7 +153,7 @@ def each_on_its_own(
     values = {f"layer.{name}": _whole(each, first) for name, each in layer.named_parameters()}
     values |= {f"layer.{name}": each.full_tensor() for name, each in layer.named_buffers() if isinstance(each, DTensor)}
     locals_ = tuple(x.to_local(grad_placements=x.placements) for x in given)
-    found = torch.func.functional_call(_Bare(layer), values, locals_, options)
+    found = torch.func.functional_call(_Bare(layer, forward), values, locals_, options)
     if isinstance(found, Tensor):
         return _spread(found, first, first.placements)
     y, *others = found
@@ -167,12 +169,12 @@ uncompiled(
 class _Bare(nn.Module):
     """A layer without its hooks, which were called before."""
 
-    def __init__(self, layer: nn.Module):
+    def __init__(self, layer: nn.Module, forward: Callable[..., Any]):
         super().__init__()
-        self.layer = layer
+        self.layer, self._forward = layer, forward
 
     def forward(self, *inputs: Tensor, **options: Any) -> Any:
-        return self.layer.forward(*inputs, **options)
+        return self._forward(self.layer, *inputs, **options)
 
 
 def _settled(owner: str, name: str, x: Tensor) -> DTensor:

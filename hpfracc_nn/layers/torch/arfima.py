@@ -190,7 +190,7 @@ class ARFIMA(nn.Module):
         """Return the one-step errors of `x`; same shape, dtype and device."""
         if is_spread(x):
             axis = errors.axis("ARFIMA", self.dim, x.ndim)
-            return each_on_its_own("ARFIMA", self, [x], {*range(x.ndim)} - {axis})
+            return each_on_its_own("ARFIMA", self, ARFIMA.forward, [x], {*range(x.ndim)} - {axis})
         check_dense("ARFIMA", "x", x)
         computed_in("ARFIMA", x)  # raises, where the mean would make floats of integers
         axis = errors.axis("ARFIMA", self.dim, x.ndim)

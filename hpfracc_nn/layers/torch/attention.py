@@ -224,7 +224,7 @@ class FractionalAttention(nn.Module):
             }
             axes = [int(not self.batch_first)] if query.ndim == 3 else []
             found: tuple[Tensor, Tensor | None] = each_on_its_own(
-                _OWNER, self, [query, key, value], axes, later=0, **options
+                _OWNER, self, FractionalAttention.forward, [query, key, value], axes, later=0, **options
             )
             return found
         if is_self_nested(query, key, value) and self.batch_first and key_padding_mask is None:

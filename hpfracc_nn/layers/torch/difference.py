@@ -112,7 +112,7 @@ class FractionalDifference(StateMetadata):
     def forward(self, x: Tensor) -> Tensor:
         """Return every channel's fractional differences."""
         if is_spread(x):
-            return each_on_its_own("FractionalDifference", self, [x], [0])
+            return each_on_its_own("FractionalDifference", self, FractionalDifference.forward, [x], [0])
         axis, where = self._axes("FractionalDifference", x)
         return self._joined([self._apply_part(part, k, axis) for k, part in enumerate(self._split(x, where))], where)
 
@@ -409,7 +409,7 @@ class RoughnessFeatures(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the features of every channel."""
         if is_spread(x):
-            return each_on_its_own(_OWNER, self, [x], [0])
+            return each_on_its_own(_OWNER, self, RoughnessFeatures.forward, [x], [0])
         wide = _wide(_OWNER, x)
         y = self.differences(x.to(wide))
         axis = errors.axis(_OWNER, self.differences.dim, y.ndim)

@@ -327,20 +327,26 @@ class FractionalLayer(Ordered):
 
 
 def each_on_its_own(
-    owner: str, layer: nn.Module, inputs: Sequence[Tensor], axes: Collection[int], **options: Any
+    owner: str,
+    layer: nn.Module,
+    forward: Callable[..., Any],
+    inputs: Sequence[Tensor],
+    axes: Collection[int],
+    **options: Any,
 ) -> Any:
     """Return what a layer makes of DTensors, of which each process computes its part; see `distributed.torch.meshes`.
 
     Args:
         owner: The layer, for messages.
         layer: The layer.
+        forward: Its class's.
         inputs: Of forward, the first a DTensor.
         axes: Of independent series, along which they may be cut.
         options: `later`, and those of forward.
     """
     from hpfracc_nn.distributed.torch import meshes  # torch.distributed.tensor is loaded, since there is a DTensor
 
-    return meshes.each_on_its_own(owner, layer, inputs, axes, **options)
+    return meshes.each_on_its_own(owner, layer, forward, inputs, axes, **options)
 
 
 class LayerState:

@@ -378,7 +378,7 @@ class FractionalConv1d(Derived, nn.Conv1d):
     def forward(self, input: Tensor) -> Tensor:
         """Return the convolution of the derivative of `input`; same dtype and device."""
         if is_spread(input):
-            return each_on_its_own("FractionalConv1d", self, [input], range(input.ndim - 2))
+            return each_on_its_own("FractionalConv1d", self, FractionalConv1d.forward, [input], range(input.ndim - 2))
         check_images("FractionalConv1d", input, self.in_channels, 1)
         d = self.derivative(input)
         if self.is_causal:
@@ -610,7 +610,7 @@ class FractionalConv2d(Ordered, nn.Conv2d):
     def forward(self, input: Tensor) -> Tensor:
         """Return the convolution of the derivatives of `input`; same dtype and device."""
         if is_spread(input):
-            return each_on_its_own("FractionalConv2d", self, [input], range(input.ndim - 3))
+            return each_on_its_own("FractionalConv2d", self, FractionalConv2d.forward, [input], range(input.ndim - 3))
         check_images("FractionalConv2d", input, self.in_channels, 2)
         x = input
         for dim, dt, definition, alpha in zip(self.dims, self.dt, *self._operators(), strict=True):

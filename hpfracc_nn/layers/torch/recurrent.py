@@ -134,7 +134,7 @@ class Recurrent(Ordered, nn.RNNBase, Generic[H]):
             )
         return given
 
-    def _on_mesh(self, x: Tensor, hx: H | None) -> Any:
+    def _on_mesh(self, forward: Callable[..., Any], x: Tensor, hx: H | None) -> Any:
         """Return what forward returns for a DTensor, cut along the batch."""
         owner = type(self).__name__
         if hx is not None:
@@ -142,7 +142,7 @@ class Recurrent(Ordered, nn.RNNBase, Generic[H]):
                 f"{owner}(input: DTensor, hx): needs hx=None with a DTensor; pass input.to_local() and the part of hx "
                 "that belongs to it."
             )
-        return each_on_its_own(owner, self, [x], [int(not self.batch_first)] if x.ndim == 3 else [], later=1)
+        return each_on_its_own(owner, self, forward, [x], [int(not self.batch_first)] if x.ndim == 3 else [], later=1)
 
     def _forward(self, x: Any, hx: H | None) -> tuple[Any, Hidden]:
         if torch.jit.is_tracing():
@@ -503,7 +503,7 @@ class FractionalLSTM(Recurrent[Hidden]):
     ) -> tuple[Tensor | PackedSequence, tuple[Tensor, Tensor]]:
         """Return the outputs of the last layer at all steps, and the last (h, c) of every layer and direction."""
         if is_spread(input):
-            return self._on_mesh(input, hx)  # type: ignore[no-any-return, arg-type]
+            return self._on_mesh(FractionalLSTM.forward, input, hx)  # type: ignore[no-any-return, arg-type]
         return self._forward(input, hx)
 
     def _pair(self, hx: Hidden) -> Hidden:
@@ -600,7 +600,7 @@ class FractionalGRU(Recurrent[Tensor]):
     ) -> tuple[Tensor | PackedSequence, Tensor]:
         """Return the outputs of the last layer at all steps, and the last h of every layer and direction."""
         if is_spread(input):
-            return self._on_mesh(input, hx)  # type: ignore[no-any-return, arg-type]
+            return self._on_mesh(FractionalGRU.forward, input, hx)  # type: ignore[no-any-return, arg-type]
         out, (h, _) = self._forward(input, hx)
         return out, h
 

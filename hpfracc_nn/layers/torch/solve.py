@@ -127,7 +127,7 @@ class FDEBlock(CaputoEquation):
     def forward(self, x: Tensor) -> Tensor:
         """Return z(t1); same shape, dtype and device as x."""
         if is_spread(x):
-            return each_on_its_own(type(self).__name__, self, [x], [0] if x.ndim > 1 else [])
+            return each_on_its_own(type(self).__name__, self, FDEBlock.forward, [x], [0] if x.ndim > 1 else [])
         check_floating(type(self).__name__, x)
         if x.dtype not in HALVES:
             return self.last(self.f, x, self.t1)

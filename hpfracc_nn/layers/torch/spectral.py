@@ -107,7 +107,7 @@ class SpectralFractional(Ordered):
             whole = {errors.axis(OWNER, dim, x.ndim) for dim in self.dim}
             if self.channels is not None:
                 whole.add(1)
-            return each_on_its_own(OWNER, self, [x], {*range(x.ndim)} - whole)
+            return each_on_its_own(OWNER, self, SpectralFractional.forward, [x], {*range(x.ndim)} - whole)
         check_dense(OWNER, "x", x)
         if not self._is_told:
             check_told(OWNER, x.shape, self.definition, 1 if self.channels is None else 2)
