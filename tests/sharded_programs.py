@@ -188,7 +188,8 @@ def on_mesh(_: str = "") -> dict[str, dict[str, Any]]:
 
 def operators_on_mesh(_: str = "") -> dict[str, Any]:
     """Return errors of operators on DTensors that are cut along each axis, orders and compiled calls among them."""
-    mesh, found = init_device_mesh("cpu", (dist.get_world_size(),)), {}
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    found: dict[str, Any] = {}
     torch.manual_seed(0)
     x = torch.randn(3, 4, 41, dtype=torch.float64)
     layers = {
@@ -199,7 +200,7 @@ def operators_on_mesh(_: str = "") -> dict[str, Any]:
     }
     for name, layer in layers.items():
         wanted = found_by(layer, (leaf(x),))
-        for placement in (Replicate(), Shard(0), Shard(1), Shard(2)):
+        for placement in (Shard(0), Shard(1), Shard(2)):
             given = distribute_tensor(x, mesh, [placement]).requires_grad_()
             found[f"{name}, {placement}"] = apart(found_by(layer, (given,)), wanted)
     layer = layers["an order for each channel"]
@@ -256,7 +257,8 @@ def in_parallel(_: str = "") -> dict[str, float]:
         middle: nn.Module = fnn.FractionalLayer(0.4, "grunwald_letnikov", dim=-2, learn_alpha=True, dtype=torch.float64)
         if name == "its own weights":
             middle = fnn.FractionalLinear(4, 4, alpha=0.4, learn_alpha=True, dtype=torch.float64)
-        net, x = Narrow(middle), torch.randn(2, 30, 3, dtype=torch.float64)
+        net: nn.Module = Narrow(middle)
+        x = torch.randn(2, 30, 3, dtype=torch.float64)
         wanted = found_by(net, (leaf(x),))
         plan: dict[str, Any] = {"up": ColwiseParallel(use_local_output=style is not None)}
         plan |= {"middle": style} if style is not None else {}
@@ -292,7 +294,7 @@ def in_stages(_: str = "") -> dict[str, float]:
             cut = pipeline(net, mb_args=(x[:2],), split_spec={"1": SplitPoint.BEGINNING})
             stage = cut.build_stage(rank, torch.device("cpu"))
         schedule = ScheduleGPipe(stage, 2, loss_fn=lambda y, _: y.square().mean())
-        schedule.step(*([x] if rank == 0 else []), **({"target": x} if rank == size - 1 else {}))
+        schedule.step(*([x] if rank == 0 else []), target=x if rank == size - 1 else None)
         got = [each.grad for each in stage.submod.parameters()]
         found[name] = apart(got, wanted)  # type: ignore[arg-type]
     return found
@@ -306,7 +308,7 @@ def saved(way: str, folder: str, train: str) -> dict[str, float]:
         fnn.FractionalLayer(1.4, "grunwald_letnikov", learn_alpha=True, dim=1),
     )
     torch.manual_seed(int(train))
-    net[1].reset_parameters()
+    cast(nn.Linear, net[1]).reset_parameters()
     model = WAYS[way][0](net)
     optimizer: torch.optim.Optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     if way == "FSDP2":  # the first version gathers only what has the shape of a parameter

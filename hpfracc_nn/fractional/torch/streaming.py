@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -48,9 +48,64 @@ from hpfracc_nn.fractional.torch.tracing import is_traced, uncompiled
 from hpfracc_nn.selection import Site
 
 _BLOCK = 64  # rows of the boundary columns that are computed together
+_VERSION = 1  # of what is pickled; 0 had no number
+K = TypeVar("K", bound=type)
+
+
+def versioned(kind: K) -> K:
+    """Let a class of states be pickled with a version, and refuse pickles of versions that are not known here."""
+
+    def getstate(state: Any) -> dict[str, Any]:
+        return {**state.__dict__, "version": _VERSION}
+
+    def setstate(state: Any, given: dict[str, Any]) -> None:
+        version = given.get("version", 0)
+        if version not in range(_VERSION + 1):
+            raise ValueError(
+                f"{kind.__name__}: needs a state pickled in version {_VERSION} or before, and this one has version "
+                f"{version!r}; load it with the version of hpfracc_nn that wrote it, or a newer one."
+            )
+        state.__dict__.update({name: value for name, value in given.items() if name != "version"})
+
+    kind.__getstate__ = getstate  # type: ignore[method-assign, assignment]
+    kind.__setstate__ = setstate  # type: ignore[attr-defined]
+    return kind
+
+
+def register_tree(
+    kind: type,
+    names: Sequence[str],
+    facts: Callable[[Any], Any],
+    unflatten: Callable[[Any, Any], Any],
+    **options: Any,
+) -> None:
+    """Register a class of states as a pytree of some of its attributes, with their names in paths.
+
+    Args:
+        kind: The class.
+        names: The attributes.
+        facts: Returns what else a state has, and no transform changes.
+        unflatten: Returns a state from the attributes and the facts.
+        options: Of torch's `register_pytree_node`.
+    """
+
+    def flatten(state: Any) -> tuple[list[Any], Any]:
+        return [getattr(state, name) for name in names], facts(state)
+
+    def with_keys(state: Any) -> tuple[list[Any], Any]:
+        parts, context = flatten(state)
+        return list(zip([_pytree.GetAttrKey(name) for name in names], parts, strict=True)), context
+
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    _pytree.register_pytree_node(
+        kind, flatten, unflatten, flatten_with_keys_fn=with_keys, **({"serialized_type_name": name} | options)
+    )
+
+
 _Rules = Rules  # its name in states that an older version pickled
 
 
+@versioned
 @dataclass(frozen=True, eq=False)
 class StreamState:
     """What a fractional operator remembers between two steps; see `initial_state`.
@@ -307,12 +362,6 @@ for _function in (initial_state, run):
     )
 
 
-def _flatten(state: StreamState) -> tuple[list[Any], tuple[int, Rules]]:
-    return list(state._tensors().values()), (state.step, state._rules)
-
-
-def _unflatten(tensors: Any, context: tuple[int, Rules]) -> StreamState:
-    return StreamState(*context, *tensors)
-
-
-_pytree.register_pytree_node(StreamState, _flatten, _unflatten)
+register_tree(
+    StreamState, _TENSORS, lambda state: (state.step, state._rules), lambda parts, facts: StreamState(*facts, *parts)
+)

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils import _pytree
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.streaming import slice_shape
 from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.parameters import Alpha, check_place, is_spread
+from hpfracc_nn.fractional.torch.streaming import register_tree, versioned
 from hpfracc_nn.layers.order import ATTENTION, attention_bounds, attention_orders
 from hpfracc_nn.layers.shapes import check_is_state
 from hpfracc_nn.layers.torch.attention_ops import Attention, Inputs, attended
@@ -596,6 +596,7 @@ def _additive(owner: str, name: str, mask: Tensor, shapes: Sequence[tuple[int, .
     return mask.to(dtype)
 
 
+@versioned
 @dataclass(frozen=True, eq=False)
 class AttentionState:
     """The keys and values of all samples so far, and the order. It is never written to, and is a pytree of tensors.
@@ -667,9 +668,10 @@ class AttentionState:
         return replace(self, key=torch.cat((self.key, key), 2), value=torch.cat((self.value, value), 2))
 
 
-_pytree.register_pytree_node(
+register_tree(
     AttentionState,
-    lambda state: ([state.key, state.value, state.alpha], state.horizon),
+    ("key", "value", "alpha"),
+    lambda state: state.horizon,
     lambda parts, horizon: AttentionState(*[*parts, horizon]),
     serialized_type_name="hpfracc_nn.layers.torch.attention_state.AttentionState",
     to_dumpable_context=lambda horizon: horizon,

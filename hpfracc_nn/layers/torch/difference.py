@@ -193,6 +193,11 @@ class FractionalDifference(StateMetadata):
         if state is None:
             state = self.initial_state((x.shape[0], self.channels), device=x.device)
         self._check_state(owner, state)
+        if x.shape[0] != state[0].shape[0]:
+            raise ValueError(
+                f"{owner}(x of shape {tuple(x.shape)}): needs the state's batch of {state[0].shape[0]}; pass the next "
+                "samples of the same series, or None as the state to begin."
+            )
         taken = [
             streaming.run(owner, part, one, axis, self.site, self._source(k))
             for k, (part, one) in enumerate(zip(self._split(x, where), state, strict=True))
@@ -222,7 +227,7 @@ class FractionalDifference(StateMetadata):
         if not isinstance(state, tuple) or len(state) != len(self._parts):
             raise TypeError(
                 f"{owner}(state of type {type(state).__name__}): needs the states of {len(self._parts)} parts; "
-                "pass what initial_state returned."
+                "pass what initial_state returned, or step or run."
             )
 
     def state_metadata(self) -> dict[str, Any]:
@@ -511,6 +516,7 @@ def _wide(owner: str, x: Tensor) -> torch.dtype:
     return computed_in(owner, x)
 
 
+@streaming.versioned
 @dataclass(frozen=True, eq=False)
 class RoughnessState(LayerState):
     """The states of the differences, and the sums of their squares so far.
@@ -530,9 +536,10 @@ class RoughnessState(LayerState):
         return self.differences, self.sums
 
 
-_pytree.register_pytree_node(
+streaming.register_tree(
     RoughnessState,
-    lambda state: ([state.differences, state.sums], None),
+    ("differences", "sums"),
+    lambda _: None,
     lambda parts, _: RoughnessState(*parts),
     serialized_type_name="hpfracc_nn.layers.torch.roughness_state.RoughnessState",
 )
@@ -562,5 +569,6 @@ _pytree.register_pytree_node(
     StateTuple,
     lambda state: (list(state), None),
     lambda pieces, _: StateTuple(pieces),
+    flatten_with_keys_fn=lambda state: ([(_pytree.SequenceKey(k), each) for k, each in enumerate(state)], None),
     serialized_type_name="hpfracc_nn.layers.torch.state_tuple.StateTuple",
 )

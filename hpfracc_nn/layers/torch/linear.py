@@ -9,7 +9,6 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils import _pytree
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
@@ -17,7 +16,7 @@ from hpfracc_nn.fractional.streaming import HORIZON, slice_shape
 from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.operator import apply_at
 from hpfracc_nn.fractional.torch.parameters import Alpha, check_place, is_spread
-from hpfracc_nn.fractional.torch.streaming import StreamState
+from hpfracc_nn.fractional.torch.streaming import StreamState, register_tree, versioned
 from hpfracc_nn.layers.order import counted_orders, definition_of, options_text
 from hpfracc_nn.layers.shapes import (
     PADDING_MODES,
@@ -408,12 +407,12 @@ class FractionalConv1d(Derived, nn.Conv1d):
         owner = "FractionalConv1d.initial_state"
         if not self.is_causal:
             raise ValueError(
-                f"{owner}: needs padding='causal' one sample at a time, because with padding={self.padding} results "
+                f"{owner}: needs padding='causal' for step and run, because with padding={self.padding} results "
                 "belong to later samples; make the layer with padding='causal'."
             )
         if self.stride != (1,):
             raise ValueError(
-                f"{owner}: needs stride=1 one sample at a time, because with stride={self.stride[0]} not every sample "
+                f"{owner}: needs stride=1 for step and run, because with stride={self.stride[0]} not every sample "
                 "has a result; make the layer with stride=1 and leave results out."
             )
         shape = slice_shape(owner, shape)
@@ -629,6 +628,7 @@ class FractionalConv2d(Ordered, nn.Conv2d):
         return self._fixed, [None] * count
 
 
+@versioned
 @dataclass(frozen=True, eq=False)
 class ConvolutionState(LayerState):
     """What a causal `FractionalConv1d` remembers between two steps: that of its derivative, and its last samples.
@@ -668,9 +668,10 @@ class ConvolutionState(LayerState):
         return super().renew(weights)
 
 
-_pytree.register_pytree_node(
+register_tree(
     ConvolutionState,
-    lambda state: ([state.derivative, state.past], None),
+    ("derivative", "past"),
+    lambda _: None,
     lambda parts, _: ConvolutionState(*parts),
     serialized_type_name="hpfracc_nn.layers.torch.convolution_state.ConvolutionState",
 )
