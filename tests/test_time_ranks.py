@@ -86,6 +86,7 @@ FEW = [
     case("riesz", 0.7, [200, 130]),
     case("caputo", 0.4, [70, 50], side="right"),
     case("riemann_liouville", 0.7, [20, 18]),
+    case("caputo_fabrizio", 0.7, [3000, 1500]),  # its exponential has faded long before the end
 ]
 
 

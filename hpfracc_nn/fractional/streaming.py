@@ -174,10 +174,14 @@ class Rules:
 
     def rates(self, alpha: Array | None) -> np.ndarray:
         """Return the decay rates s of the exponentials, [Q]; `alpha` are orders in an array, or None."""
+        return self.nodes(alpha).rates
+
+    def nodes(self, alpha: Array | None) -> Nodes:
+        """Return the exponentials; `alpha` are orders in an array, or None."""
         found = exponentials if alpha is None else exponentials_over
         nodes = found(self.definition.in_steps(self.dt), self.horizon, "stream")
         assert nodes is not None, "a state was made"
-        return nodes.rates
+        return nodes
 
     def stencil(self, alpha: Array | None, xp: Namespace) -> Stencil:
         """Return the operator on `horizon` samples: of orders in an array of `xp`, or of its own in NumPy's."""

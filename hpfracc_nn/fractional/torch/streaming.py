@@ -44,10 +44,12 @@ from hpfracc_nn.fractional.streaming import (
 )
 from hpfracc_nn.fractional.torch.eager import check_alpha, check_dense, computed, computed_in
 from hpfracc_nn.fractional.torch.namespace import TORCH
-from hpfracc_nn.fractional.torch.tracing import is_traced, uncompiled
+from hpfracc_nn.fractional.torch.slices import Slices, Start
+from hpfracc_nn.fractional.torch.tracing import is_plain, is_traced, uncompiled
 from hpfracc_nn.selection import Site
 
 _BLOCK = 64  # rows of the boundary columns that are computed together
+_LONG = 1024  # samples of a block that is worth the parts of a slice
 _VERSION = 1  # of what is pickled; 0 had no number
 K = TypeVar("K", bound=type)
 
@@ -331,22 +333,53 @@ def run(
     if n == 0:
         return x.clone(), state
     check_horizon(owner, t + n - 1, rules.horizon)
+    continued = _in_place if _is_sliced(x, state, n) else _recorded
+    y, past = continued(owner, x, state, axis, site)
+    after = t + n - (t + n) % _BLOCK
+    boundary = state._boundary if after == t - t % _BLOCK else state._rows(after)
+    return y, StreamState(t + n, rules, state._alpha, state._taps, state._decay, boundary, *past)
+
+
+def _recorded(owner: str, x: Tensor, state: StreamState, axis: int, site: Site) -> tuple[Tensor, Past]:
+    """Return the results for a block and the past after it, by operations that autograd records, in float64."""
+    rules, t, n = state._rules, state.step, x.shape[axis]
     past, rates = Past(state._memory, state._before, state._held), rules.rates(state._alpha)
     block = differenced(x.movedim(axis, 0).to(torch.float64), t, past, rules, TORCH)
     inner = Convolution.with_weights_of(rules.definition)
     near = computed(owner, block.d.to(computed_in(owner, x, inner)), inner, rules.dt, 0, site, state._alpha)
     y = near[rules.first :] + recalled(state._taps[rules.first :] * past.memory[rules.first :], n, rates, TORCH)
-    after = t + n - (t + n) % _BLOCK
-    begin = min(t, after)
-    columns = state._columns(begin, after + _BLOCK)
-    for column, held in zip(columns, block.held, strict=True):
+    for column, held in zip(state._columns(t, t + n), block.held, strict=True):
         if column is not None:
-            y = torch.addcmul(y, column[t - begin :][:n], held)
-    boundary = _stacked([None if column is None else column[-_BLOCK:] for column in columns])
+            y = torch.addcmul(y, column, held)
     memory = remembered(past.memory, block.d, rates, TORCH)
-    past = Past(memory, block.before, block.held)
-    state = StreamState(t + n, rules, state._alpha, state._taps, state._decay, boundary, *past)
-    return y.to(x.dtype).movedim(0, axis), state
+    return y.to(x.dtype).movedim(0, axis), Past(memory, block.before, block.held)
+
+
+def _is_sliced(x: Tensor, state: StreamState, n: int) -> bool:
+    """Whether a block is computed as it lies, as a slice is: a long one of which nobody takes a gradient."""
+    rules = state._rules
+    is_recorded = torch.is_grad_enabled() and (
+        x.requires_grad or any(each is not None and each.requires_grad for each in state._tensors().values())
+    )
+    is_differenced = rules.differences > 0 or (rules.differences == 0 and not rules.definition.subtracts)
+    return n >= _LONG and is_differenced and not is_recorded and is_plain(x)
+
+
+def _in_place(owner: str, x: Tensor, state: StreamState, axis: int, site: Site) -> tuple[Tensor, Past]:
+    """Return the results for a block and the past after it: of `slices.py`, without a copy of the block in float64."""
+    rules, t, n = state._rules, state.step, x.shape[axis]
+    past, samples = Past(state._memory, state._before, state._held), x.movedim(axis, 0)
+    kept = rules if rules.differences else replace(rules, definition=Convolution.with_weights_of(rules.definition))
+    slices = Slices(kept, rules.nodes(state._alpha), (t, n, 1), 1)  # one that is read by what follows
+    part = slices.parts(slices.given(samples, samples)[1])
+    inside = x.to(computed_in(owner, x, slices.inner))
+    y = computed(owner, inside, slices.inner, rules.dt, axis, site, state._alpha)
+    held = differenced(part.head[:2], t, past, rules, TORCH).held
+    columns = state._columns(t, t + n)
+    start = Start([value for value, column in zip(held, columns, strict=True) if column is not None], None)
+    y = slices.added(y, axis, part, past, start, state._taps, [each for each in columns if each is not None])
+    after = slices.after(part, n, t, past, start)
+    return y.to(x.dtype), after._replace(held=held)
 
 
 def _check_device(owner: str, x: Tensor, state: StreamState) -> None:
