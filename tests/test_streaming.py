@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import pathlib
 import pickle
 import re
 from typing import Any
@@ -274,6 +275,58 @@ def test_a_state_names_its_tensors_in_paths() -> None:
         leaves = torch.utils._pytree.tree_leaves(state)
         assert [leaf for _, leaf in paths] == leaves
         assert len({torch.utils._pytree.keystr(path) for path, _ in paths}) == len(leaves)
+
+
+class Served(torch.nn.Module):
+    """A layer of which each call is a step."""
+
+    def __init__(self, layer: torch.nn.Module):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor, state: Any) -> Any:
+        return self.layer.step(x, state)  # type: ignore[operator]
+
+
+EXPORTED = {
+    "a starting column": lambda: FractionalLayer(0.4, "caputo", dt=DT),
+    "an analytic column": lambda: FractionalLayer(0.4, "riemann_liouville", dt=DT),
+    "bdf2": lambda: FractionalLayer([0.2, 0.4, 0.6], "caputo", scheme="bdf2", dt=DT),
+    "x(0) subtracted": lambda: FractionalLayer(0.1, "caputo", dt=DT),
+    "sums": lambda: FractionalLayer(0.5, "riemann_liouville_integral", dt=DT),
+    "FractionalConv1d": lambda: OTHERS["FractionalConv1d"][0],
+    "ARFIMA": lambda: ARFIMA(2, alpha=0.3, dtype=torch.float64),
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # what torch says of its own parts
+@pytest.mark.parametrize("name", EXPORTED)
+def test_an_exported_step_serves_every_step(name: str) -> None:
+    layer, xs = EXPORTED[name](), data(300, 2, 3)
+    state = layer.initial_state((2, 3), horizon=1000)
+    counted = state.counted()
+    with torch.no_grad():
+        program = torch.export.export(Served(layer), (xs[0], counted)).module()
+        for x in xs:
+            y, state = layer.step(x, state)
+            found, counted = program(x, counted)
+            assert torch.allclose(found, y, rtol=1e-12, atol=1e-12)  # what exponentials leave of the columns
+    again = torch.utils._pytree.tree_map(lambda leaf: leaf, counted)
+    assert type(again) is type(counted)
+    assert torch.equal(layer.step(x, again)[0], layer.step(x, counted)[0])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # what torch says of its own parts
+def test_an_exported_step_can_be_saved(tmp_path: pathlib.Path) -> None:
+    layer, x = FractionalLayer(0.4, "caputo", dt=DT), data(2, 3)
+    counted = layer.initial_state((2, 3), horizon=1000).counted()
+    with torch.no_grad():
+        torch.export.save(torch.export.export(Served(layer), (x, counted)), tmp_path / "step.pt2")
+        program = torch.export.load(tmp_path / "step.pt2").module()
+        _, counted = program(x, counted)
+        expected = layer(torch.stack([x, x], -1))[..., 1]
+        assert torch.allclose(program(x, counted)[0], expected, rtol=1e-12)
 
 
 def test_a_state_passes_through_transforms() -> None:

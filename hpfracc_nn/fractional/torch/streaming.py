@@ -42,6 +42,7 @@ from hpfracc_nn.fractional.streaming import (
     sums,
     weighted,
 )
+from hpfracc_nn.fractional.torch.custom_op import as_json, from_json
 from hpfracc_nn.fractional.torch.eager import check_alpha, check_dense, computed, computed_in
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.fractional.torch.slices import Slices, Start
@@ -49,6 +50,7 @@ from hpfracc_nn.fractional.torch.tracing import is_plain, is_traced, uncompiled
 from hpfracc_nn.selection import Site
 
 _BLOCK = 64  # rows of the boundary columns that are computed together
+_EXACT_ROWS, _TABLED = 128, 512  # of a counted state's starting column: every row, then geometrically further apart
 _LONG = 1024  # samples of a block that is worth the parts of a slice
 _VERSION = 1  # of what is pickled; 0 had no number
 K = TypeVar("K", bound=type)
@@ -183,6 +185,13 @@ class StreamState:
         fresh = replace(past, _rules=weights._rules, _alpha=weights._alpha, _taps=weights._taps)
         return replace(fresh, _boundary=fresh._rows(self.step - self.step % _BLOCK))
 
+    def counted(self) -> CountedState:
+        """Return the same for programs of `torch.export`: a state whose number of steps is a tensor.
+
+        A program of a module that calls `step` with it serves every number of steps, up to the horizon.
+        """
+        return counted(self)
+
     def _tensors(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in _TENSORS}
 
@@ -224,7 +233,105 @@ def _stacked(columns: list[Tensor | None]) -> Tensor | None:
     return torch.stack([0 * present[0] if c is None else c for c in columns], dim=1) if present else None
 
 
+@versioned
+@dataclass(frozen=True, eq=False)
+class CountedState:
+    """A `StreamState` whose number of steps is a tensor: what programs of `torch.export` take and return.
+
+    Columns on x(0) and on d[1] do not follow from a number that is not known, a block of rows at a time. The first is a
+    sum of exponentials as the weights are; the second is a table, exact in the first rows, and from there on cubic in
+    log(t + 1), where t times the column hardly changes.
+
+    Attributes:
+        step: How many samples it has seen, int64, [].
+    """
+
+    step: Tensor
+    _rules: Rules
+    _taps: Tensor  # as of `StreamState`
+    _rates: Tensor  # s: [Q, 1, ...]
+    _analytic: Tensor | None  # of the column on x(0): exact rows, then coefficients, [first + Q, *c]
+    _start: Tensor | None  # of the column on d[1]: its rows at the knots, [knots, *c]
+    _knots: Tensor  # those rows' numbers, int64
+    _memory: Tensor
+    _before: Tensor
+    _held: Tensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one time slice."""
+        return self._rules.shape
+
+    @property
+    def horizon(self) -> int:
+        """How many steps it serves; a program does not look whether there were more."""
+        return self._rules.horizon
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self._memory.device
+
+    def counted(self) -> CountedState:
+        """Return the state itself."""
+        return self
+
+    def _advanced(self, x: Tensor) -> tuple[Tensor, CountedState]:
+        """Return the next sample of the result in float64, and the state after it."""
+        t, rules = self.step, self._rules
+        past = Past(self._memory, self._before, self._held)
+        y, past = advanced(x.to(torch.float64), t, past, self._taps, torch.exp(-self._rates), rules, TORCH)
+        if self._analytic is not None:
+            y = y + self._analytic_row(self._analytic) * past.held[0]
+        if self._start is not None:
+            y = y + self._start_row(self._start) * past.held[1]
+        memory, before, held = past
+        return y, replace(self, step=t + 1, _memory=memory, _before=before, _held=held)
+
+    def _analytic_row(self, column: Tensor) -> Tensor:
+        """Return the row of the column on x(0) in this step, [*c]."""
+        first, t = self._rules.first, self.step
+        exact = column.index_select(0, t.clamp(max=first - 1).reshape(1))[0]
+        powers = torch.exp(-self._rates * (t - first).clamp(min=0)).reshape(-1, *(1,) * (column.ndim - 1))
+        return torch.where(t < first, exact, (column[first:] * powers).sum(0))
+
+    def _start_row(self, table: Tensor) -> Tensor:
+        """Return the row of the column on d[1] in this step, [*c], by cubics through the rows about it."""
+        t, knots = self.step, self._knots
+        begin = (torch.searchsorted(knots, t.reshape(1), right=True) - 2).clamp(0, knots.numel() - 4)
+        places = begin + torch.arange(4, device=t.device)
+        near, values = knots.index_select(0, places).to(torch.float64) + 1, table.index_select(0, places)
+        u, at = near.log(), (t.to(torch.float64) + 1).log()
+        same = torch.eye(4, dtype=torch.bool, device=t.device)
+        apart = torch.where(same, 1.0, u[:, None] - u)
+        shares = torch.where(same, 1.0, (at - u) / apart).prod(1) * near / (t + 1)
+        return (shares.reshape(-1, *(1,) * (values.ndim - 1)) * values).sum(0)
+
+
+def counted(state: StreamState) -> CountedState:
+    """Return a state with its number of steps in a tensor."""
+    rules, xp = state._rules, NUMPY if state._alpha is None else TORCH
+    stencil, nodes = rules.stencil(state._alpha, TORCH), rules.nodes(state._alpha)
+    analytic, start, place = first_of(stencil.analytic_columns), stencil.start_column, {"device": state.device}
+    knots = np.arange(max(4, min(_EXACT_ROWS, rules.horizon)))
+    far = np.geomspace(_EXACT_ROWS, max(rules.horizon, 2 * _EXACT_ROWS), _TABLED).round().astype(np.int64)
+    knots = np.unique(np.concatenate([knots, far]))
+    return CountedState(
+        torch.tensor(state.step, **place),
+        rules,
+        state._taps,
+        torch.as_tensor(nodes.rates, **place).reshape(-1, *(1,) * len(rules.shape)),
+        None if analytic is None else state._time_first(sums(analytic, nodes, xp)),
+        None if start is None else state._time_first(start(knots)),
+        torch.as_tensor(knots, **place),
+        state._memory,
+        state._before,
+        state._held,
+    )
+
+
 _TENSORS = ("_alpha", "_taps", "_decay", "_boundary", "_memory", "_before", "_held")
+_COUNTED = ("step", "_taps", "_rates", "_analytic", "_start", "_knots", "_memory", "_before", "_held")
 
 
 def initial_state(
@@ -269,13 +376,13 @@ def _checked_alpha(owner: str, definition: Definition) -> Tensor:
     return definition.alpha.to(torch.float64)  # type: ignore[union-attr]
 
 
-def step(owner: str, x: Tensor, state: StreamState, source: StreamSource | None = None) -> tuple[Tensor, StreamState]:
+def step(owner: str, x: Tensor, state: Any, source: StreamSource | None = None) -> tuple[Tensor, Any]:
     """Return the operator's next sample, in the dtype of `x`, and the state after it; `state` stays as it is.
 
     Args:
         owner: Who asks, for messages.
         x: One time slice, of the state's shape.
-        state: From `initial_state` or the step before.
+        state: From `initial_state` or the step before; a StreamState or a CountedState.
         source: Who must have made the state: `initial_state` was given the same.
 
     Raises:
@@ -283,12 +390,16 @@ def step(owner: str, x: Tensor, state: StreamState, source: StreamSource | None 
         ValueError: `x` has another shape or device than the state, the state has another source, or it has reached its
             horizon.
     """
-    check_state(owner, state, StreamState)
+    is_counted = isinstance(state, CountedState)
+    check_state(owner, state, CountedState if is_counted else StreamState)
     check_dense(owner, "x", x)
     computed_in(owner, x)  # raises where the dtype is none of ours
     rules, t = state._rules, state.step
     check_step(owner, x.shape, rules, source)
     _check_device(owner, x, state)
+    if is_counted:
+        y, after = state._advanced(x)
+        return y.to(x.dtype), after
     check_horizon(owner, t, rules.horizon)
     past = Past(state._memory, state._before, state._held)
     y, past = advanced(x.to(torch.float64), t, past, state._taps, state._decay, rules, TORCH)
@@ -395,6 +506,36 @@ for _function in (initial_state, run):
     )
 
 
+def _dumped(rules: Rules) -> dict[str, Any]:
+    """Return what does not change from step to step as JSON has it."""
+    source = rules.source
+    made = None if source is None else [source.owner, as_json(source.definition, False), source.learns, source.dt]
+    return {
+        "definition": as_json(rules.definition, False),
+        "dt": rules.dt,
+        "horizon": rules.horizon,
+        "shape": rules.shape,
+        "first": rules.first,
+        "source": made,
+    }
+
+
+def _loaded(found: dict[str, Any]) -> Rules:
+    made = found["source"]
+    source = None if made is None else StreamSource(made[0], from_json(made[1]), *made[2:])
+    return Rules(
+        from_json(found["definition"]), found["dt"], found["horizon"], tuple(found["shape"]), found["first"], source
+    )
+
+
+register_tree(
+    CountedState,
+    _COUNTED,
+    lambda state: state._rules,
+    lambda parts, rules: CountedState(parts[0], rules, *parts[1:]),
+    to_dumpable_context=_dumped,
+    from_dumpable_context=_loaded,
+)
 register_tree(
     StreamState, _TENSORS, lambda state: (state.step, state._rules), lambda parts, facts: StreamState(*facts, *parts)
 )

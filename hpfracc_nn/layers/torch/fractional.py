@@ -389,6 +389,10 @@ class LayerState:
         """Return the state without its history of gradients."""
         return self._of([each.detach() for each in self._parts])
 
+    def counted(self) -> Self:
+        """Return the same for programs of `torch.export`, see `StreamState.counted`."""
+        return self._of([each if isinstance(each, Tensor) else each.counted() for each in self._parts])
+
     def renew(self, weights: Self) -> Self:
         """Return this past, detached, with the weights of another state's alpha, see `StreamState.renew`.
 
