@@ -1,4 +1,4 @@
-"""Series that lie over several processes: every process of a group holds a slice of the time axis."""
+"""Series over several processes: each holds a slice of the time axis, or they are DTensors."""
 
 from typing import TYPE_CHECKING
 
