@@ -312,18 +312,18 @@ def counted(state: StreamState) -> CountedState:
     """Return a state with its number of steps in a tensor."""
     rules, xp = state._rules, NUMPY if state._alpha is None else TORCH
     stencil, nodes = rules.stencil(state._alpha, TORCH), rules.nodes(state._alpha)
-    analytic, start, place = first_of(stencil.analytic_columns), stencil.start_column, {"device": state.device}
+    analytic, start, place = first_of(stencil.analytic_columns), stencil.start_column, state.device
     knots = np.arange(max(4, min(_EXACT_ROWS, rules.horizon)))
     far = np.geomspace(_EXACT_ROWS, max(rules.horizon, 2 * _EXACT_ROWS), _TABLED).round().astype(np.int64)
     knots = np.unique(np.concatenate([knots, far]))
     return CountedState(
-        torch.tensor(state.step, **place),
+        torch.tensor(state.step, device=place),
         rules,
         state._taps,
-        torch.as_tensor(nodes.rates, **place).reshape(-1, *(1,) * len(rules.shape)),
+        torch.as_tensor(nodes.rates, device=place).reshape(-1, *(1,) * len(rules.shape)),
         None if analytic is None else state._time_first(sums(analytic, nodes, xp)),
         None if start is None else state._time_first(start(knots)),
-        torch.as_tensor(knots, **place),
+        torch.as_tensor(knots, device=place),
         state._memory,
         state._before,
         state._held,
