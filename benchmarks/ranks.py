@@ -1,7 +1,8 @@
-"""One series on two processes against one: seconds of the processor for a forward and a backward pass.
+"""One series on two processes against one: seconds for a forward and a backward pass.
 
 Each process computes its slice with one thread; what is compared is the largest of the two with the time of the whole
-series on one. Processor time leaves out what others do on the machine, and the wait for the other process.
+series on one. Processor time leaves out what others do on the machine, and the wait for the other process; wall time
+has both. The two processes begin each pass together.
 
 Run:  python benchmarks/ranks.py [--rows 64] [--samples 1000000] [--repeats 3] [--dtype float32]
 """
@@ -27,20 +28,25 @@ from hpfracc_nn import distributed
 Call = Callable[[Tensor], Tensor]
 
 
-def seconds(call: Call, x: Tensor, repeats: int) -> tuple[float, float]:
-    """Return the least processor time of the operator alone, and of it with its backward pass."""
-    forward, both, g = [], [], torch.ones_like(x)
+def seconds(call: Call, x: Tensor, repeats: int, together: Callable[[], object]) -> list[float]:
+    """Return the least processor and wall time of the operator alone, and of it with its backward pass.
+
+    `together` is called before each pass.
+    """
+    found, g = [], torch.ones_like(x)
+    given = x.detach().requires_grad_()
     for _ in range(repeats + 1):  # the first call computes the weights
+        together()
+        began = time.process_time(), time.perf_counter()
         with torch.no_grad():
-            began = time.process_time()
             call(x)
-            forward.append(time.process_time() - began)
-        given = x.requires_grad_()
-        began = time.process_time()
+        half = time.process_time(), time.perf_counter()
+        together()
+        again = time.process_time(), time.perf_counter()
         torch.autograd.grad(call(given), given, g)
-        both.append(time.process_time() - began)
-        x = x.detach()
-    return min(forward[1:]), min(both[1:])
+        ended = time.process_time(), time.perf_counter()
+        found.append([half[0] - began[0], ended[0] - again[0], half[1] - began[1], ended[1] - again[1]])
+    return [min(each) for each in zip(*found[1:], strict=True)]
 
 
 def one_of_two(rank: int, port: int, arguments: argparse.Namespace) -> None:
@@ -50,17 +56,17 @@ def one_of_two(rank: int, port: int, arguments: argparse.Namespace) -> None:
     x = torch.randn(arguments.rows, n, dtype=getattr(torch, arguments.dtype))
     for definition in operators():
         found = torch.tensor(
-            seconds(lambda x, d=definition: distributed.derivative(x, d, dt=0.01), x, arguments.repeats)
+            seconds(lambda x, d=definition: distributed.derivative(x, d, dt=0.01), x, arguments.repeats, dist.barrier)
         )
         gathered = [torch.zeros_like(found) for _ in range(2)]
         dist.all_gather(gathered, found)
         if rank == 0:
-            alone = torch.tensor(seconds(lambda x, d=definition: d(x, dt=0.01), whole(arguments), arguments.repeats))
-            for k, what in enumerate(("forward", "forward and backward")):
+            alone = seconds(lambda x, d=definition: d(x, dt=0.01), whole(arguments), arguments.repeats, lambda: None)
+            for k, what in enumerate(("forward", "forward and backward") * 2):
                 each = [float(one[k]) for one in gathered]
                 print(
-                    f"{type(definition).__name__}, {what}: one process {float(alone[k]):.3f} s, "
-                    f"two {each[0]:.3f} and {each[1]:.3f} s, ratio {max(each) / float(alone[k]):.2f}",
+                    f"{type(definition).__name__}, {what}, {'processor' if k < 2 else 'wall'}: one process "
+                    f"{alone[k]:.3f} s, two {each[0]:.3f} and {each[1]:.3f} s, ratio {max(each) / alone[k]:.2f}",
                     flush=True,
                 )
         dist.barrier()

@@ -58,6 +58,22 @@ def apart(found: Tensor, wanted: Tensor) -> float:
 LARGEST = {torch.float64: 1e-12, torch.float32: 3e-6}
 
 
+@pytest.mark.parametrize("name", CAUSAL)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_long_blocks_without_gradients_are_the_whole_series(name: str, dtype: torch.dtype) -> None:
+    """They are computed as slices are, where the state allows it; short ones between and steps go on with theirs."""
+    x, lengths = (5 + data(2, 3, 5000).cumsum(-1)).to(dtype), [1100, 3, 2000, 1897]
+    for alpha in (0.3, 1.0, [0.2, 0.4, 0.6]):
+        if not DEFINITIONS[name].lowest <= np.max(alpha) <= DEFINITIONS[name].highest:
+            continue
+        layer = FractionalLayer(alpha, name, dt=DT)
+        with torch.no_grad():
+            wanted = layer(torch.cat([x, x[..., :1]], -1).double())
+            found, state = in_blocks(layer, x, -1, lengths)
+            last, _ = layer.step(x[..., 0], state)
+        assert apart(torch.cat([found, last[..., None]], -1).double(), wanted) < LARGEST[dtype], alpha
+
+
 @every_scheme
 @pytest.mark.parametrize("dtype", LARGEST, ids=str)
 @pytest.mark.parametrize("blocks", [4, pytest.param(50, marks=pytest.mark.slow)])

@@ -126,7 +126,7 @@ def test_a_side_makes_a_difference_and_other_words_are_refused() -> None:
     assert replace(sides[1], side="left") == sides[0] == sides[2].to_the_left
     with pytest.raises(ValueError, match=r"^Caputo\(side='up'\): needs one of 'both', 'left', 'right'; pass one of"):
         Caputo(0.5, side="up")
-    with pytest.raises(ValueError, match=r"needs side='left' one sample at a time"):
+    with pytest.raises(ValueError, match=r"needs side='left' for step and run"):
         streaming.initial_state("test", sides[1], (2,))
     with pytest.raises(TypeError, match=r"needs a dense tensor; pass x\.to_dense\(\)"):
         derivative(torch.eye(3).to_sparse(), sides[1])

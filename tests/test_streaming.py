@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import pathlib
 import pickle
 import re
 from typing import Any
@@ -257,6 +258,77 @@ def test_a_state_that_an_older_version_pickled_goes_on() -> None:
     assert torch.equal(layer.step(x, pickle.loads(older))[0], expected)
 
 
+def test_a_state_of_an_unknown_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = [layer.initial_state(shape, horizon=9).detach() for layer, shape in OTHERS.values()]
+    with monkeypatch.context() as later:
+        later.setattr(streaming, "_VERSION", 7)
+        written = [pickle.dumps(state) for state in states]
+    for each in written:
+        with pytest.raises(ValueError, match=r"needs a state pickled in version 1 or before, .* 7; load it with the"):
+            pickle.loads(each)
+
+
+def test_a_state_names_its_tensors_in_paths() -> None:
+    for layer, shape in [(FractionalLayer(0.4), (2,)), *OTHERS.values()]:
+        state = layer.initial_state(shape, horizon=9)
+        paths, _ = torch.utils._pytree.tree_flatten_with_path(state)
+        leaves = torch.utils._pytree.tree_leaves(state)
+        assert [leaf for _, leaf in paths] == leaves
+        assert len({torch.utils._pytree.keystr(path) for path, _ in paths}) == len(leaves)
+
+
+class Served(torch.nn.Module):
+    """A layer of which each call is a step."""
+
+    def __init__(self, layer: torch.nn.Module):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor, state: Any) -> Any:
+        return self.layer.step(x, state)  # type: ignore[operator]
+
+
+EXPORTED = {
+    "a starting column": lambda: FractionalLayer(0.4, "caputo", dt=DT),
+    "an analytic column": lambda: FractionalLayer(0.4, "riemann_liouville", dt=DT),
+    "bdf2": lambda: FractionalLayer([0.2, 0.4, 0.6], "caputo", scheme="bdf2", dt=DT),
+    "x(0) subtracted": lambda: FractionalLayer(0.1, "caputo", dt=DT),
+    "sums": lambda: FractionalLayer(0.5, "riemann_liouville_integral", dt=DT),
+    "FractionalConv1d": lambda: OTHERS["FractionalConv1d"][0],
+    "ARFIMA": lambda: ARFIMA(2, alpha=0.3, dtype=torch.float64),
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # what torch says of its own parts
+@pytest.mark.parametrize("name", EXPORTED)
+def test_an_exported_step_serves_every_step(name: str) -> None:
+    layer, xs = EXPORTED[name](), data(300, 2, 3)
+    state = layer.initial_state((2, 3), horizon=1000)
+    counted = state.counted()
+    with torch.no_grad():
+        program = torch.export.export(Served(layer), (xs[0], counted)).module()
+        for x in xs:
+            y, state = layer.step(x, state)
+            found, counted = program(x, counted)
+            assert torch.allclose(found, y, rtol=1e-12, atol=1e-12)  # what exponentials leave of the columns
+    again = torch.utils._pytree.tree_map(lambda leaf: leaf, counted)
+    assert type(again) is type(counted)
+    assert torch.equal(layer.step(x, again)[0], layer.step(x, counted)[0])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # what torch says of its own parts
+def test_an_exported_step_can_be_saved(tmp_path: pathlib.Path) -> None:
+    layer, x = FractionalLayer(0.4, "caputo", dt=DT), data(2, 3)
+    counted = layer.initial_state((2, 3), horizon=1000).counted()
+    with torch.no_grad():
+        torch.export.save(torch.export.export(Served(layer), (x, counted)), tmp_path / "step.pt2")
+        program = torch.export.load(tmp_path / "step.pt2").module()
+        _, counted = program(x, counted)
+        expected = layer(torch.stack([x, x], -1))[..., 1]
+        assert torch.allclose(program(x, counted)[0], expected, rtol=1e-12)
+
+
 def test_a_state_passes_through_transforms() -> None:
     layer, x = FractionalLayer(0.6, dt=DT), data(5, 3, 4)
 
@@ -354,13 +426,13 @@ REFUSALS = [
     (
         lambda: FractionalLayer(1.5).initial_state((2,)),
         ValueError,
-        "FractionalLayer.initial_state(Caputo, alpha within (1.5, 1.5)): needs alpha <= 1 one sample at a time, "
+        "FractionalLayer.initial_state(Caputo, alpha within (1.5, 1.5)): needs alpha <= 1 for step and run, "
         "because above it looks ahead 3 samples at the start; use GrunwaldLetnikov, or the whole series.",
     ),
     (
         lambda: FractionalLayer(1.5, "riemann_liouville", learn_alpha=True).initial_state((2,)),
         ValueError,
-        "FractionalLayer.initial_state(RiemannLiouville, alpha within (1, 2)): needs alpha <= 1 one sample at a time, "
+        "FractionalLayer.initial_state(RiemannLiouville, alpha within (1, 2)): needs alpha <= 1 for step and run, "
         "because above it looks ahead 3 samples at the start; use GrunwaldLetnikov, or the whole series.",
     ),
     (
@@ -374,7 +446,7 @@ REFUSALS = [
         lambda: LAYER.step(torch.zeros(2), at(3, LAYER, horizon=3)),
         ValueError,
         "FractionalLayer.step(step 4): needs at most horizon=3 steps, for which the state was made; "
-        "make it with a larger horizon.",
+        "make it by initial_state with a larger horizon.",
     ),
     (
         lambda: LAYER.step(torch.zeros(2, 9), at(0, LAYER)),
@@ -407,7 +479,8 @@ REFUSALS = [
     (
         lambda: LAYER.step(torch.zeros(2), None),  # type: ignore[arg-type]
         TypeError,
-        "FractionalLayer.step(state of type NoneType): needs a state; pass what initial_state returned.",
+        "FractionalLayer.step(state of type NoneType): needs a state; pass what initial_state returned, or step or "
+        "run.",
     ),
     (
         lambda: LAYER.step(torch.zeros(2), at(0, FractionalLayer(0.6))),
@@ -487,7 +560,7 @@ REFUSALS = [
         lambda: BANK.step(torch.zeros(2, 3), BANK.initial_state((2, 3))[0]),  # type: ignore[arg-type]
         TypeError,
         "FractionalDifference.step(state of type StreamState): needs the states of 1 parts; "
-        "pass what initial_state returned.",
+        "pass what initial_state returned, or step or run.",
     ),
 ]
 

@@ -22,10 +22,11 @@ ROOT = Path(__file__).parents[1]
 # Two processes at once: what compiles or learns has no part in them.
 SETTINGS = {"HPFRACC_NN_SELECTION": "prior", "HPFRACC_NN_WISDOM": "off", "HPFRACC_NN_DISABLE": "numba, xla"}
 SETTINGS |= {"OMP_NUM_THREADS": "1"}
-# Errors of y, of the gradient in x and in alpha, relative to a row's largest value. float32: the rounding of both
-# calls, which adds up in the gradient in x(0). In alpha's gradient the products with weights of tables, right to 1e-12
-# of the largest weight, add up, in one process too.
-LARGEST = {"float64": (1e-12, 1e-12, 1e-10), "float32": (1e-6, 1e-5, 1e-4)}
+# Errors of y, of the gradient in x and in alpha, relative to a row's largest value. float32: of the gradient in x one
+# process is 2.2e-6 off the one in double precision, in whose sums at x(0) all samples meet. In alpha's gradient the
+# products with weights of tables, right to 1e-12 of the largest weight, add up, in one process too.
+LARGEST = {"float64": (1e-12, 1e-12, 1e-10), "float32": (1e-6, 2.5e-6, 1e-4)}
+AT_ZERO = 1e-5  # of the gradient in x, float32: at order 0 such sums cancel at the first sample of every slice
 
 
 def on_ranks(size: int, name: str, argument: Any = None) -> Any:
@@ -86,6 +87,7 @@ FEW = [
     case("riesz", 0.7, [200, 130]),
     case("caputo", 0.4, [70, 50], side="right"),
     case("riemann_liouville", 0.7, [20, 18]),
+    case("caputo_fabrizio", 0.7, [3000, 1500]),  # its exponential has faded long before the end
 ]
 
 
@@ -103,7 +105,10 @@ def on_two() -> dict[str, Any]:
 
 def check(found: list[float], case: dict[str, Any]) -> None:
     """Compare errors with those that are allowed."""
-    assert all(one < other for one, other in zip(found, LARGEST[case["dtype"]], strict=False)), (found, case)
+    y, x, alpha = LARGEST[case["dtype"]]
+    if case["alpha"] == 0 and case["dtype"] == "float32":
+        x = AT_ZERO
+    assert all(one < other for one, other in zip(found, (y, x, alpha), strict=False)), (found, case)
 
 
 @pytest.mark.parametrize("number", range(len(FEW)))

@@ -1,12 +1,12 @@
-"""Series that lie over several processes: every process of a group holds a slice of the time axis."""
+"""Series over several processes: each holds a slice of the time axis, or they are DTensors."""
 
 from typing import TYPE_CHECKING
 
 from hpfracc_nn import lazy
 
 if TYPE_CHECKING:
-    from hpfracc_nn.distributed.torch import derivative as derivative
-    from hpfracc_nn.distributed.torch import integral as integral
+    from hpfracc_nn.distributed.torch.operators import derivative as derivative
+    from hpfracc_nn.distributed.torch.operators import integral as integral
 
 else:
     __getattr__, __dir__, __all__ = lazy.attach(__name__)

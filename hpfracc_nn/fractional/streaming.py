@@ -174,10 +174,14 @@ class Rules:
 
     def rates(self, alpha: Array | None) -> np.ndarray:
         """Return the decay rates s of the exponentials, [Q]; `alpha` are orders in an array, or None."""
+        return self.nodes(alpha).rates
+
+    def nodes(self, alpha: Array | None) -> Nodes:
+        """Return the exponentials; `alpha` are orders in an array, or None."""
         found = exponentials if alpha is None else exponentials_over
         nodes = found(self.definition.in_steps(self.dt), self.horizon, "stream")
         assert nodes is not None, "a state was made"
-        return nodes.rates
+        return nodes
 
     def stencil(self, alpha: Array | None, xp: Namespace) -> Stencil:
         """Return the operator on `horizon` samples: of orders in an array of `xp`, or of its own in NumPy's."""
@@ -440,12 +444,12 @@ def _nodes(
     kind, (low, high) = type(definition).__name__, definition.interval
     if definition.side != "left":
         raise ValueError(
-            f"{owner}({kind}, side={definition.side!r}): needs side='left' one sample at a time, because the "
+            f"{owner}({kind}, side={definition.side!r}): needs side='left' for step and run, because the "
             "others begin at the last sample; use the whole series."
         )
     if definition.subtracts and definition.taylor == 2 and not knows_start:
         raise ValueError(
-            f"{owner}({kind}, alpha within ({low:g}, {high:g})): needs alpha <= 1 one sample at a time, because above "
+            f"{owner}({kind}, alpha within ({low:g}, {high:g})): needs alpha <= 1 for step and run, because above "
             "it looks ahead 3 samples at the start; use GrunwaldLetnikov, or the whole series."
         )
     layout_of(owner, (*shape, 1), len(shape), shape_of(definition.alpha))  # raises where alpha does not fit
@@ -477,7 +481,8 @@ def check_state(owner: str, state: Any, kind: type) -> None:
     """Raise unless a state is one of the framework's own."""
     if not isinstance(state, kind):
         raise TypeError(
-            f"{owner}(state of type {type(state).__name__}): needs a state; pass what initial_state returned."
+            f"{owner}(state of type {type(state).__name__}): needs a state; pass what initial_state returned, or "
+            "step or run."
         )
 
 
@@ -486,5 +491,5 @@ def check_horizon(owner: str, step: int, horizon: int) -> None:
     if step >= horizon:
         raise ValueError(
             f"{owner}(step {step + 1}): needs at most horizon={horizon} steps, for which the state was "
-            "made; make it with a larger horizon."
+            "made; make it by initial_state with a larger horizon."
         )

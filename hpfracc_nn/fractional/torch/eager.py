@@ -331,8 +331,9 @@ def check_dense(owner: str, name: str, given: Any) -> None:
         raise no_tensor(owner, name, given)
     if type(given) is not Tensor and is_spread(given):
         raise TypeError(
-            f"{owner}({name}: DTensor): needs a tensor of one process; pass {name}.to_local() where every process has "
-            f"whole series, or {name}.full_tensor()."
+            f"{owner}({name}: DTensor): needs a tensor of one process; pass {name}.full_tensor(), or, where every "
+            f"process has whole series, {name}.to_local(), and add up the gradients of orders and weights over the "
+            "mesh; layers and hpfracc_nn.distributed take DTensors."
         )
     if given.is_nested:
         raise TypeError(

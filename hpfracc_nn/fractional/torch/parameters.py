@@ -209,6 +209,21 @@ class Alpha(StateMetadata):
             part = (high - low) * part
         return low + part if low else part
 
+    def beside_local(self, owner: str) -> Tensor:
+        """Return alpha for a call of `owner` on samples of this process alone.
+
+        Raises:
+            RuntimeError: The parameter is a DTensor that gets a gradient, which would be that of these samples alone.
+        """
+        raw = self.raw
+        if type(raw) is not nn.Parameter and is_spread(raw) and raw.requires_grad and torch.is_grad_enabled():
+            raise RuntimeError(
+                f"{owner}: needs samples that are a DTensor where the learned order is one, for else its gradient "
+                "would be that of one process's samples alone; pass DTensor.from_local(x, mesh, placements), or, after "
+                "fully_shard, call the layer itself or what torch.distributed.fsdp.register_fsdp_forward_method names."
+            )
+        return self()
+
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of alpha."""
@@ -478,8 +493,8 @@ def gathered(tensor: Tensor) -> Tensor:
 
 
 def is_spread(tensor: Any) -> bool:
-    """Whether a tensor is a DTensor, without importing torch.distributed."""
-    return hasattr(tensor, "full_tensor")
+    """Whether a tensor is a DTensor, without importing torch.distributed; compilers follow it."""
+    return hasattr(type(tensor), "full_tensor")
 
 
 def placed_as(value: Tensor, like: Tensor) -> Tensor:

@@ -144,8 +144,8 @@ class Slices:
             alpha: The orders where they are in a tensor, else None.
         """
         taps, columns = self._weights(stencil, alpha, z.device)
-        parts = [Parts(*each.split([HEAD, self.reach, self.rates.size])) for each in packed]
-        start, first = self._start(parts, stencil), self.rules.first
+        parts = [self.parts(each) for each in packed]
+        start = self._start(parts, stencil)
         past = self._past(parts, start)
         if y is None:
             d = self._differenced(z.to(torch.float64), self.begin, past, start).d
@@ -153,7 +153,28 @@ class Slices:
             for column, value in zip(columns, start.values, strict=True):
                 found = found + column * value
             return found.movedim(0, axis)
-        d = self._left_out(parts[self.place].head, self.begin, past, start)
+        return self.added(y, axis, parts[self.place], past, start, taps, columns)
+
+    def parts(self, packed: Tensor) -> Parts:
+        """Return what `given` packed."""
+        return Parts(*packed.split([HEAD, self.reach, self.rates.size]))
+
+    def added(
+        self, y: Tensor, axis: int, part: Parts, past: Past, start: Start, taps: Tensor, columns: list[Tensor]
+    ) -> Tensor:
+        """Return the product y inside of the slice with what comes of the past and the start, written into y.
+
+        Args:
+            y: Of at least `reach` samples, with time on `axis`.
+            axis: The time axis.
+            part: What the slice gives later ones.
+            past: Before it.
+            start: What the first samples of the series give.
+            taps: The exact weights, then the coefficients of the exponentials, [first + Q, *c].
+            columns: The boundary columns in the slice, [n, *c], in the order of `start.values`.
+        """
+        first = self.rules.first
+        d = self._left_out(part.head, self.begin, past, start)
         head = self._response(d, past.memory, taps, self.reach)
         memory = remembered(past.memory, _followed(d, first + 1), self.rates, TORCH)[first:]
         return _Added.apply(y, axis, self.rates, head, taps[first:] * memory, len(columns), *columns, *start.values)
@@ -182,7 +203,7 @@ class Slices:
             return made()
         return CACHE.get(("weights of a slice", self.rules, stencil.n, self.begin, self.n, device), made)
 
-    def _start(self, parts: list[Parts], stencil: Stencil) -> _Start:
+    def _start(self, parts: list[Parts], stencil: Stencil) -> Start:
         """Return what the first samples of the series give to all results."""
         heads = [part.head[: min(length, HEAD)] for part, length in zip(parts, self.lengths, strict=True)]
         x = torch.cat(heads)[:HEAD]
@@ -190,20 +211,20 @@ class Slices:
         canonical = x.reshape(x.shape[0], -1).T[None, :, :, None]
         d = difference(canonical, boundary)
         second = None if boundary.second is None else d[0, :, 1].reshape(1, *shape)
-        return _Start([each.reshape(shape) for each in values(canonical, d, boundary)], second)
+        return Start([each.reshape(shape) for each in values(canonical, d, boundary)], second)
 
-    def _past(self, parts: list[Parts], start: _Start) -> Past:
+    def _past(self, parts: list[Parts], start: Start) -> Past:
         """Return the past before this slice."""
         zeros = torch.zeros_like(parts[0].head)
         memory = zeros.new_zeros(self.rules.first + self.rates.size, *zeros.shape[1:])
         past, t = Past(memory, zeros[:2], zeros[:2]), 0
         for part, length in zip(parts[: self.place], self.lengths[: self.place], strict=True):
             if length:
-                past = self._after(part, length, t, past, start)
+                past = self.after(part, length, t, past, start)
             t += length
         return past
 
-    def _after(self, part: Parts, n: int, t: int, past: Past, start: _Start) -> Past:
+    def after(self, part: Parts, n: int, t: int, past: Past, start: Start) -> Past:
         """Return the past after a slice of n > 0 samples that begins at sample t."""
         first, rest = self.rules.first, n - self.reach
         if rest < 0:
@@ -216,7 +237,7 @@ class Slices:
         memory = torch.cat([block.d[-first:].flip(0), slow * faded + part.carry])
         return Past(memory, block.before, block.held)
 
-    def _differenced(self, z: Tensor, t: int, past: Past, start: _Start) -> Block:
+    def _differenced(self, z: Tensor, t: int, past: Past, start: Start) -> Block:
         """Return the differences of samples that begin at sample t; all but the first m need no past."""
         block = differenced(z, t, past, self.rules, TORCH)
         if start.second is None or not t <= 1 < t + z.shape[0]:
@@ -224,7 +245,7 @@ class Slices:
         at = self.rules.first + 1 - t
         return block._replace(d=torch.cat([block.d[:at], start.second, block.d[at + 1 :]]))
 
-    def _left_out(self, head: Tensor, t: int, past: Past, start: _Start) -> Tensor:
+    def _left_out(self, head: Tensor, t: int, past: Past, start: Start) -> Tensor:
         """Return d before a slice, and what the product inside of the slice leaves out of d, [first + m, *shape]."""
         m, first = self.rules.differences, self.rules.first
         d = self._differenced(head[:2], t, past, start).d
@@ -252,7 +273,7 @@ class Slices:
         return found
 
 
-class _Start(NamedTuple):
+class Start(NamedTuple):
     """What the first samples give to all results.
 
     Attributes:
@@ -477,7 +498,7 @@ class _Window:
         outer = np.exp(-np.outer(distances, self.rates))[:, None, :] * weights.T  # [pieces, rank, q]
         if backwards:
             basis, outer = basis[:, ::-1].copy(), outer[::-1]
-        outer = np.ascontiguousarray(outer).reshape(-1, self.q)
+        outer = np.ascontiguousarray(outer).reshape(self.pieces * basis.shape[0], self.q)
         dtype = torch.float32 if is_single else torch.float64
         return torch.as_tensor(basis, dtype=dtype, device=self.like.device), torch.as_tensor(
             outer, device=self.like.device
@@ -505,7 +526,7 @@ def _factorised(rates: np.ndarray, is_single: bool) -> tuple[np.ndarray, np.ndar
 
     def build() -> tuple[np.ndarray, np.ndarray]:
         u, s, v = np.linalg.svd(np.exp(-np.outer(rates, np.arange(_PIECE))), full_matrices=False)
-        rank = int((s > s[0] * (1e-9 if is_single else 1e-17)).sum())
+        rank = int((s > s.max(initial=0.0) * (1e-9 if is_single else 1e-17)).sum())  # 0 where all have faded
         return u[:, :rank] * s[:rank], v[:rank]
 
     return CACHE.get(key, build)

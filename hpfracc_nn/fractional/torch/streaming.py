@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -42,15 +42,74 @@ from hpfracc_nn.fractional.streaming import (
     sums,
     weighted,
 )
+from hpfracc_nn.fractional.torch.custom_op import as_json, from_json
 from hpfracc_nn.fractional.torch.eager import check_alpha, check_dense, computed, computed_in
 from hpfracc_nn.fractional.torch.namespace import TORCH
-from hpfracc_nn.fractional.torch.tracing import is_traced, uncompiled
+from hpfracc_nn.fractional.torch.slices import Slices, Start
+from hpfracc_nn.fractional.torch.tracing import is_plain, is_traced, uncompiled
 from hpfracc_nn.selection import Site
 
 _BLOCK = 64  # rows of the boundary columns that are computed together
+_EXACT_ROWS, _TABLED = 128, 512  # of a counted state's starting column: every row, then geometrically further apart
+_LONG = 1024  # samples of a block that is worth the parts of a slice
+_VERSION = 1  # of what is pickled; 0 had no number
+K = TypeVar("K", bound=type)
+
+
+def versioned(kind: K) -> K:
+    """Let a class of states be pickled with a version, and refuse pickles of versions that are not known here."""
+
+    def getstate(state: Any) -> dict[str, Any]:
+        return {**state.__dict__, "version": _VERSION}
+
+    def setstate(state: Any, given: dict[str, Any]) -> None:
+        version = given.get("version", 0)
+        if version not in range(_VERSION + 1):
+            raise ValueError(
+                f"{kind.__name__}: needs a state pickled in version {_VERSION} or before, and this one has version "
+                f"{version!r}; load it with the version of hpfracc_nn that wrote it, or a newer one."
+            )
+        state.__dict__.update({name: value for name, value in given.items() if name != "version"})
+
+    kind.__getstate__ = getstate  # type: ignore[method-assign, assignment]
+    kind.__setstate__ = setstate  # type: ignore[attr-defined]
+    return kind
+
+
+def register_tree(
+    kind: type,
+    names: Sequence[str],
+    facts: Callable[[Any], Any],
+    unflatten: Callable[[Any, Any], Any],
+    **options: Any,
+) -> None:
+    """Register a class of states as a pytree of some of its attributes, with their names in paths.
+
+    Args:
+        kind: The class.
+        names: The attributes.
+        facts: Returns what else a state has, and no transform changes.
+        unflatten: Returns a state from the attributes and the facts.
+        options: Of torch's `register_pytree_node`.
+    """
+
+    def flatten(state: Any) -> tuple[list[Any], Any]:
+        return [getattr(state, name) for name in names], facts(state)
+
+    def with_keys(state: Any) -> tuple[list[Any], Any]:
+        parts, context = flatten(state)
+        return list(zip([_pytree.GetAttrKey(name) for name in names], parts, strict=True)), context
+
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    _pytree.register_pytree_node(
+        kind, flatten, unflatten, flatten_with_keys_fn=with_keys, **({"serialized_type_name": name} | options)
+    )
+
+
 _Rules = Rules  # its name in states that an older version pickled
 
 
+@versioned
 @dataclass(frozen=True, eq=False)
 class StreamState:
     """What a fractional operator remembers between two steps; see `initial_state`.
@@ -126,6 +185,13 @@ class StreamState:
         fresh = replace(past, _rules=weights._rules, _alpha=weights._alpha, _taps=weights._taps)
         return replace(fresh, _boundary=fresh._rows(self.step - self.step % _BLOCK))
 
+    def counted(self) -> CountedState:
+        """Return the same for programs of `torch.export`: a state whose number of steps is a tensor.
+
+        A program of a module that calls `step` with it serves every number of steps, up to the horizon.
+        """
+        return counted(self)
+
     def _tensors(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in _TENSORS}
 
@@ -167,7 +233,105 @@ def _stacked(columns: list[Tensor | None]) -> Tensor | None:
     return torch.stack([0 * present[0] if c is None else c for c in columns], dim=1) if present else None
 
 
+@versioned
+@dataclass(frozen=True, eq=False)
+class CountedState:
+    """A `StreamState` whose number of steps is a tensor: what programs of `torch.export` take and return.
+
+    Columns on x(0) and on d[1] do not follow from a number that is not known, a block of rows at a time. The first is a
+    sum of exponentials as the weights are; the second is a table, exact in the first rows, and from there on cubic in
+    log(t + 1), where t times the column hardly changes.
+
+    Attributes:
+        step: How many samples it has seen, int64, [].
+    """
+
+    step: Tensor
+    _rules: Rules
+    _taps: Tensor  # as of `StreamState`
+    _rates: Tensor  # s: [Q, 1, ...]
+    _analytic: Tensor | None  # of the column on x(0): exact rows, then coefficients, [first + Q, *c]
+    _start: Tensor | None  # of the column on d[1]: its rows at the knots, [knots, *c]
+    _knots: Tensor  # those rows' numbers, int64
+    _memory: Tensor
+    _before: Tensor
+    _held: Tensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one time slice."""
+        return self._rules.shape
+
+    @property
+    def horizon(self) -> int:
+        """How many steps it serves; a program does not look whether there were more."""
+        return self._rules.horizon
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self._memory.device
+
+    def counted(self) -> CountedState:
+        """Return the state itself."""
+        return self
+
+    def _advanced(self, x: Tensor) -> tuple[Tensor, CountedState]:
+        """Return the next sample of the result in float64, and the state after it."""
+        t, rules = self.step, self._rules
+        past = Past(self._memory, self._before, self._held)
+        y, past = advanced(x.to(torch.float64), t, past, self._taps, torch.exp(-self._rates), rules, TORCH)
+        if self._analytic is not None:
+            y = y + self._analytic_row(self._analytic) * past.held[0]
+        if self._start is not None:
+            y = y + self._start_row(self._start) * past.held[1]
+        memory, before, held = past
+        return y, replace(self, step=t + 1, _memory=memory, _before=before, _held=held)
+
+    def _analytic_row(self, column: Tensor) -> Tensor:
+        """Return the row of the column on x(0) in this step, [*c]."""
+        first, t = self._rules.first, self.step
+        exact = column.index_select(0, t.clamp(max=first - 1).reshape(1))[0]
+        powers = torch.exp(-self._rates * (t - first).clamp(min=0)).reshape(-1, *(1,) * (column.ndim - 1))
+        return torch.where(t < first, exact, (column[first:] * powers).sum(0))
+
+    def _start_row(self, table: Tensor) -> Tensor:
+        """Return the row of the column on d[1] in this step, [*c], by cubics through the rows about it."""
+        t, knots = self.step, self._knots
+        begin = (torch.searchsorted(knots, t.reshape(1), right=True) - 2).clamp(0, knots.numel() - 4)
+        places = begin + torch.arange(4, device=t.device)
+        near, values = knots.index_select(0, places).to(torch.float64) + 1, table.index_select(0, places)
+        u, at = near.log(), (t.to(torch.float64) + 1).log()
+        same = torch.eye(4, dtype=torch.bool, device=t.device)
+        apart = torch.where(same, 1.0, u[:, None] - u)
+        shares = torch.where(same, 1.0, (at - u) / apart).prod(1) * near / (t + 1)
+        return (shares.reshape(-1, *(1,) * (values.ndim - 1)) * values).sum(0)
+
+
+def counted(state: StreamState) -> CountedState:
+    """Return a state with its number of steps in a tensor."""
+    rules, xp = state._rules, NUMPY if state._alpha is None else TORCH
+    stencil, nodes = rules.stencil(state._alpha, TORCH), rules.nodes(state._alpha)
+    analytic, start, place = first_of(stencil.analytic_columns), stencil.start_column, state.device
+    knots = np.arange(max(4, min(_EXACT_ROWS, rules.horizon)))
+    far = np.geomspace(_EXACT_ROWS, max(rules.horizon, 2 * _EXACT_ROWS), _TABLED).round().astype(np.int64)
+    knots = np.unique(np.concatenate([knots, far]))
+    return CountedState(
+        torch.tensor(state.step, device=place),
+        rules,
+        state._taps,
+        torch.as_tensor(nodes.rates, device=place).reshape(-1, *(1,) * len(rules.shape)),
+        None if analytic is None else state._time_first(sums(analytic, nodes, xp)),
+        None if start is None else state._time_first(start(knots)),
+        torch.as_tensor(knots, device=place),
+        state._memory,
+        state._before,
+        state._held,
+    )
+
+
 _TENSORS = ("_alpha", "_taps", "_decay", "_boundary", "_memory", "_before", "_held")
+_COUNTED = ("step", "_taps", "_rates", "_analytic", "_start", "_knots", "_memory", "_before", "_held")
 
 
 def initial_state(
@@ -212,13 +376,13 @@ def _checked_alpha(owner: str, definition: Definition) -> Tensor:
     return definition.alpha.to(torch.float64)  # type: ignore[union-attr]
 
 
-def step(owner: str, x: Tensor, state: StreamState, source: StreamSource | None = None) -> tuple[Tensor, StreamState]:
+def step(owner: str, x: Tensor, state: Any, source: StreamSource | None = None) -> tuple[Tensor, Any]:
     """Return the operator's next sample, in the dtype of `x`, and the state after it; `state` stays as it is.
 
     Args:
         owner: Who asks, for messages.
         x: One time slice, of the state's shape.
-        state: From `initial_state` or the step before.
+        state: From `initial_state` or the step before; a StreamState or a CountedState.
         source: Who must have made the state: `initial_state` was given the same.
 
     Raises:
@@ -226,12 +390,16 @@ def step(owner: str, x: Tensor, state: StreamState, source: StreamSource | None 
         ValueError: `x` has another shape or device than the state, the state has another source, or it has reached its
             horizon.
     """
-    check_state(owner, state, StreamState)
+    is_counted = isinstance(state, CountedState)
+    check_state(owner, state, CountedState if is_counted else StreamState)
     check_dense(owner, "x", x)
     computed_in(owner, x)  # raises where the dtype is none of ours
     rules, t = state._rules, state.step
     check_step(owner, x.shape, rules, source)
     _check_device(owner, x, state)
+    if is_counted:
+        y, after = state._advanced(x)
+        return y.to(x.dtype), after
     check_horizon(owner, t, rules.horizon)
     past = Past(state._memory, state._before, state._held)
     y, past = advanced(x.to(torch.float64), t, past, state._taps, state._decay, rules, TORCH)
@@ -276,22 +444,53 @@ def run(
     if n == 0:
         return x.clone(), state
     check_horizon(owner, t + n - 1, rules.horizon)
+    continued = _in_place if _is_sliced(x, state, n) else _recorded
+    y, past = continued(owner, x, state, axis, site)
+    after = t + n - (t + n) % _BLOCK
+    boundary = state._boundary if after == t - t % _BLOCK else state._rows(after)
+    return y, StreamState(t + n, rules, state._alpha, state._taps, state._decay, boundary, *past)
+
+
+def _recorded(owner: str, x: Tensor, state: StreamState, axis: int, site: Site) -> tuple[Tensor, Past]:
+    """Return the results for a block and the past after it, by operations that autograd records, in float64."""
+    rules, t, n = state._rules, state.step, x.shape[axis]
     past, rates = Past(state._memory, state._before, state._held), rules.rates(state._alpha)
     block = differenced(x.movedim(axis, 0).to(torch.float64), t, past, rules, TORCH)
     inner = Convolution.with_weights_of(rules.definition)
     near = computed(owner, block.d.to(computed_in(owner, x, inner)), inner, rules.dt, 0, site, state._alpha)
     y = near[rules.first :] + recalled(state._taps[rules.first :] * past.memory[rules.first :], n, rates, TORCH)
-    after = t + n - (t + n) % _BLOCK
-    begin = min(t, after)
-    columns = state._columns(begin, after + _BLOCK)
-    for column, held in zip(columns, block.held, strict=True):
+    for column, held in zip(state._columns(t, t + n), block.held, strict=True):
         if column is not None:
-            y = torch.addcmul(y, column[t - begin :][:n], held)
-    boundary = _stacked([None if column is None else column[-_BLOCK:] for column in columns])
+            y = torch.addcmul(y, column, held)
     memory = remembered(past.memory, block.d, rates, TORCH)
-    past = Past(memory, block.before, block.held)
-    state = StreamState(t + n, rules, state._alpha, state._taps, state._decay, boundary, *past)
-    return y.to(x.dtype).movedim(0, axis), state
+    return y.to(x.dtype).movedim(0, axis), Past(memory, block.before, block.held)
+
+
+def _is_sliced(x: Tensor, state: StreamState, n: int) -> bool:
+    """Whether a block is computed as it lies, as a slice is: a long one of which nobody takes a gradient."""
+    rules = state._rules
+    is_recorded = torch.is_grad_enabled() and (
+        x.requires_grad or any(each is not None and each.requires_grad for each in state._tensors().values())
+    )
+    is_differenced = rules.differences > 0 or (rules.differences == 0 and not rules.definition.subtracts)
+    return n >= _LONG and is_differenced and not is_recorded and is_plain(x)
+
+
+def _in_place(owner: str, x: Tensor, state: StreamState, axis: int, site: Site) -> tuple[Tensor, Past]:
+    """Return the results for a block and the past after it: of `slices.py`, without a copy of the block in float64."""
+    rules, t, n = state._rules, state.step, x.shape[axis]
+    past, samples = Past(state._memory, state._before, state._held), x.movedim(axis, 0)
+    kept = rules if rules.differences else replace(rules, definition=Convolution.with_weights_of(rules.definition))
+    slices = Slices(kept, rules.nodes(state._alpha), (t, n, 1), 1)  # one that is read by what follows
+    part = slices.parts(slices.given(samples, samples)[1])
+    inside = x.to(computed_in(owner, x, slices.inner))
+    y = computed(owner, inside, slices.inner, rules.dt, axis, site, state._alpha)
+    held = differenced(part.head[:2], t, past, rules, TORCH).held
+    columns = state._columns(t, t + n)
+    start = Start([value for value, column in zip(held, columns, strict=True) if column is not None], None)
+    y = slices.added(y, axis, part, past, start, state._taps, [each for each in columns if each is not None])
+    after = slices.after(part, n, t, past, start)
+    return y.to(x.dtype), after._replace(held=held)
 
 
 def _check_device(owner: str, x: Tensor, state: StreamState) -> None:
@@ -307,12 +506,36 @@ for _function in (initial_state, run):
     )
 
 
-def _flatten(state: StreamState) -> tuple[list[Any], tuple[int, Rules]]:
-    return list(state._tensors().values()), (state.step, state._rules)
+def _dumped(rules: Rules) -> dict[str, Any]:
+    """Return what does not change from step to step as JSON has it."""
+    source = rules.source
+    made = None if source is None else [source.owner, as_json(source.definition, False), source.learns, source.dt]
+    return {
+        "definition": as_json(rules.definition, False),
+        "dt": rules.dt,
+        "horizon": rules.horizon,
+        "shape": rules.shape,
+        "first": rules.first,
+        "source": made,
+    }
 
 
-def _unflatten(tensors: Any, context: tuple[int, Rules]) -> StreamState:
-    return StreamState(*context, *tensors)
+def _loaded(found: dict[str, Any]) -> Rules:
+    made = found["source"]
+    source = None if made is None else StreamSource(made[0], from_json(made[1]), *made[2:])
+    return Rules(
+        from_json(found["definition"]), found["dt"], found["horizon"], tuple(found["shape"]), found["first"], source
+    )
 
 
-_pytree.register_pytree_node(StreamState, _flatten, _unflatten)
+register_tree(
+    CountedState,
+    _COUNTED,
+    lambda state: state._rules,
+    lambda parts, rules: CountedState(parts[0], rules, *parts[1:]),
+    to_dumpable_context=_dumped,
+    from_dumpable_context=_loaded,
+)
+register_tree(
+    StreamState, _TENSORS, lambda state: (state.step, state._rules), lambda parts, facts: StreamState(*facts, *parts)
+)

@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.streaming import HORIZON
 from hpfracc_nn.fractional.torch.eager import check_dense, computed_in
-from hpfracc_nn.fractional.torch.parameters import Alpha, ProbabilisticAlpha, check_place, with_axes
+from hpfracc_nn.fractional.torch.parameters import Alpha, ProbabilisticAlpha, check_place, is_spread, with_axes
 from hpfracc_nn.fractional.torch.streaming import StreamState
 from hpfracc_nn.layers.estimates import LeastSquares
 from hpfracc_nn.layers.order import start_in
 from hpfracc_nn.layers.torch.difference import StateTuple
-from hpfracc_nn.layers.torch.fractional import FractionalLayer
+from hpfracc_nn.layers.torch.fractional import FractionalLayer, each_on_its_own
 from hpfracc_nn.selection import BackendManager
 from hpfracc_nn.series.arfima import fitted
 from hpfracc_nn.series.labels import Labels, numbers
@@ -188,6 +188,9 @@ class ARFIMA(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the one-step errors of `x`; same shape, dtype and device."""
+        if is_spread(x):
+            axis = errors.axis("ARFIMA", self.dim, x.ndim)
+            return each_on_its_own("ARFIMA", self, ARFIMA.forward, [x], {*range(x.ndim)} - {axis})
         check_dense("ARFIMA", "x", x)
         computed_in("ARFIMA", x)  # raises, where the mean would make floats of integers
         axis = errors.axis("ARFIMA", self.dim, x.ndim)

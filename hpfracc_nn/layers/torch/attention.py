@@ -10,16 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils import _pytree
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.streaming import slice_shape
 from hpfracc_nn.fractional.torch.eager import check_dense
-from hpfracc_nn.fractional.torch.parameters import Alpha, check_place
+from hpfracc_nn.fractional.torch.parameters import Alpha, check_place, is_spread
+from hpfracc_nn.fractional.torch.streaming import register_tree, versioned
 from hpfracc_nn.layers.order import ATTENTION, attention_bounds, attention_orders
 from hpfracc_nn.layers.shapes import check_is_state
 from hpfracc_nn.layers.torch.attention_ops import Attention, Inputs, attended
-from hpfracc_nn.layers.torch.fractional import place_of, with_weights_of
+from hpfracc_nn.layers.torch.fractional import each_on_its_own, place_of, with_weights_of
 from hpfracc_nn.selection import BackendManager, given_manager
 
 _OWNER = "FractionalAttention"
@@ -211,6 +211,22 @@ class FractionalAttention(nn.Module):
             average_attn_weights: Whether the returned weights are the mean over the heads.
             is_causal: Query i sees keys up to i. With an attn_mask, that is used and this only a hint, as in torch.
         """
+        if any(map(is_spread, (query, key, value))):
+            if key_padding_mask is not None or attn_mask is not None:
+                raise ValueError(
+                    f"{_OWNER}(query: DTensor, mask): needs no masks with a DTensor; pass query.to_local() and masks "
+                    "of its part."
+                )
+            options = {
+                "need_weights": need_weights,
+                "average_attn_weights": average_attn_weights,
+                "is_causal": is_causal,
+            }
+            axes = [int(not self.batch_first)] if query.ndim == 3 else []
+            found: tuple[Tensor, Tensor | None] = each_on_its_own(
+                _OWNER, self, FractionalAttention.forward, [query, key, value], axes, later=0, **options
+            )
+            return found
         if is_self_nested(query, key, value) and self.batch_first and key_padding_mask is None:
             x, padding, lengths = padded(query)
             y, weights = self(x, x, x, padding, need_weights, attn_mask, average_attn_weights, is_causal)
@@ -479,7 +495,7 @@ class FractionalAttention(nn.Module):
     def _present(self) -> Tensor | None:
         """Return the present alpha, [] or [heads, 1, 1]; None where it is fixed at 2."""
         if self.learn_alpha:
-            found = self.order()
+            found = self.order.beside_local(_OWNER)
             return found if found.ndim == 0 else found[:, None, None]
         if self._fixed == 2.0 or (isinstance(self._fixed, tuple) and set(self._fixed) == {2.0}):
             return None
@@ -580,6 +596,7 @@ def _additive(owner: str, name: str, mask: Tensor, shapes: Sequence[tuple[int, .
     return mask.to(dtype)
 
 
+@versioned
 @dataclass(frozen=True, eq=False)
 class AttentionState:
     """The keys and values of all samples so far, and the order. It is never written to, and is a pytree of tensors.
@@ -651,9 +668,10 @@ class AttentionState:
         return replace(self, key=torch.cat((self.key, key), 2), value=torch.cat((self.value, value), 2))
 
 
-_pytree.register_pytree_node(
+register_tree(
     AttentionState,
-    lambda state: ([state.key, state.value, state.alpha], state.horizon),
+    ("key", "value", "alpha"),
+    lambda state: state.horizon,
     lambda parts, horizon: AttentionState(*[*parts, horizon]),
     serialized_type_name="hpfracc_nn.layers.torch.attention_state.AttentionState",
     to_dumpable_context=lambda horizon: horizon,

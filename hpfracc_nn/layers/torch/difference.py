@@ -22,11 +22,11 @@ from hpfracc_nn.fractional.streaming import HORIZON, StreamSource, slice_shape
 from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.fractional.torch.eager import check_dense, computed_in
 from hpfracc_nn.fractional.torch.operator import apply_at
-from hpfracc_nn.fractional.torch.parameters import Alpha, StateMetadata
+from hpfracc_nn.fractional.torch.parameters import Alpha, StateMetadata, is_spread
 from hpfracc_nn.fractional.torch.streaming import StreamState
 from hpfracc_nn.layers.order import first_orders, middle, roughness_orders, stretches
 from hpfracc_nn.layers.shapes import channel_axis, check_is_state
-from hpfracc_nn.layers.torch.fractional import LayerState, check_no_module
+from hpfracc_nn.layers.torch.fractional import LayerState, check_no_module, each_on_its_own
 from hpfracc_nn.selection import BackendManager, given_manager
 
 
@@ -111,6 +111,8 @@ class FractionalDifference(StateMetadata):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return every channel's fractional differences."""
+        if is_spread(x):
+            return each_on_its_own("FractionalDifference", self, FractionalDifference.forward, [x], [0])
         axis, where = self._axes("FractionalDifference", x)
         return self._joined([self._apply_part(part, k, axis) for k, part in enumerate(self._split(x, where))], where)
 
@@ -191,6 +193,11 @@ class FractionalDifference(StateMetadata):
         if state is None:
             state = self.initial_state((x.shape[0], self.channels), device=x.device)
         self._check_state(owner, state)
+        if x.shape[0] != state[0].shape[0]:
+            raise ValueError(
+                f"{owner}(x of shape {tuple(x.shape)}): needs the state's batch of {state[0].shape[0]}; pass the next "
+                "samples of the same series, or None as the state to begin."
+            )
         taken = [
             streaming.run(owner, part, one, axis, self.site, self._source(k))
             for k, (part, one) in enumerate(zip(self._split(x, where), state, strict=True))
@@ -220,7 +227,7 @@ class FractionalDifference(StateMetadata):
         if not isinstance(state, tuple) or len(state) != len(self._parts):
             raise TypeError(
                 f"{owner}(state of type {type(state).__name__}): needs the states of {len(self._parts)} parts; "
-                "pass what initial_state returned."
+                "pass what initial_state returned, or step or run."
             )
 
     def state_metadata(self) -> dict[str, Any]:
@@ -286,13 +293,17 @@ class FractionalDifference(StateMetadata):
         return torch.cat(parts, dim=where).index_select(where, order)
 
     def _apply_part(self, x: Tensor, number: int, axis: int) -> Tensor:
-        alpha = self.parts[number]() if self.learn_alpha else None
+        alpha = self._learned[number].beside_local("FractionalDifference") if self.learn_alpha else None
         return apply_at("FractionalDifference", x, self._definitions[number], self.dt, axis, self.site, alpha)
 
     def _definition(self, number: int) -> GrunwaldLetnikov:
         """Return the operator of part `number`, with its present orders."""
         definition = self._definitions[number]
-        return replace(definition, alpha=self.parts[number]()) if self.learn_alpha else definition
+        return (
+            replace(definition, alpha=self._learned[number].beside_local("FractionalDifference"))
+            if self.learn_alpha
+            else definition
+        )
 
     def _source(self, number: int) -> StreamSource:
         return StreamSource(type(self).__name__, self._definitions[number], self.learn_alpha, self.dt)
@@ -402,6 +413,8 @@ class RoughnessFeatures(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the features of every channel."""
+        if is_spread(x):
+            return each_on_its_own(_OWNER, self, RoughnessFeatures.forward, [x], [0])
         wide = _wide(_OWNER, x)
         y = self.differences(x.to(wide))
         axis = errors.axis(_OWNER, self.differences.dim, y.ndim)
@@ -503,6 +516,7 @@ def _wide(owner: str, x: Tensor) -> torch.dtype:
     return computed_in(owner, x)
 
 
+@streaming.versioned
 @dataclass(frozen=True, eq=False)
 class RoughnessState(LayerState):
     """The states of the differences, and the sums of their squares so far.
@@ -522,9 +536,10 @@ class RoughnessState(LayerState):
         return self.differences, self.sums
 
 
-_pytree.register_pytree_node(
+streaming.register_tree(
     RoughnessState,
-    lambda state: ([state.differences, state.sums], None),
+    ("differences", "sums"),
+    lambda _: None,
     lambda parts, _: RoughnessState(*parts),
     serialized_type_name="hpfracc_nn.layers.torch.roughness_state.RoughnessState",
 )
@@ -554,5 +569,6 @@ _pytree.register_pytree_node(
     StateTuple,
     lambda state: (list(state), None),
     lambda pieces, _: StateTuple(pieces),
+    flatten_with_keys_fn=lambda state: ([(_pytree.SequenceKey(k), each) for k, each in enumerate(state)], None),
     serialized_type_name="hpfracc_nn.layers.torch.state_tuple.StateTuple",
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self, TypeVar, cast
@@ -18,7 +18,7 @@ from hpfracc_nn.fractional.streaming import HORIZON, StreamSource, slice_shape
 from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.operator import apply_at
-from hpfracc_nn.fractional.torch.parameters import Alpha
+from hpfracc_nn.fractional.torch.parameters import Alpha, is_spread
 from hpfracc_nn.fractional.torch.streaming import StreamState
 from hpfracc_nn.layers.order import Bounds, Shape, begun, definition_of, options_text
 from hpfracc_nn.layers.shapes import beside_channels, channel_axis, check_channels, counted_channels
@@ -124,17 +124,19 @@ class FractionalLayer(Ordered):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the operator applied to x; same shape, dtype and device."""
+        if type(x) is not Tensor and is_spread(x):
+            return self._on_mesh(x)
         if self._split is not None:
             of = partial(self._definition_for, x)
             return self._split("FractionalLayer", x, of, self.dt, self.dim, self.site)
         if self.channels is None:
-            alpha = self.order() if self.learn_alpha else None
+            alpha = self.order.beside_local("FractionalLayer") if self.learn_alpha else None
             return apply_at("FractionalLayer", x, self.definition, self.dt, self.dim, self.site, alpha)
         check_dense("FractionalLayer", "x", x)
         axis = errors.axis("FractionalLayer", self.dim, x.ndim)
         check_channels("FractionalLayer", self.channels, x.shape, x.ndim, channel_axis(x.ndim, axis))
         if self.learn_alpha:
-            alpha = self._aligned(self.order(), x.ndim, axis)
+            alpha = self._aligned(self.order.beside_local("FractionalLayer"), x.ndim, axis)
             return apply_at("FractionalLayer", x, self.definition, self.dt, self.dim, self.site, alpha)
         return apply_at("FractionalLayer", x, self._present(x.ndim, axis), self.dt, self.dim, self.site)
 
@@ -158,7 +160,7 @@ class FractionalLayer(Ordered):
             >>> layer.split_time()  # doctest: +SKIP
             >>> y = layer(torch.randn(8, 3, 100))  # the slice of one process
         """
-        from hpfracc_nn.distributed.torch import TimeSplit  # torch.distributed is loaded for those who use it
+        from hpfracc_nn.distributed.torch.ranks import TimeSplit  # torch.distributed is loaded for those who use it
 
         self._split = TimeSplit("FractionalLayer.split_time", group)
         return self
@@ -270,6 +272,26 @@ class FractionalLayer(Ordered):
             check_channels("FractionalLayer", self.channels, x.shape, x.ndim, channel_axis(x.ndim, axis))
         return self._present(x.ndim, axis)
 
+    def _on_mesh(self, x: Tensor) -> Tensor:
+        """Return the operator applied to a DTensor, which lies as x does."""
+        from hpfracc_nn.distributed.torch.meshes import operated  # loaded, since there is such a tensor
+
+        owner = "FractionalLayer"
+        if self._split is not None:
+            raise ValueError(
+                f"{owner}(x: DTensor): needs plain slices after split_time; use a layer without it, for a DTensor says "
+                "itself how time lies."
+            )
+        axis = errors.axis(owner, self.dim, x.ndim)
+        if self.channels is not None:
+            check_channels(owner, self.channels, x.shape, x.ndim, channel_axis(x.ndim, axis))
+        definition, alpha = self.definition, None
+        if self.learn_alpha:
+            alpha = self._aligned(self.order(), x.ndim, axis)
+        else:
+            definition = self._present(x.ndim, axis)
+        return operated(owner, x, definition, alpha, self.dt, axis, self.site)
+
     def _source(self) -> StreamSource:
         return StreamSource(type(self).__name__, self.definition, self.learn_alpha, self.dt)
 
@@ -282,7 +304,7 @@ class FractionalLayer(Ordered):
         """
         definition = self.definition
         if self.learn_alpha:
-            return replace(definition, alpha=self._aligned(self.order(), ndim, axis))
+            return replace(definition, alpha=self._aligned(self.order.beside_local("FractionalLayer"), ndim, axis))
         if isinstance(definition.alpha, tuple):
             return replace(definition, alpha=beside_channels(definition.alpha, ndim - 3 if axis == ndim - 1 else 0))
         return definition
@@ -305,6 +327,29 @@ class FractionalLayer(Ordered):
         if alpha.ndim == 0 or axis != ndim - 1 or ndim == 2:
             return alpha
         return alpha.reshape(-1, *(1,) * (ndim - 3))
+
+
+def each_on_its_own(
+    owner: str,
+    layer: nn.Module,
+    forward: Callable[..., Any],
+    inputs: Sequence[Tensor],
+    axes: Collection[int],
+    **options: Any,
+) -> Any:
+    """Return what a layer makes of DTensors, of which each process computes its part; see `distributed.torch.meshes`.
+
+    Args:
+        owner: The layer, for messages.
+        layer: The layer.
+        forward: Its class's.
+        inputs: Of forward, the first a DTensor.
+        axes: Of independent series, along which they may be cut.
+        options: `later`, and those of forward.
+    """
+    from hpfracc_nn.distributed.torch import meshes  # torch.distributed.tensor is loaded, since there is a DTensor
+
+    return meshes.each_on_its_own(owner, layer, forward, inputs, axes, **options)
 
 
 class LayerState:
@@ -346,6 +391,10 @@ class LayerState:
     def detach(self) -> Self:
         """Return the state without its history of gradients."""
         return self._of([each.detach() for each in self._parts])
+
+    def counted(self) -> Self:
+        """Return the same for programs of `torch.export`, see `StreamState.counted`."""
+        return self._of([each if isinstance(each, Tensor) else each.counted() for each in self._parts])
 
     def renew(self, weights: Self) -> Self:
         """Return this past, detached, with the weights of another state's alpha, see `StreamState.renew`.

@@ -9,15 +9,14 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils import _pytree
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.streaming import HORIZON, slice_shape
 from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.operator import apply_at
-from hpfracc_nn.fractional.torch.parameters import Alpha, check_place
-from hpfracc_nn.fractional.torch.streaming import StreamState
+from hpfracc_nn.fractional.torch.parameters import Alpha, check_place, is_spread
+from hpfracc_nn.fractional.torch.streaming import StreamState, register_tree, versioned
 from hpfracc_nn.layers.order import counted_orders, definition_of, options_text
 from hpfracc_nn.layers.shapes import (
     PADDING_MODES,
@@ -34,6 +33,7 @@ from hpfracc_nn.layers.torch.fractional import (
     Ordered,
     arguments_of,
     check_images,
+    each_on_its_own,
     place_of,
     started,
     with_weights_of,
@@ -165,6 +165,11 @@ class FractionalLinear(Derived, nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the layer's value at `input`; same dtype and device."""
+        if is_spread(input):
+            from hpfracc_nn.distributed.torch.meshes import beside  # loaded, since there is such a tensor
+
+            self._check_features("FractionalLinear", input)
+            return F.linear(self.derivative(input), beside(self.weight, input), beside(self.bias, input))
         self._check("FractionalLinear", input)
         return F.linear(self.derivative(input), self.weight, self.bias)
 
@@ -234,6 +239,9 @@ class FractionalLinear(Derived, nn.Linear):
 
     def _check(self, owner: str, input: Tensor) -> None:
         check_dense(owner, "input", input)
+        self._check_features(owner, input)
+
+    def _check_features(self, owner: str, input: Tensor) -> None:
         check_features(owner, "input", input.shape, 2, self.in_features)
         if errors.axis(owner, self.derivative.dim, input.ndim) == input.ndim - 1:
             raise ValueError(
@@ -368,6 +376,8 @@ class FractionalConv1d(Derived, nn.Conv1d):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the convolution of the derivative of `input`; same dtype and device."""
+        if is_spread(input):
+            return each_on_its_own("FractionalConv1d", self, FractionalConv1d.forward, [input], range(input.ndim - 2))
         check_images("FractionalConv1d", input, self.in_channels, 1)
         d = self.derivative(input)
         if self.is_causal:
@@ -397,12 +407,12 @@ class FractionalConv1d(Derived, nn.Conv1d):
         owner = "FractionalConv1d.initial_state"
         if not self.is_causal:
             raise ValueError(
-                f"{owner}: needs padding='causal' one sample at a time, because with padding={self.padding} results "
+                f"{owner}: needs padding='causal' for step and run, because with padding={self.padding} results "
                 "belong to later samples; make the layer with padding='causal'."
             )
         if self.stride != (1,):
             raise ValueError(
-                f"{owner}: needs stride=1 one sample at a time, because with stride={self.stride[0]} not every sample "
+                f"{owner}: needs stride=1 for step and run, because with stride={self.stride[0]} not every sample "
                 "has a result; make the layer with stride=1 and leave results out."
             )
         shape = slice_shape(owner, shape)
@@ -598,6 +608,8 @@ class FractionalConv2d(Ordered, nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the convolution of the derivatives of `input`; same dtype and device."""
+        if is_spread(input):
+            return each_on_its_own("FractionalConv2d", self, FractionalConv2d.forward, [input], range(input.ndim - 3))
         check_images("FractionalConv2d", input, self.in_channels, 2)
         x = input
         for dim, dt, definition, alpha in zip(self.dims, self.dt, *self._operators(), strict=True):
@@ -612,10 +624,11 @@ class FractionalConv2d(Ordered, nn.Conv2d):
         """Return, for each axis of `dims`, the operator, and its present alpha where that is learned, else None."""
         count = len(self.dims)
         if self.learn_alpha:
-            return [self.definition] * count, self.order().expand(count).unbind()
+            return [self.definition] * count, self.order.beside_local("FractionalConv2d").expand(count).unbind()
         return self._fixed, [None] * count
 
 
+@versioned
 @dataclass(frozen=True, eq=False)
 class ConvolutionState(LayerState):
     """What a causal `FractionalConv1d` remembers between two steps: that of its derivative, and its last samples.
@@ -655,9 +668,10 @@ class ConvolutionState(LayerState):
         return super().renew(weights)
 
 
-_pytree.register_pytree_node(
+register_tree(
     ConvolutionState,
-    lambda state: ([state.derivative, state.past], None),
+    ("derivative", "past"),
+    lambda _: None,
     lambda parts, _: ConvolutionState(*parts),
     serialized_type_name="hpfracc_nn.layers.torch.convolution_state.ConvolutionState",
 )

@@ -15,17 +15,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
-from torch.utils import _pytree
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
 from hpfracc_nn.fractional.streaming import HORIZON, StreamSource, slice_shape
 from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.fractional.torch.eager import check_dense, computed_in
-from hpfracc_nn.fractional.torch.parameters import Alpha, check_place
+from hpfracc_nn.fractional.torch.parameters import Alpha, check_place, is_spread
 from hpfracc_nn.fractional.torch.streaming import StreamState
 from hpfracc_nn.layers.order import averaging
-from hpfracc_nn.layers.torch.fractional import Ordered, place_of, started, with_weights_of
+from hpfracc_nn.layers.torch.fractional import Ordered, each_on_its_own, place_of, started, with_weights_of
 from hpfracc_nn.layers.torch.recurrence import CELLS, Cell, Inputs, Recurrence, compiled, lag_weights, operation
 from hpfracc_nn.selection import BackendManager, given_manager
 
@@ -134,6 +133,16 @@ class Recurrent(Ordered, nn.RNNBase, Generic[H]):
             )
         return given
 
+    def _on_mesh(self, forward: Callable[..., Any], x: Tensor, hx: H | None) -> Any:
+        """Return what forward returns for a DTensor, cut along the batch."""
+        owner = type(self).__name__
+        if hx is not None:
+            raise ValueError(
+                f"{owner}(input: DTensor, hx): needs hx=None with a DTensor; pass input.to_local() and the part of hx "
+                "that belongs to it."
+            )
+        return each_on_its_own(owner, self, forward, [x], [int(not self.batch_first)] if x.ndim == 3 else [], later=1)
+
     def _forward(self, x: Any, hx: H | None) -> tuple[Any, Hidden]:
         if torch.jit.is_tracing():
             raise RuntimeError(
@@ -228,7 +237,7 @@ class Recurrent(Ordered, nn.RNNBase, Generic[H]):
 
     def _order_on(self, device: torch.device) -> Tensor:
         if self.learn_alpha:
-            return self.order()
+            return self.order.beside_local(type(self).__name__)
         return torch.tensor(self.definition.alpha, dtype=torch.float64, device=device)
 
     def _start(self, series: Series, hx: Hidden) -> Hidden:
@@ -301,7 +310,7 @@ class Recurrent(Ordered, nn.RNNBase, Generic[H]):
             )
         if self.bidirectional:
             raise ValueError(
-                f"{owner}: needs bidirectional=False one sample at a time, because the other direction begins at the "
+                f"{owner}: needs bidirectional=False for step and run, because the other direction begins at the "
                 "last sample; use the whole series."
             )
         horizon = errors.count(owner, "horizon", horizon)
@@ -346,13 +355,8 @@ class Recurrent(Ordered, nn.RNNBase, Generic[H]):
             TypeError: x is no tensor, or `state` no state.
         """
         owner = f"{type(self).__name__}.step"
-        if not isinstance(state, RecurrentState) or len(state.h) != self.num_layers:
-            raise TypeError(
-                f"{owner}(state of type {type(state).__name__}): needs a state of {self.num_layers} layers; "
-                "pass what initial_state returned."
-            )
         check_dense(owner, "x", x)
-        check_state(owner, state, self.proj_size or self.hidden_size, self.hidden_size, self.memory, self._source())
+        self._check_state(owner, state, 1)
         wanted = (*state.h[0].shape[:-1], self.input_size)
         if tuple(x.shape) != wanted:
             raise ValueError(
@@ -360,6 +364,20 @@ class Recurrent(Ordered, nn.RNNBase, Generic[H]):
                 "pass the samples of one step, without a time axis."
             )
         self._check_dtype("x", x)
+        return self._stepped(owner, x, state)
+
+    def _check_state(self, owner: str, state: Any, steps: int) -> None:
+        """Raise unless a state is one of this layer's and serves so many steps more."""
+        if not isinstance(state, RecurrentState) or len(state.h) != self.num_layers:
+            raise TypeError(
+                f"{owner}(state of type {type(state).__name__}): needs a state of {self.num_layers} layers; "
+                "pass what initial_state returned, or step or run."
+            )
+        sizes = self.proj_size or self.hidden_size, self.hidden_size
+        check_state(owner, state, *sizes, self.memory, self._source(), steps)
+
+    def _stepped(self, owner: str, x: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
+        """Return what `step` does, for arguments that were checked."""
         out, hs, memories = x, [], []
         for layer in range(self.num_layers):
             if layer and self.dropout:
@@ -397,11 +415,25 @@ class Recurrent(Ordered, nn.RNNBase, Generic[H]):
                 "pass x[None] or x.flatten(1, -2)."
             )
         axis = 1 if self.batch_first and x.ndim == 3 else 0
+        if x.shape[-1] != self.input_size:
+            raise ValueError(
+                f"{owner}(x of shape {tuple(x.shape)}): needs {self.input_size} features on the last axis; move them "
+                "there with x.movedim."
+            )
         if state is None:
             state = self.initial_state((*x.shape[:axis], *x.shape[axis + 1 :]), device=x.device)
         outs = []
+        n, beside = x.shape[axis], (*x.shape[:axis], *x.shape[axis + 1 :])
+        self._check_state(owner, state, n)
+        wanted = (*state.h[0].shape[:-1], self.input_size)
+        if beside != wanted:
+            raise ValueError(
+                f"{owner}(x of shape {tuple(x.shape)}): needs {wanted} besides its time axis, {axis}; pass the next "
+                "samples of the same series, or None as the state to begin."
+            )
+        self._check_dtype("x", x)
         for each in x.unbind(axis):
-            out, state = self.step(each, state)
+            out, state = self._stepped(owner, each, state)
             outs.append(out)
         if outs:
             return torch.stack(outs, axis), state
@@ -492,6 +524,8 @@ class FractionalLSTM(Recurrent[Hidden]):
         self, input: Tensor | PackedSequence, hx: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor | PackedSequence, tuple[Tensor, Tensor]]:
         """Return the outputs of the last layer at all steps, and the last (h, c) of every layer and direction."""
+        if is_spread(input):
+            return self._on_mesh(FractionalLSTM.forward, input, hx)  # type: ignore[no-any-return, arg-type]
         return self._forward(input, hx)
 
     def _pair(self, hx: Hidden) -> Hidden:
@@ -587,6 +621,8 @@ class FractionalGRU(Recurrent[Tensor]):
         self, input: Tensor | PackedSequence, hx: Tensor | None = None
     ) -> tuple[Tensor | PackedSequence, Tensor]:
         """Return the outputs of the last layer at all steps, and the last h of every layer and direction."""
+        if is_spread(input):
+            return self._on_mesh(FractionalGRU.forward, input, hx)  # type: ignore[no-any-return, arg-type]
         out, (h, _) = self._forward(input, hx)
         return out, h
 
@@ -672,6 +708,7 @@ def opened(owner: str, x: Any, batch_first: bool, inputs: int) -> Series:
     return series
 
 
+@streaming.versioned
 @dataclass(frozen=True, eq=False)
 class Recent:
     """The memory of a window: the values themselves, the newest first.
@@ -725,6 +762,7 @@ class Recent:
         return replace(self, weights=change(self.weights), values=change(self.values))
 
 
+@streaming.versioned
 @dataclass(frozen=True, eq=False)
 class RecurrentState:
     """What a recurrent layer remembers between two steps; made by its `initial_state`.
@@ -772,9 +810,9 @@ class RecurrentState:
 
 
 def check_state(
-    owner: str, state: RecurrentState, outputs: int, units: int, window: int | None, source: StreamSource
+    owner: str, state: RecurrentState, outputs: int, units: int, window: int | None, source: StreamSource, steps: int
 ) -> None:
-    """Raise unless a state is one of the layer's own, and serves another step.
+    """Raise unless a state is one of the layer's own, and serves some steps more.
 
     Args:
         owner: Who asks, for messages.
@@ -783,6 +821,7 @@ def check_state(
         units: The layer's.
         window: The largest lag that counts, or None.
         source: The layer.
+        steps: How many.
     """
     batch = state.h[0].shape[:-1]
     for h, memory in zip(state.h, state.memory, strict=True):
@@ -799,10 +838,10 @@ def check_state(
                     f"{owner}(state of {memory.source}): needs a state of this one, {source}; "
                     "pass what its own initial_state returned."
                 )
-        elif state.step >= memory.horizon - 1:  # a start is one sample more
+        elif state.step + steps > memory.horizon - 1:  # a start is one sample more
             raise ValueError(
-                f"{owner}(step {state.step + 1}): needs at most horizon={memory.horizon - 1} steps, for which the "
-                "state was made; make it with a larger horizon."
+                f"{owner}(step {state.step + steps}): needs at most horizon={memory.horizon - 1} steps, for which the "
+                "state was made; make it by initial_state with a larger horizon."
             )
 
 
@@ -822,10 +861,6 @@ def remembered(owner: str, value: Tensor, memory: StreamState | Recent, source: 
     return streaming.step(owner, value, memory, source)[1]
 
 
-def _flatten(state: RecurrentState) -> tuple[list[Any], int]:
-    return [list(state.h), list(state.memory)], state.step
-
-
 def _unflatten(parts: Any, step: int) -> RecurrentState:
     h, memory = parts
     return RecurrentState(step, tuple(h), tuple(memory))
@@ -836,5 +871,5 @@ def _unflatten_recent(parts: Any, source: StreamSource) -> Recent:
     return Recent(weights, values, source)
 
 
-_pytree.register_pytree_node(Recent, lambda each: ([each.weights, each.values], each.source), _unflatten_recent)
-_pytree.register_pytree_node(RecurrentState, _flatten, _unflatten)
+streaming.register_tree(Recent, ("weights", "values"), lambda each: each.source, _unflatten_recent)
+streaming.register_tree(RecurrentState, ("h", "memory"), lambda state: state.step, _unflatten)

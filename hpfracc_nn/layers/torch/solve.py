@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.torch.eager import check_dense
-from hpfracc_nn.fractional.torch.parameters import Alpha
+from hpfracc_nn.fractional.torch.parameters import Alpha, is_spread
 from hpfracc_nn.fractional.torch.tracing import is_batched, is_watched
 from hpfracc_nn.layers import shapes
 from hpfracc_nn.layers.order import check_block_bounds, check_block_orders
+from hpfracc_nn.layers.torch.fractional import each_on_its_own
 from hpfracc_nn.selection import BackendManager
 from hpfracc_nn.solvers.history import History
 from hpfracc_nn.solvers.noise import Brownian, Noise
@@ -125,6 +126,8 @@ class FDEBlock(CaputoEquation):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return z(t1); same shape, dtype and device as x."""
+        if is_spread(x):
+            return each_on_its_own(type(self).__name__, self, FDEBlock.forward, [x], [0] if x.ndim > 1 else [])
         check_floating(type(self).__name__, x)
         if x.dtype not in HALVES:
             return self.last(self.f, x, self.t1)

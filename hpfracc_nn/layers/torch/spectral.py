@@ -13,7 +13,7 @@ from hpfracc_nn.fractional import multipliers
 from hpfracc_nn.fractional.definitions import FourierMultiplier
 from hpfracc_nn.fractional.layout import check_told
 from hpfracc_nn.fractional.torch.eager import check_dense
-from hpfracc_nn.fractional.torch.parameters import Alpha
+from hpfracc_nn.fractional.torch.parameters import Alpha, is_spread
 from hpfracc_nn.layers.multipliers import (
     OWNER,
     axes_of,
@@ -24,7 +24,7 @@ from hpfracc_nn.layers.multipliers import (
     multiplier_of,
     options_text,
 )
-from hpfracc_nn.layers.torch.fractional import Ordered
+from hpfracc_nn.layers.torch.fractional import Ordered, each_on_its_own
 from hpfracc_nn.selection import BackendManager, given_manager
 
 
@@ -103,12 +103,19 @@ class SpectralFractional(Ordered):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the operator applied to x; same shape, dtype and device."""
+        if is_spread(x):
+            whole = {errors.axis(OWNER, dim, x.ndim) for dim in self.dim}
+            if self.channels is not None:
+                whole.add(1)
+            return each_on_its_own(OWNER, self, SpectralFractional.forward, [x], {*range(x.ndim)} - whole)
         check_dense(OWNER, "x", x)
         if not self._is_told:
             check_told(OWNER, x.shape, self.definition, 1 if self.channels is None else 2)
         if self.channels is not None:
             check_channels(x.shape, self.dim, self.channels)
-        definition = replace(self.definition, alpha=self.order()) if self.learn_alpha else self.definition
+        definition = self.definition
+        if self.learn_alpha:
+            definition = replace(definition, alpha=self.order.beside_local(OWNER))
         dt = self.dt * len(self.dim) if len(self.dt) == 1 else self.dt
         return multipliers.apply(OWNER, x, definition, dt, self.dim, "torch")
 

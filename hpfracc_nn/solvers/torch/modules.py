@@ -99,7 +99,7 @@ class CaputoEquation(nn.Module):
 
     def drawn(self) -> Tensor:
         """Return the order of one solve: alpha, or what a random one draws."""
-        return self._fixed_alpha() if self.order is None else self.order()
+        return self._fixed_alpha() if self.order is None else self.order.beside_local(type(self).__name__)
 
     def last(self, f: Callable[[Tensor, Tensor], Tensor], y0: Tensor, t1: float) -> Tensor:
         """Return the state at t1 of a solve from 0 on in `n_steps` equal steps, wherever torch runs.
@@ -379,7 +379,7 @@ class NeuralFSDE(nn.Module):
         """Return a path for each state of y0 at `ts`, time first; arguments as in `fsdeint`."""
         sde = SDE(self.drift, self.diffusion, self.noise_type)
         options = (self.dt, self.adjoint, generator, progress)
-        alpha = self._fixed_alpha() if self.order is None else self.order()
+        alpha = self._fixed_alpha() if self.order is None else self.order.beside_local(type(self).__name__)
         found: S = integrated(sde, y0, ts, alpha, self._present(), self.site, *options)
         return found
 

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from hpfracc_nn.fractional.torch.parameters import is_spread
 from hpfracc_nn.fractional.torch.tracing import around_compiled, uncompiled
 from hpfracc_nn.selection import BackendManager, given_manager
 from hpfracc_nn.training.torch.optimizers.directions import (
@@ -41,6 +42,7 @@ from hpfracc_nn.training.torch.optimizers.directions import (
     kind_of,
     mean_gradients,
 )
+from hpfracc_nn.training.torch.optimizers.spread import prepared_spread
 
 _KEPT = frozenset(key for kind in KINDS.values() for key in kind.keeps)
 _DROPPED = {name: _KEPT - frozenset(kind.keeps) for name, kind in KINDS.items()}  # what a kind does not go on with
@@ -217,7 +219,8 @@ class Fractional(_Base):
         states = [self.state.get(p) or exchange.fresh(p) for p in params]
         if means:
             grads = [means.get(p, grad) for p, grad in found]
-        return params, kind_of(group).prepared(group, params, grads, states, self._site, views)
+        prepared = prepared_spread if any(map(is_spread, grads)) else kind_of(group).prepared
+        return params, prepared(group, params, grads, states, self._site, views)
 
     @uncompiled
     def _keep(self, exchange: _Exchange) -> None:
@@ -248,10 +251,15 @@ class Fractional(_Base):
                     f"{name} does not support sparse gradients where alpha is less than 1: each would have to be kept "
                     "with its own places; pass alpha=1 for this group, or make the gradient dense."
                 )
-            if type(grad) is not Tensor and type(grad) is not torch.nn.Parameter:
+            if is_spread(grad):
+                if self.defaults["differentiable"]:
+                    raise RuntimeError(
+                        f"{name} does not support differentiable with gradients that are DTensors; leave it out."
+                    )
+            elif type(grad) is not Tensor and type(grad) is not torch.nn.Parameter:
                 raise RuntimeError(
                     f"{name} does not support gradients of type {type(grad).__name__} where alpha is less than 1; pass "
-                    "alpha=1 for this group, or use plain tensors, such as those of DistributedDataParallel."
+                    "alpha=1 for this group, or use plain tensors or DTensors."
                 )
         if not grads:
             return
