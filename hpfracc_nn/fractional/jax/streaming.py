@@ -225,7 +225,7 @@ def _run(x: Array, state: StreamState, axis: int) -> tuple[Array, StreamState]:
         y = restored(chunks.results(start), layout)
         for rows, held in zip(_boundary_rows(weights, rules, t, n), block.held, strict=True):
             if rows is not None:
-                y = y + rows * held
+                y = y + rows * held[None]
         newest = jnp.flip(block.d[-rules.first :], axis=0)
         memory = jnp.concatenate([newest, restored(chunks.carry(start), layout)])
         return y.astype(x.dtype), memory, block.before, block.held
@@ -287,13 +287,13 @@ class Chunked(NamedTuple):
     def results(self, start: Array) -> Array:
         """Return the product, [batch, channels, n, width], with the exponentials [..., Q, width] before the block."""
         batch, channels, m, length, width = self.near.shape
-        decay = fading(self.rates, length * np.arange(m))[..., None]
+        decay = fading(self.rates, length * np.arange(m))[None, None, :, :, None]
         y = self.near + multiplied(self.before + decay * start[:, :, None], self.out)
         return y.reshape(batch, channels, m * length, width)[:, :, : self.n]
 
     def carry(self, start: Array) -> Array:
         """Return the exponentials after the block, [batch, channels, Q, width], with those before it."""
-        return fading(self.rates, np.array(self.n))[:, None] * start + self.carry_alone
+        return fading(self.rates, self.n)[None, None, :, None] * start + self.carry_alone
 
 
 def chunked(d: Array, taps: Array, rates: Array) -> Chunked:
@@ -314,7 +314,7 @@ def chunked(d: Array, taps: Array, rates: Array) -> Chunked:
     later = fading(rates, np.arange(length))  # [L, Q]
     column = jnp.concatenate([exact, JAX.matmul(far, later.T)], axis=1)  # at lags below first + L
     matrix = JAX.toeplitz(column, first + length)[:, :, first:]  # [channels, first + L, L]
-    out = far[:, :, None] * fading(rates, 1 + np.arange(length)).T
+    out = far[:, :, None] * fading(rates, 1 + np.arange(length)).T[None]
     if m == 1:
         near = multiplied(d[:, :, None], matrix)
         none = jnp.zeros_like(d, shape=(batch, channels, rates.size, width)) + 0 * d[:, :, :1]
@@ -325,16 +325,17 @@ def chunked(d: Array, taps: Array, rates: Array) -> Chunked:
         near = near + multiplied(padded[:, :, 1:, :first], matrix[:, length:])
         added = multiplied(padded[:, :, :m], jnp.flip(later, axis=0)[None])
         doublings = range(max(1, (m - 1).bit_length()))
-        before = states_before(added, [fading(rates, np.array(length << k)) for k in doublings], JAX)
+        before = states_before(added, [fading(rates, length << k) for k in doublings], JAX)
         rest = padded[:, :, m - 1, : n - (m - 1) * length]
     entered = multiplied(rest[:, :, None], jnp.flip(later[: rest.shape[2]], axis=0)[None])[:, :, 0]
-    carry = fading(rates, np.array(rest.shape[2]))[:, None] * before[:, :, -1] + entered
+    carry = fading(rates, rest.shape[2])[None, None, :, None] * before[:, :, -1] + entered
     return Chunked(near, before, carry, out, rates, n)
 
 
 def fading(rates: Array, steps: Any) -> Array:
     """Return exp(-s k) for rates s [Q] and numbers of steps k [*k], [*k, Q]."""
-    return jnp.exp(-jnp.asarray(steps, rates.dtype)[..., None] * rates)
+    k = jnp.asarray(steps, rates.dtype)
+    return jnp.exp(-k[..., None] * rates.reshape((1,) * k.ndim + (-1,)))
 
 
 def _boundary_rows(weights: StreamWeights, rules: Rules, t: Array, n: int) -> tuple[Array | None, Array | None]:
@@ -359,14 +360,14 @@ def column_rows(column: Array, rates: Array, t: Array, n: int) -> Array:
     first = column.shape[0] - rates.size
     flat = column.reshape(column.shape[0], -1)
     count = min(n, _LENGTH)
-    rows = t + jnp.arange(count)
+    rows = t + jnp.arange(count, dtype=t.dtype)
     exact = flat[:first][jnp.minimum(rows, first - 1)]
     found = JAX.matmul(fading(rates, jnp.maximum(rows - first, 0)), flat[first:])
     found = jnp.where((rows < first)[:, None], exact, found)
     if n > count:
-        starts = t + np.arange(count, n, _LENGTH) - first
-        between = fading(rates, starts)[:, :, None] * flat[first:]  # [pieces, Q, c]
-        later = JAX.matmul(fading(rates, np.arange(_LENGTH)), between)
+        starts = t + jnp.arange(count - first, n - first, _LENGTH, dtype=t.dtype)
+        between = fading(rates, starts)[:, :, None] * flat[first:][None]  # [pieces, Q, c]
+        later = jnp.einsum("kq,pqc->pkc", fading(rates, np.arange(_LENGTH)), between, precision=lax.Precision.HIGHEST)
         found = jnp.concatenate([found, later.reshape(-1, flat.shape[1])])[:n]
     return found.reshape(n, *column.shape[1:])
 
@@ -393,7 +394,7 @@ def column_sums(stencil: Stencil, nodes: Nodes, number: int, *, grows: bool, xp:
 
 def row_numbers(t: Array, n: int, like: Array) -> Array:
     """Return t + 1, ..., t + n in the dtype and with the axes of rows [n, *c]."""
-    return (t + 1 + jnp.arange(n)).astype(like.dtype).reshape(n, *(1,) * (like.ndim - 1))
+    return (t + 1 + jnp.arange(n, dtype=t.dtype)).astype(like.dtype).reshape(n, *(1,) * (like.ndim - 1))
 
 
 def _grows(rules: Rules) -> bool:
