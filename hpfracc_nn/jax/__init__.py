@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hpfracc_nn.fractional.jax.planning import workload as workload
 
     # isort: split
+    from hpfracc_nn.distributed import jax as distributed  # noqa: F401
     from hpfracc_nn.fractional import *  # type: ignore[assignment]  # noqa: F403
     from hpfracc_nn.fractional.jax.arrays import pad_to_bucket as pad_to_bucket
     from hpfracc_nn.layers.flax import functional as functional

@@ -28,10 +28,10 @@ from jax import numpy as jnp
 
 from hpfracc_nn.fractional.boundary import Boundary, boundary_of, difference, values
 from hpfracc_nn.fractional.definitions import Definition
-from hpfracc_nn.fractional.exponentials import Nodes
+from hpfracc_nn.fractional.exponentials import Nodes, exponentials
 from hpfracc_nn.fractional.jax.arrays import JAX, Array, widest
 from hpfracc_nn.fractional.jax.definitions import checked_alpha
-from hpfracc_nn.fractional.jax.sharding import beside
+from hpfracc_nn.fractional.jax.sharding import beside, is_placed
 from hpfracc_nn.fractional.jax.streaming import (
     canonical,
     canonical_weights,
@@ -50,7 +50,7 @@ from hpfracc_nn.fractional.streaming import HORIZON, Rules, begun, rows_first, s
 from hpfracc_nn.fractional.weights import fixed_stencil
 
 AxisName = Hashable | tuple[Hashable, ...]
-Whole = Callable[[Array, Definition], Array]  # an ordinary call, time first
+Whole = Callable[[Array, Definition, int], Array]  # an ordinary call on a whole series, with time on an axis
 
 _HEAD = 4  # first samples that the boundary columns and the differences read
 
@@ -97,10 +97,26 @@ class Slices:
         The weights are those by how many slices lie between.
         """
         between = self.place - 1 - jnp.arange(self.count)
-        factors = jnp.where(
-            (between >= 0).reshape(-1, *(1,) * (weights.ndim - 1)), weights[jnp.maximum(between, 0)], 0
-        )
+        factors = jnp.where((between >= 0).reshape(-1, *(1,) * (weights.ndim - 1)), weights[jnp.maximum(between, 0)], 0)
         return (factors * self.gathered(x)).sum(0)
+
+
+def may_be_sliced(owner: str, x: Array, definition: Definition, dt: float, axis_name: Any) -> bool:
+    """Return whether samples whose time axis is known to lie over mesh axes can be computed slice by slice.
+
+    Over explicit axes what cannot raises ValueError; elsewhere XLA gathers the series.
+    """
+    left = definition.to_the_left
+    if x.size and exponentials(left.in_steps(dt), HORIZON, "stream") is not None:
+        return True
+    if x.size and is_placed(x):
+        low, high = definition.interval
+        raise ValueError(
+            f"{owner}({type(definition).__name__}, alpha within ({low:g}, {high:g}), time over the mesh axis "
+            f"{axis_name!r}): needs weights that are a sum of decaying exponentials, the same for every alpha, where "
+            "time lies over devices; gather the series with jax.sharding.reshard(x, spec), None for time in the spec."
+        )
+    return False
 
 
 def applied(
@@ -110,7 +126,7 @@ def applied(
     dt: float,
     axis: int,
     axis_name: AxisName,
-    whole: Callable[[Array, Definition, int], Array],
+    whole: Whole,
 ) -> Array:
     """Return the slice of an operator's result, of the shape and dtype of the slice x, with time on `axis`.
 
@@ -121,12 +137,13 @@ def applied(
         dt: Spacing of the samples.
         axis: The time axis.
         axis_name: Of the mesh, over which the slices lie.
-        whole: The same operator on a whole series, with time on an axis, for slices that are gathered.
+        whole: An ordinary call, for slices that are gathered.
 
     Raises:
         ValueError: The definition has no exponentials, or the axis of the mesh is not there, or x does not lie over it.
     """
-    begun(owner, definition.to_the_left, (*x.shape[:axis], *x.shape[axis + 1 :]), dt, HORIZON, None, checked_alpha, knows_start=True)
+    shape = (*x.shape[:axis], *x.shape[axis + 1 :])
+    begun(owner, definition.to_the_left, shape, dt, HORIZON, None, checked_alpha, knows_start=True)  # raises
     slices = _checked(owner, x, axis_name)
     if slices.count * x.shape[axis] == 0 or x.size == 0:
         return x
@@ -175,7 +192,7 @@ def _along(
     dt: float,
     axis: int,
     slices: Slices,
-    whole: Callable[[Array, Definition, int], Array],
+    whole: Whole,
 ) -> Array:
     """Return the slice of a left-sided operator's result."""
     shape, n = (*x.shape[:axis], *x.shape[axis + 1 :]), x.shape[axis]
@@ -184,7 +201,7 @@ def _along(
     rules, nodes, alpha = begun(owner, definition, shape, dt, horizon, None, checked_alpha, knows_start=True)
     first, m = nodes.first, max(0, rules.differences)
     if n < first + _HEAD:
-        series = jnp.moveaxis(slices.gathered(jnp.moveaxis(x, axis, 0)), 0, 0).reshape(total, *shape)
+        series = slices.gathered(jnp.moveaxis(x, axis, 0)).reshape(total, *shape)
         found = whole(jnp.moveaxis(series, 0, axis), definition, axis)
         return lax.dynamic_slice_in_dim(found, slices.place * n, n, axis)
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
@@ -192,7 +209,9 @@ def _along(
         stencil = fixed_stencil(rules.definition, total, rules.dt)
         start = _Start.of(slices.of_first(samples[:_HEAD]), stencil)
         d = _differenced(samples, start, first, m, slices)
-        if alpha is not None:  # else the gradients of whole matrices of weights were summed over the devices, not alpha's
+        if (
+            alpha is not None
+        ):  # else the gradients of whole matrices of weights were summed over the devices, not alpha's
             alpha = beside(alpha, slices.place)
         weights = _weights(rules, alpha, nodes)
         taps, columns = weights["taps"], weights["columns"]
@@ -215,7 +234,6 @@ class _Start:
     Attributes:
         x: The first samples, [4, *shape].
         d: Their differences, [4, *shape].
-        slope: S = dt x'(0), [*shape], where it is subtracted from first differences, else None.
         values: What the boundary columns multiply, [*shape] each.
         boundary: Of the whole series.
     """

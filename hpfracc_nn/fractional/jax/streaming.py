@@ -33,7 +33,7 @@ from hpfracc_nn.fractional.jax.arrays import JAX, Array, computed_in, of_numpy, 
 from hpfracc_nn.fractional.jax.checked import checked
 from hpfracc_nn.fractional.jax.definitions import checked_alpha
 from hpfracc_nn.fractional.jax.float64 import in_float64
-from hpfracc_nn.fractional.jax.sharding import placed_like
+from hpfracc_nn.fractional.jax.sharding import is_placed, lies_along, placed_like
 from hpfracc_nn.fractional.layout import Layout, layout_of
 from hpfracc_nn.fractional.linear import multiplied, states_before
 from hpfracc_nn.fractional.namespace import NUMPY, Namespace
@@ -205,7 +205,12 @@ def run(
     axis, rules = errors.axis(owner, dim, x.ndim), state.rules
     check_block(owner, x.shape, axis, rules)
     check_step(owner, rules.shape, rules, source)
-    n = x.shape[axis]
+    n, over = x.shape[axis], lies_along(x, axis)
+    if over is not None and is_placed(x):
+        raise ValueError(
+            f"{owner}(x with time over the mesh axis {over.spec[axis]!r}): needs a block on one device, because "
+            "blocks follow one another; call the layer or operator on the whole series: all slices at once."
+        )
     if n == 0:
         return x, state
     return _run(_within(owner, x, state, n), state, axis)
@@ -231,9 +236,7 @@ def _run(x: Array, state: StreamState, axis: int) -> tuple[Array, StreamState]:
         return y.astype(x.dtype), memory, block.before, block.held
 
     samples = jnp.moveaxis(x, axis, 0)
-    y, *past = placed_like(
-        samples, computed, samples, state.step, weights, state.memory, state.before, state.held
-    )
+    y, *past = placed_like(samples, computed, samples, state.step, weights, state.memory, state.before, state.held)
     return jnp.moveaxis(y, 0, axis), StreamState(state.step + n, weights, *past, rules)
 
 

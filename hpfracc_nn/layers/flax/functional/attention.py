@@ -524,13 +524,13 @@ class AttentionState:
     def grown(self, key: Array, value: Array) -> AttentionState:
         """Return the state after n more keys and values, [*batch, heads, n, head_dim].
 
-        One that has no room for them turns into NaN: how many samples it has seen is known to the compiled program alone.
+        One that has no room for them turns into NaN: how many samples it has seen only the compiled program knows.
         """
         n = key.shape[-2]
         if n > self.horizon:
             raise ValueError(
-                f"{_OWNER}.run(x of {n} samples): needs at most horizon={self.horizon} samples, for which the state was "
-                "made; make it with a larger horizon."
+                f"{_OWNER}.run(x of {n} samples): needs at most horizon={self.horizon} samples, for which the state "
+                "was made; make it with a larger horizon."
             )
         is_full = self.count + n > self.horizon
 

@@ -496,9 +496,7 @@ class RoughnessFeatures(_Made):
         y, states = self.differences.run(params, x.astype(state.sums.dtype), state.differences)
         y = jnp.moveaxis(y, errors.axis(owner, self.dim, x.ndim), -1)
         counts = state.seen + jnp.arange(y.shape[-1], dtype=state.seen.dtype) >= self.skip
-        after = RoughnessState(
-            states, state.sums + jnp.where(counts, y * y, 0).sum(-1), state.seen + y.shape[-1]
-        )
+        after = RoughnessState(states, state.sums + jnp.where(counts, y * y, 0).sum(-1), state.seen + y.shape[-1])
         return self._features(after).astype(x.dtype), after
 
     def _features(self, state: RoughnessState) -> Array:

@@ -1,8 +1,8 @@
 """A core with its parameters, as a `flax.linen.Module` with the calls of the nnx module.
 
 A linen module holds its core's fields as they were given, and takes `__call__`, `initial_state`, `step` and `run` from
-the nnx module of the same name. What differs is where randomness comes from, the `rngs` of `apply`, and that a right-hand side
-or an order is a submodule. See `layers.flax.functional.core` for the conventions.
+the nnx module of the same name. What differs is where randomness comes from, the `rngs` of `apply`, and that a
+right-hand side or an order is a submodule. See `layers.flax.functional.core` for the conventions.
 """
 
 from __future__ import annotations
