@@ -88,8 +88,9 @@ class Slices:
 
     def of_previous(self, x: Array) -> Array:
         """Return what the slice before has; the first one has zeros."""
-        steps = [(k, k + 1) for k in range(self.count - 1)]
-        return lax.ppermute(x, self.axis_name, [(b, a) for a, b in steps] if self.backwards else steps)
+        ring = [(k, (k + 1) % self.count) for k in range(self.count)]  # `jax.vmap` knows whole permutations only
+        found = lax.ppermute(x, self.axis_name, [(b, a) for a, b in ring] if self.backwards else ring)
+        return jnp.where(self.place == 0, jnp.zeros_like(found), found)
 
     def weighted(self, x: Array, weights: Array) -> Array:
         """Return the sum over the slices before this one of weights [slices, ...] times what they have, x.
