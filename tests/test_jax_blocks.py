@@ -20,7 +20,7 @@ from hpfracc_nn.fractional.exponentials import exponentials_over  # noqa: E402
 from hpfracc_nn.fractional.jax import streaming  # noqa: E402
 from hpfracc_nn.fractional.streaming import HORIZON  # noqa: E402
 
-F = fjx.functional
+F: Any = fjx.functional
 DT = 0.5
 QUICK = ("caputo-l1_2", "riemann_liouville_integral-trapezoid")  # each is compiled four times
 SCHEMES = [
@@ -145,7 +145,7 @@ def test_an_integral_whose_first_sample_counts_ever_more_goes_in_blocks(dtype: s
     assert apart(y, core.definition(x)) < 2 * LARGEST[dtype][0]  # the weights of 4000 steps, rounded twice
 
 
-ORDERS = {"alpha": 0.4, "learn_alpha": True}
+ORDERS: dict[str, Any] = {"alpha": 0.4, "learn_alpha": True}
 # A layer, the shape of its input and the axis of time.
 LAYERS: dict[str, tuple[Any, tuple[int, ...], int]] = {
     "FractionalLayer": (F.FractionalLayer(0.4, "grunwald_letnikov", learn_alpha=True), (2, 60, 3), 1),

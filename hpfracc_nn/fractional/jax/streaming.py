@@ -236,8 +236,10 @@ def _run(x: Array, state: StreamState, axis: int) -> tuple[Array, StreamState]:
         return y.astype(x.dtype), memory, block.before, block.held
 
     samples = jnp.moveaxis(x, axis, 0)
-    y, *past = placed_like(samples, computed, samples, state.step, weights, state.memory, state.before, state.held)
-    return jnp.moveaxis(y, 0, axis), StreamState(state.step + n, weights, *past, rules)
+    y, memory, before, held = placed_like(
+        samples, computed, samples, state.step, weights, state.memory, state.before, state.held
+    )
+    return jnp.moveaxis(y, 0, axis), StreamState(state.step + n, weights, memory, before, held, rules)
 
 
 def canonical(values: Array, layout: Layout) -> Array:
