@@ -49,7 +49,7 @@ ARROWS = {
     "commands": {"", "analytics", "errors", "selection", "fractional", "models", "training", "data"},
     "cli": {"commands"},
     "__main__": {"cli"},
-    "jax": {"errors", "lazy", "selection", "fractional", "layers", "solvers", "training", "data"},
+    "jax": {"errors", "lazy", "selection", "fractional", "distributed", "layers", "solvers", "training", "data"},
     "": {
         "errors",
         "installed",

@@ -191,7 +191,7 @@ class StateSpace:
         y = multiplied(data, self.intra)
         if data.shape[2] > 1:
             xp, added = namespace(x), multiplied(data, self.B[None])
-            before = _states_before(xp.astype(added, self.A[0].dtype), self.A, xp)
+            before = states_before(xp.astype(added, self.A[0].dtype), self.A, xp)
             y = y + multiplied(xp.astype(before, x.dtype), self.C)
         return self._joined(y, x)
 
@@ -202,7 +202,7 @@ class StateSpace:
         if data.shape[2] > 1:
             xp, added = namespace(g), multiplied(data, self.C.mT)
             after = xp.flip(xp.astype(added, self.A[0].dtype), axis=2)
-            after = xp.flip(_states_before(after, self.A, xp), axis=2)
+            after = xp.flip(states_before(after, self.A, xp), axis=2)
             x = x + multiplied(xp.astype(after, g.dtype), self.B.mT[None])
         return self._joined(x, g)
 
@@ -220,7 +220,7 @@ class StateSpace:
         return xp.contiguous(xp.part(y, 0, n, axis=2)) if n % self.multiple else y
 
 
-def _states_before(added: Array, A: Sequence[Array], xp: Namespace) -> Array:
+def states_before(added: Array, A: Sequence[Array], xp: Namespace) -> Array:
     """Return the states before each chunk, S[m] = A * S[m - 1] + added[m - 1] and S[0] = 0, of the shape of `added`.
 
     By recursion, first over pairs of chunks and then inside a pair: that passes over the data twice, where a scan that
@@ -237,7 +237,7 @@ def _states_before(added: Array, A: Sequence[Array], xp: Namespace) -> Array:
     pairs = added if count % 2 == 0 else xp.pad(added, 0, 1, axis=2)
     pairs = pairs.reshape(*outer, -1, 2, k, width)
     first, second, decay = pairs[:, :, :, 0], pairs[:, :, :, 1], A[0].reshape(1, 1, 1, k, 1)
-    before = _states_before(decay * first + second, A[1:], xp)
+    before = states_before(decay * first + second, A[1:], xp)
     both = xp.stack([before, decay * before + first], axis=3).reshape(*outer, -1, k, width)
     return both if count % 2 == 0 else xp.part(both, 0, count, axis=2)
 

@@ -307,18 +307,18 @@ class Block(NamedTuple):
     held: Array
 
 
-def differenced(x: Array, t: int, past: Past, rules: Rules, xp: Namespace) -> Block:
+def differenced(x: Array, t: Any, past: Past, rules: Rules, xp: Namespace) -> Block:
     """Return what a block of samples brings.
 
     Args:
         x: Samples of n steps, [n, *shape], n > 0, in the dtype of the past.
-        t: The number of the first of them.
+        t: The number of the first of them: an int, or an array that may be traced.
         past: Before it.
         rules: Of the stream.
         xp: The namespace of x.
     """
-    (memory, before, held), m, subtracts = past, rules.differences, rules.definition.subtracts
-    first, last = x[:1] if t == 0 else held[:1], x[-1]
+    (memory, before, held), m, subtracts, is_first = past, rules.differences, rules.definition.subtracts, t == 0
+    first, last = _chosen(is_first, x[:1], held[:1], xp), x[-1]
     if m == 0:
         d = x - first if subtracts else x
     elif m < 0:
@@ -326,11 +326,13 @@ def differenced(x: Array, t: int, past: Past, rules: Rules, xp: Namespace) -> Bl
         before = xp.stack([d[-1], last], axis=0)
     else:
         e = x - xp.concat([before[:1], x[:-1]], axis=0)
-        if subtracts and t == 0:
-            e = xp.concat([xp.zeros(first.shape, x), e[1:]], axis=0)
+        if subtracts and is_first is not False:
+            e = xp.concat([_chosen(is_first, xp.zeros(first.shape, x), e[:1], xp), e[1:]], axis=0)
         d = e if m == 1 else e - xp.concat([before[1:], e[:-1]], axis=0)
         before = xp.stack([last, e[-1]], axis=0)
-    second = d[1 - t : 2 - t] if t < 2 and x.shape[0] > 1 - t else held[1:]
+    second = _chosen(t == 1, d[:1], held[1:], xp)
+    if x.shape[0] > 1:
+        second = _chosen(is_first, d[1:2], second, xp)
     return Block(
         xp.concat([xp.flip(memory[: rules.first], axis=0), d], axis=0), before, xp.concat([first, second], axis=0)
     )
@@ -474,6 +476,15 @@ def check_step(owner: str, shape: Sequence[int], rules: Rules, source: StreamSou
         raise ValueError(
             f"{owner}(state of {rules.source}): needs a state of this one, {source}; "
             "pass what its own initial_state returned."
+        )
+
+
+def check_block(owner: str, shape: Sequence[int], axis: int, rules: Rules) -> None:
+    """Raise unless samples with time on an axis have the shape of a state's time slice besides it."""
+    if (*shape[:axis], *shape[axis + 1 :]) != rules.shape:
+        raise ValueError(
+            f"{owner}(x of shape {tuple(shape)}): needs the state's shape {rules.shape} besides its time axis, "
+            f"{axis}; pass the state that came with the block before, or None to begin."
         )
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     # isort: split
     from hpfracc_nn.fractional import *  # type: ignore[assignment]  # noqa: F403
     from hpfracc_nn.fractional.jax.arrays import pad_to_bucket as pad_to_bucket
+    from hpfracc_nn.jax import distributed as distributed
     from hpfracc_nn.layers.flax import functional as functional
     from hpfracc_nn.layers.flax import linen as linen
     from hpfracc_nn.layers.flax import nnx as nnx

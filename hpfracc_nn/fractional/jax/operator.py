@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,17 +17,19 @@ import jax
 import numpy as np
 from jax import lax
 from jax import numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.boundary import boundary_of, difference, finish
 from hpfracc_nn.fractional.definitions import Definition, FourierMultiplier, family
-from hpfracc_nn.fractional.jax import kernels  # noqa: F401  registered on import
+from hpfracc_nn.fractional.jax import kernels, slices  # noqa: F401  kernels are registered on import
 from hpfracc_nn.fractional.jax.arrays import JAX, Array, assumed, check_known, computed_in, of_numpy, widest  # noqa: F401  texts over all frameworks call these as `operator.name`
 from hpfracc_nn.fractional.jax.definitions import alpha_shape, checked_alpha, floating_alpha, within
 from hpfracc_nn.fractional.jax.float64 import in_float64
 from hpfracc_nn.fractional.jax.kernels import in_parts
 from hpfracc_nn.fractional.jax.probe import JaxProbe, device_name
-from hpfracc_nn.fractional.jax.sharding import placed_like
+from hpfracc_nn.fractional.jax.sharding import lies_along, placed_like
+from hpfracc_nn.fractional.jax.slices import may_be_sliced
 from hpfracc_nn.fractional.jax.weights import Weights, nodes_of
 from hpfracc_nn.fractional.layout import Layout, layout_of
 from hpfracc_nn.fractional.weights import CACHE
@@ -179,6 +181,9 @@ def apply_at(owner: str, x: Array, definition: Definition, dt: float, dim: int, 
     dtype = computed_in(owner, x, definition)
     axis = errors.axis(owner, dim, x.ndim)
     check_known(owner, "samples", x.shape[axis])
+    over = lies_along(x, axis)
+    if over is not None and may_be_sliced(owner, x, definition, dt, over.spec[axis]):
+        return _over_devices(owner, x, definition, dt, axis, site, over)
     if definition.side != "left":
         return _on_other_sides(
             x, dtype, definition, axis, lambda x, left, axis: apply_at(owner, x, left, dt, axis, site)
@@ -190,6 +195,45 @@ def apply_at(owner: str, x: Array, definition: Definition, dt: float, dim: int, 
     call = Call(definition if alpha is None else family(definition), alpha is not None, dt, layout, dtype)
     plan = site.pick_traced(call, call.workload)
     return carried_out(_TRACED, site, plan, call, x, alpha)
+
+
+def _over_devices(
+    owner: str, x: Array, definition: Definition, dt: float, axis: int, site: Site, over: NamedSharding
+) -> Array:
+    """Return the operator applied to samples whose time axis is known to lie over axes of a mesh: slice by slice."""
+    alpha = None if definition.is_fixed else checked_alpha(owner, definition)
+    kept = definition if alpha is None else replace(family(definition), side=definition.side)
+    return _in_slices(owner, kept, dt, axis, site, over, x, alpha)
+
+
+@partial(jax.jit, static_argnames=("owner", "definition", "dt", "axis", "site", "over"))
+def _in_slices(
+    owner: str,
+    definition: Definition,
+    dt: float,
+    axis: int,
+    site: Site,
+    over: NamedSharding,
+    x: Array,
+    alpha: Array | None,
+) -> Array:
+    spec: Any = PartitionSpec(*over.spec, *(None,) * (x.ndim - len(over.spec)))
+    others = (*spec[:axis], *spec[axis + 1 :])
+    sizes = () if alpha is None else alpha.shape
+    of_alpha: Any = PartitionSpec(
+        *(None if size == 1 else part for size, part in zip(sizes, others[len(others) - len(sizes) :], strict=True))
+    )
+
+    def whole(series: Array, left: Definition, axis: int) -> Array:
+        return apply_at(owner, series, left, dt, axis, site)
+
+    def of_slice(x: Array, alpha: Array | None) -> Array:
+        present = definition if alpha is None else replace(definition, alpha=alpha)
+        return slices.applied(owner, x, present, dt, axis, spec[axis], whole)
+
+    if alpha is not None and over.mesh.explicit_axes:
+        alpha = jax.sharding.reshard(alpha, NamedSharding(over.mesh, of_alpha))
+    return jax.shard_map(of_slice, mesh=over.mesh, in_specs=(spec, of_alpha), out_specs=spec)(x, alpha)
 
 
 def _on_other_sides(

@@ -90,6 +90,19 @@ def _never(array: Array) -> Array:
     return (array < array).any()
 
 
+def lies_along(x: Array, axis: int) -> NamedSharding | None:
+    """Return the sharding of an array, one of whose axes is known to lie over several devices, else None.
+
+    It is known of explicit axes of a mesh, and outside of `jax.jit` of all arrays.
+    """
+    found: Any = jax.typeof(x).sharding if is_placed(x) else None
+    if found is None and not isinstance(x, jax.core.Tracer):
+        found = x.sharding
+    if not isinstance(found, NamedSharding) or axis >= len(found.spec) or found.spec[axis] is None:
+        return None
+    return found if found.mesh.size > 1 else None
+
+
 def is_varying(x: Array) -> bool:
     """Return whether an array varies over axes of `jax.shard_map`."""
     found = jax.typeof(x)

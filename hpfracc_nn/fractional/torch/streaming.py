@@ -32,6 +32,7 @@ from hpfracc_nn.fractional.streaming import (
     StreamSource,
     advanced,
     begun,
+    check_block,
     check_horizon,
     check_state,
     check_step,
@@ -434,11 +435,7 @@ def run(
     computed_in(owner, x)
     axis, rules, t = errors.axis(owner, dim, x.ndim), state._rules, state.step
     n = x.shape[axis]
-    if (*x.shape[:axis], *x.shape[axis + 1 :]) != rules.shape:
-        raise ValueError(
-            f"{owner}(x of shape {tuple(x.shape)}): needs the state's shape {rules.shape} besides its time axis, "
-            f"{axis}; pass the state that came with the block before, or None to begin."
-        )
+    check_block(owner, x.shape, axis, rules)
     check_step(owner, rules.shape, rules, source)
     _check_device(owner, x, state)
     if n == 0:

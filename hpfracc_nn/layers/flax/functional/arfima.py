@@ -23,7 +23,7 @@ from hpfracc_nn.fractional.jax.arrays import Array, computed_in, of_numpy, wides
 from hpfracc_nn.fractional.jax.checked import checked
 from hpfracc_nn.fractional.jax.streaming import HORIZON, StreamState
 from hpfracc_nn.layers.flax.functional.core import Alpha, Ordered, Params, check_fields, settle
-from hpfracc_nn.layers.flax.functional.fractional import FractionalLayer
+from hpfracc_nn.layers.flax.functional.fractional import FractionalLayer, without
 from hpfracc_nn.layers.order import start_in
 from hpfracc_nn.layers.shapes import check_is_state
 from hpfracc_nn.selection import BackendManager
@@ -180,6 +180,35 @@ class ARFIMA(_Made):
         values = jnp.concatenate([u.astype(past.dtype)[None], values])[: self.ar]
         before = jnp.concatenate([found.astype(past.dtype)[None], before])[: self.ma]
         return found.astype(x.dtype), ArfimaState(stream, jnp.concatenate([values, before]))
+
+    def run(self, params: Params, x: Array, state: ArfimaState | None = None) -> tuple[Array, ArfimaState]:
+        """Return the errors of the next samples of a series and the state after them; see `FractionalLayer.run`.
+
+        Args:
+            params: From `init`.
+            x: The next samples, any number along `dim`.
+            state: From `initial_state`, `step` or the block before; None begins a series.
+
+        Raises:
+            ValueError: As in `FractionalLayer.run`.
+            TypeError: As there.
+        """
+        owner, x = f"{_OWNER}.run", of_numpy(x)
+        if state is None:
+            state = self.initial_state(params, without(owner, x, self.dim))
+        check_is_state(owner, state, ArfimaState)
+        computed_in(owner, x)
+        axis, past = errors.axis(owner, self.dim, x.ndim), jnp.moveaxis(jnp.flip(state.past, 0), 0, -1)
+        u, stream = self.difference.run(params, x.astype(past.dtype) - params["mean"].astype(past.dtype), state.stream)
+        ar, ma = (_lags(params.get(name, ()), past.dtype, name) for name in ("ar", "ma"))
+        errors_before, values_before = past[..., : self.ma], past[..., self.ma :]  # the oldest first
+        values = jnp.concatenate([values_before, jnp.moveaxis(u, axis, -1)], -1)
+        found = _moving(values, -ar)[..., self.ar :]
+        known = jnp.concatenate([errors_before, 0 * found], -1)
+        found = _divided(found - (_moving(known, ma) - known)[..., self.ma :], ma)
+        after = [_last(values, self.ar), _last(jnp.concatenate([errors_before, found], -1), self.ma)]
+        newest = [jnp.moveaxis(jnp.flip(each, -1), -1, 0) for each in after]
+        return jnp.moveaxis(found, -1, axis).astype(x.dtype), ArfimaState(stream, jnp.concatenate(newest))
 
     def nll(
         self, params: Params, series: Array, *, level: bool = True, deviation: Array | float | None = None

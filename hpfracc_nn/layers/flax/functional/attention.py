@@ -251,22 +251,56 @@ class FractionalAttention(Ordered):
         owner, x = f"{_OWNER}.step", of_numpy(x)
         check_is_state(owner, state, AttentionState)
         computed_in(owner, x)
-        wanted = (*x.shape[:-1], self.num_heads, state.horizon, self.head_dim)
+        self._check_slice(owner, "one time slice", x, x.shape[:-1] if x.ndim else (), state)
+        given = opened(owner, (x[..., None, :], None, None), -2, self._widths)
+        y, state = self._continued(params, given, state, key)
+        return y.reshape(x.shape), state
+
+    def run(
+        self, params: Params, x: Array, state: AttentionState, *, key: Array | None = None
+    ) -> tuple[Array, AttentionState]:
+        """Return causal self-attention for the next samples of a series, and the state after them.
+
+        A series in blocks gives the results of the whole series. The state says how many samples there is room for.
+
+        Args:
+            params: From `init`.
+            x: The next samples, [*batch, n, in_features] with time on `dim`; any n.
+            state: From `initial_state`, `step` or the block before.
+            key: As in `step`.
+        """
+        owner, x = f"{_OWNER}.run", of_numpy(x)
+        check_is_state(owner, state, AttentionState)
+        given = opened(owner, (x, None, None), self.dim, self._widths)
+        self._check_slice(owner, "samples", x, given.batch, state)
+        if given.arrays[0].shape[1] == 0:
+            return x, state
+        y, state = self._continued(params, given, state, key)
+        return given.closed(y), state
+
+    def _check_slice(self, owner: str, what: str, x: Array, batch: tuple[int, ...], state: AttentionState) -> None:
+        """Raise unless the state is one of this layer for this batch, and x has the layer's features."""
+        wanted = (*batch, self.num_heads, state.horizon, self.head_dim)
         if x.ndim == 0 or x.shape[-1] != self.in_features or state.key.shape != wanted:
             raise ValueError(
-                f"{owner}(x of shape {x.shape}, state of keys {state.key.shape}): needs one time slice "
+                f"{owner}(x of shape {x.shape}, state of keys {state.key.shape}): needs {what} "
                 f"[*batch, {self.in_features}] and what this layer's initial_state returned for it."
             )
-        given = opened(owner, (x[..., None, :], None, None), -2, self._widths)
-        dtype = self._dtype(params, given)
-        q, k, v = (self._projected(params, name, given.arrays[0], dtype) for name in ("query", "key", "value"))
-        state = state.grown(*(each.reshape(*x.shape[:-1], *each.shape[1:]) for each in (k, v)))
+
+    def _continued(
+        self, params: Params, given: Sequences, state: AttentionState, key: Array | None
+    ) -> tuple[Array, AttentionState]:
+        """Return the results for the next n > 0 samples, [batch, n, in_features], and the state after them."""
+        (x, *_), before, dtype = given.arrays, state.count, self._dtype(params, given)
+        q, k, v = (self._projected(params, name, x, dtype) for name in ("query", "key", "value"))
+        state = state.grown(*(each.reshape(*given.batch, *each.shape[1:]) for each in (k, v)))
         room = (q.shape[0], *state.key.shape[-3:])
         k, v = (each.reshape(room).astype(dtype) for each in (state.key, state.value))
-        is_held = jnp.arange(state.horizon, dtype=state.count.dtype) < state.count
-        bias = jnp.where(is_held, 0, -jnp.inf).astype(dtype)[None, None, None]
+        last = before + jnp.arange(x.shape[1], dtype=before.dtype)[:, None]
+        is_seen = jnp.arange(state.horizon, dtype=before.dtype)[None] <= last
+        bias = jnp.where(is_seen, 0, -jnp.inf).astype(dtype)[None, None]
         y, _ = self._averaged(params, (q, k, v), bias, False, False, key, None)
-        return self._out(params, y, dtype).reshape(x.shape), state
+        return self._out(params, y, dtype), state
 
     def alpha_of(self, params: Params) -> float | tuple[float, ...] | Array:
         """Return the order in real units: an array where it is learned, the mean where it is random."""
@@ -488,17 +522,23 @@ class AttentionState:
         return sum(each.size * each.dtype.itemsize for each in jax.tree.leaves(self))
 
     def grown(self, key: Array, value: Array) -> AttentionState:
-        """Return the state after one more key and value, [*batch, heads, 1, head_dim].
+        """Return the state after n more keys and values, [*batch, heads, n, head_dim].
 
-        One that is full turns into NaN: how many samples it has seen is known to the compiled program alone.
+        One that has no room for them turns into NaN: how many samples it has seen only the compiled program knows.
         """
-        is_full = self.count >= self.horizon
+        n = key.shape[-2]
+        if n > self.horizon:
+            raise ValueError(
+                f"{_OWNER}.run(x of {n} samples): needs at most horizon={self.horizon} samples, for which the state "
+                "was made; make it with a larger horizon."
+            )
+        is_full = self.count + n > self.horizon
 
         def put(all_of: Array, new: Array) -> Array:
             found = lax.dynamic_update_slice_in_dim(all_of, new.astype(all_of.dtype), self.count, axis=-2)
             return jnp.where(is_full, jnp.nan, found)
 
-        return AttentionState(put(self.key, key), put(self.value, value), self.count + 1)
+        return AttentionState(put(self.key, key), put(self.value, value), self.count + n)
 
 
 jax.tree_util.register_dataclass(AttentionState, data_fields=["key", "value", "count"], meta_fields=[])

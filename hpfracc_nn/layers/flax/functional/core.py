@@ -36,8 +36,8 @@ Conventions:
    nnx module that `linen/shell.py` names. A core with an order inherits from `Ordered`, whose `settle_order` sets
    `definition` and `order`; its parameters are {**own, **self._order_params(key, param_dtype)}, and
    `self._present(params, key)` is the learned alpha.
-9. *Streams.* `initial_state(params, shape, horizon=...)` and `step(params, x, state)` of a core; shells leave out
-   `params`. A state is a pytree, which `lax.scan` carries.
+9. *Streams.* `initial_state(params, shape, horizon=...)`, `step(params, x, state)` and, for a block of samples,
+   `run(params, x, state)` of a core; shells leave out `params`. A state is a pytree, which `lax.scan` carries.
 10. *Static and traced.* A core is compared by its value and hashable: it may be a static argument of `jax.jit`,
    and is so in an nnx graphdef. Everything in `params` may be traced. Wrong hyperparameters raise in the constructor,
    wrong shapes and dtypes when the function is traced.

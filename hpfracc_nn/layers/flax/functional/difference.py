@@ -22,7 +22,7 @@ from hpfracc_nn.fractional.jax.arrays import Array, computed_in, of_numpy, wides
 from hpfracc_nn.fractional.jax.streaming import HORIZON, StreamSource, StreamState
 from hpfracc_nn.fractional.streaming import slice_shape
 from hpfracc_nn.layers.flax.functional.core import Alpha, Ordered, Params, check_fields, hashable, settle
-from hpfracc_nn.layers.flax.functional.fractional import beside_others
+from hpfracc_nn.layers.flax.functional.fractional import beside_others, without
 from hpfracc_nn.layers.order import Part, first_orders, middle, roughness_orders, stretches
 from hpfracc_nn.layers.shapes import beside_channels, channel_axis, check_channels, check_is_state
 from hpfracc_nn.selection import BackendManager
@@ -182,17 +182,44 @@ class FractionalDifference(Ordered):
             TypeError: As in `FractionalLayer.step`.
         """
         owner = "FractionalDifference.step"
-        if not isinstance(state, tuple) or len(state) != len(self.parts):
-            raise TypeError(
-                f"{owner}(state of type {type(state).__name__}): needs the states of {len(self.parts)} parts; "
-                "pass what initial_state returned."
-            )
+        self._check_state(owner, state)
         check_channels(owner, self.channels, x.shape, x.ndim + 1, x.ndim - 1)
         taken = [
             streaming.step(owner, part, one, self._source(number))
             for number, (part, one) in enumerate(zip(self._split(x, x.ndim - 1), state, strict=True))
         ]
         return self._joined([y for y, _ in taken], x.ndim - 1), tuple(one for _, one in taken)
+
+    def run(
+        self, params: Params, x: Array, state: tuple[StreamState, ...] | None = None
+    ) -> tuple[Array, tuple[StreamState, ...]]:
+        """Return the results for the next samples of a series and the state after them; see `FractionalLayer.run`.
+
+        Args:
+            params: From `init`; where there is a state, the orders' were read by `initial_state`.
+            x: The next samples, [..., n, channels], or with time last [batch, channels, n]; any n.
+            state: From `initial_state`, `step` or the block before; None begins a series.
+
+        Raises:
+            ValueError: As in `FractionalLayer.run`; or the channels are not the last of the axes beside time.
+            TypeError: As there.
+        """
+        owner, x = "FractionalDifference.run", of_numpy(x)
+        shape, axis = without(owner, x, self.dim), errors.axis(owner, self.dim, x.ndim)
+        where = channel_axis(x.ndim, axis)
+        check_channels(owner, self.channels, x.shape, x.ndim, where)
+        if where - (where > axis) != len(shape) - 1:
+            raise ValueError(
+                f"{owner}(x of shape {x.shape}): needs the channels last beside time, as a stream has them; pass "
+                "jnp.moveaxis(x, -1, -2) to a layer with dim=-2."
+            )
+        state = self.initial_state(params, shape) if state is None else state
+        self._check_state(owner, state)
+        taken = [
+            streaming.run(owner, part, one, axis, self._source(number))
+            for number, (part, one) in enumerate(zip(self._split(x, where), state, strict=True))
+        ]
+        return self._joined([y for y, _ in taken], where), tuple(one for _, one in taken)
 
     def alpha_of(self, params: Params) -> tuple[float, ...] | Array:
         """Return the orders in real units, [channels * orders]; of random ones the mean."""
@@ -241,6 +268,13 @@ class FractionalDifference(Ordered):
         if alphas is not None:
             return replace(definition, alpha=beside_others(alphas[self.parts[number][0]], ndim, axis))
         return replace(definition, alpha=beside_channels(definition.alpha, ndim - 3 if axis == ndim - 1 else 0))
+
+    def _check_state(self, owner: str, state: Any) -> None:
+        if not isinstance(state, tuple) or len(state) != len(self.parts):
+            raise TypeError(
+                f"{owner}(state of type {type(state).__name__}): needs the states of {len(self.parts)} parts; "
+                "pass what initial_state returned."
+            )
 
     def _source(self, number: int) -> StreamSource:
         return StreamSource("FractionalDifference", self.definitions[number], self.learn_alpha, self.dt)
@@ -441,8 +475,32 @@ class RoughnessFeatures(_Made):
         count = state.seen + 1
         sums = state.sums + jnp.where(count > self.skip, y * y, 0)
         after = RoughnessState(states, sums, count)
-        counted = jnp.maximum(1, count - self.skip).astype(sums.dtype)
-        return self._logarithm(sums / counted).astype(x.dtype), after
+        return self._features(after).astype(x.dtype), after
+
+    def run(self, params: Params, x: Array, state: RoughnessState | None = None) -> tuple[Array, RoughnessState]:
+        """Return the features of all samples so far, and the state after the next ones; see `FractionalLayer.run`.
+
+        Args:
+            params: From `init`.
+            x: The next samples, as of a call; any number along `dim`.
+            state: From `initial_state`, `step` or the block before; None begins a series.
+
+        Raises:
+            TypeError: As in `step`.
+            ValueError: As in `step`.
+        """
+        owner, x = f"{_OWNER}.run", of_numpy(x)
+        if state is None:
+            state = self.initial_state(params, without(owner, x, self.dim))
+        check_is_state(owner, state, RoughnessState)
+        y, states = self.differences.run(params, x.astype(state.sums.dtype), state.differences)
+        y = jnp.moveaxis(y, errors.axis(owner, self.dim, x.ndim), -1)
+        counts = state.seen + jnp.arange(y.shape[-1], dtype=state.seen.dtype) >= self.skip
+        after = RoughnessState(states, state.sums + jnp.where(counts, y * y, 0).sum(-1), state.seen + y.shape[-1])
+        return self._features(after).astype(x.dtype), after
+
+    def _features(self, state: RoughnessState) -> Array:
+        return self._logarithm(state.sums / jnp.maximum(1, state.seen - self.skip).astype(state.sums.dtype))
 
     def _logarithm(self, energies: Array) -> Array:
         return jnp.log(energies + self.floor)

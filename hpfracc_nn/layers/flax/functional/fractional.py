@@ -16,7 +16,7 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional import dispatch
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.jax import streaming
-from hpfracc_nn.fractional.jax.arrays import of_numpy
+from hpfracc_nn.fractional.jax.arrays import computed_in, of_numpy
 from hpfracc_nn.fractional.jax.streaming import HORIZON, StreamSource, StreamState
 from hpfracc_nn.fractional.streaming import slice_shape
 from hpfracc_nn.layers.flax.functional.core import (
@@ -164,6 +164,38 @@ class FractionalLayer(Ordered):
         """
         return streaming.step("FractionalLayer.step", x, state, self._source())
 
+    def run(self, params: Params, x: Array, state: StreamState | None = None) -> tuple[Array, StreamState]:
+        """Return the results for the next samples of a series and the state after them.
+
+        A series in blocks of any lengths gives the results of the whole series, and their gradients in x, the state and
+        a learned alpha: relative to the largest to 1e-12 where 64 bit types are enabled, else to float32's rounding. It
+        is a pure function, and mixes with `step`. What a block costs grows with its length and with no other.
+
+        Args:
+            params: From `init`; where there is a state, the order's were read by `initial_state`.
+            x: The next samples, along `dim`; any number, any floating dtype.
+            state: From `initial_state`, `step` or the block before; None begins a series, of at most 2**20 samples.
+
+        Returns:
+            The result in the shape and dtype of x, and the next state.
+
+        Raises:
+            ValueError: As in `initial_state` and `step`.
+            TypeError: As there.
+
+        Examples:
+            >>> core = fjx.functional.FractionalLayer(0.6, dt=0.01)
+            >>> x = jnp.ones((8, 100, 3))
+            >>> first, state = core.run({}, x[:, :70])
+            >>> second, state = core.run({}, x[:, 70:], state)
+            >>> second.shape
+            (8, 30, 3)
+        """
+        owner, x = "FractionalLayer.run", of_numpy(x)
+        if state is None:
+            state = self.initial_state(params, without(owner, x, self.dim))
+        return streaming.run(owner, x, state, self.dim, self._source())
+
     def _source(self) -> StreamSource:
         return StreamSource("FractionalLayer", self.definition, self.learn_alpha, self.dt)
 
@@ -187,6 +219,13 @@ class FractionalLayer(Ordered):
         channels = counted_channels("FractionalLayer", given, self.channels)
         settle(self, channels=channels)
         return () if channels is None else (channels,)
+
+
+def without(owner: str, x: Any, dim: int) -> tuple[int, ...]:
+    """Return the shape of one time slice of x, or raise where x is no array or has no such axis."""
+    computed_in(owner, x)
+    axis = errors.axis(owner, dim, x.ndim)
+    return (*x.shape[:axis], *x.shape[axis + 1 :])
 
 
 def settle_derivative(owner: str, core: Any) -> None:

@@ -37,7 +37,7 @@ from hpfracc_nn.layers.flax.functional.core import (
     settle,
     weights,
 )
-from hpfracc_nn.layers.flax.functional.fractional import FractionalLayer, settle_derivative
+from hpfracc_nn.layers.flax.functional.fractional import FractionalLayer, settle_derivative, without
 from hpfracc_nn.layers.order import definition_of
 from hpfracc_nn.layers.shapes import check_features, check_is_state, for_each_axis, image_axes, image_order_shape
 from hpfracc_nn.selection import BackendManager
@@ -145,13 +145,7 @@ class FractionalLinear(Weighted):
             x: Floating.
             key: For a random order; None is its mean.
         """
-        owner = "FractionalLinear"
-        check_features(owner, "x", x.shape, 2, self.in_features)
-        if errors.axis(owner, self.dim, x.ndim) == x.ndim - 1:
-            raise ValueError(
-                f"{owner}(dim={self.dim}): needs a time axis before the features, the last axis; "
-                f"x has shape {tuple(x.shape)}, pass dim=-2."
-            )
+        self._check("FractionalLinear", x)
         return self._product(params, self.derivative(params, x, key=key))
 
     def initial_state(self, params: Params, shape: Sequence[int], *, horizon: int = HORIZON) -> StreamState:
@@ -184,6 +178,32 @@ class FractionalLinear(Weighted):
         """
         d, state = self.derivative.step(params, x, state)
         return self._product(params, d), state
+
+    def run(self, params: Params, x: Array, state: StreamState | None = None) -> tuple[Array, StreamState]:
+        """Return the results for the next samples of a series and the state after them; see `FractionalLayer.run`.
+
+        Args:
+            params: From `init`.
+            x: The next samples, [..., n, in_features]; any n.
+            state: From `initial_state`, `step` or the block before; None begins a series.
+
+        Raises:
+            ValueError: As in `FractionalLayer.run`.
+            TypeError: As there.
+        """
+        owner, x = "FractionalLinear.run", of_numpy(x)
+        self._check(owner, x)
+        d, state = self.derivative.run(params, x, state)
+        return self._product(params, d), state
+
+    def _check(self, owner: str, x: Array) -> None:
+        """Raise unless x has features on its last axis, and time on another."""
+        check_features(owner, "x", x.shape, 2, self.in_features)
+        if errors.axis(owner, self.dim, x.ndim) == x.ndim - 1:
+            raise ValueError(
+                f"{owner}(dim={self.dim}): needs a time axis before the features, the last axis; "
+                f"x has shape {tuple(x.shape)}, pass dim=-2."
+            )
 
     def _product(self, params: Params, d: Array) -> Array:
         dense = linen.Dense(self.out_features, self.use_bias, dtype=self.dtype, precision=self.precision, parent=None)
@@ -411,17 +431,51 @@ class FractionalConv1d(Convolution):
             ValueError: As in `FractionalLayer.step`, or the state was made for another kernel.
             TypeError: As in `FractionalLayer.step`.
         """
-        owner = "FractionalConv1d.step"
+        self._check_state("FractionalConv1d.step", state)
+        d, derivative = self.derivative.step(params, x, state.derivative)
+        y, past = self._continued(params, d[..., None, :], state.past)
+        return y[..., 0, :], ConvolutionState(derivative, past)
+
+    def run(self, params: Params, x: Array, state: ConvolutionState | None = None) -> tuple[Array, ConvolutionState]:
+        """Return the results for the next samples of a series and the state after them; see `FractionalLayer.run`.
+
+        Args:
+            params: From `init`.
+            x: The next samples, [..., n, in_features]; any n.
+            state: From `initial_state`, `step` or the block before; None begins a series.
+
+        Raises:
+            ValueError: As in `initial_state` and `step`.
+            TypeError: As there.
+        """
+        owner, x = "FractionalConv1d.run", of_numpy(x)
+        check_features(owner, "x", x.shape, 2, self.in_features)
+        if state is None:
+            state = self.initial_state(params, without(owner, x, -2))
+        self._check_state(owner, state)
+        d, derivative = self.derivative.run(params, x, state.derivative)
+        y, past = self._continued(params, d, state.past)
+        return y, ConvolutionState(derivative, past)
+
+    def _check_state(self, owner: str, state: ConvolutionState) -> None:
         check_is_state(owner, state, ConvolutionState)
         if state.past.shape[-2] != self._reach:
             raise ValueError(
                 f"{owner}(state with {state.past.shape[-2]} past samples): needs {self._reach} of them, "
                 "kernel_dilation * (kernel_size - 1); pass a state of this layer's initial_state."
             )
-        d, derivative = self.derivative.step(params, x, state.derivative)
-        window = jnp.concatenate([state.past, d[..., None, :].astype(state.past.dtype)], axis=-2)
-        y = self._convolved(params, window.astype(d.dtype), "VALID")
-        return y[..., 0, :], ConvolutionState(derivative, window[..., 1:, :])
+
+    def _continued(self, params: Params, d: Array, past: Array) -> tuple[Array, Array]:
+        """Return the results for the derivatives d [..., n, in_features], and the last samples after them.
+
+        `past` are the last samples before d.
+        """
+        window = jnp.concatenate([past, d.astype(past.dtype)], axis=-2)
+        n = d.shape[-2]
+        if n == 0:  # Flax convolves no empty arrays
+            y, _ = self._continued(params, jnp.zeros_like(d, shape=(*d.shape[:-2], 1, d.shape[-1])), past)
+            return y[..., :0, :], past
+        return self._convolved(params, window.astype(d.dtype), "VALID"), window[..., n:, :]
 
     @property
     def _reach(self) -> int:

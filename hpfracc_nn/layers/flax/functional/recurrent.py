@@ -189,6 +189,35 @@ class Recurrent(Ordered):
         out = out.astype(self._returned(params, x)).reshape(*x.shape[:-1], self.out_features)
         return out, stacked(ends, x.shape[:-1], state.horizon)
 
+    def run(
+        self, params: Params, x: Array, state: RecurrentState | None = None, *, key: Array | None = None
+    ) -> tuple[Array, RecurrentState]:
+        """Return the outputs for the next samples of a series and the state after them; nothing is dropped.
+
+        It is a call with this `initial_carry` and `return_carry=True`.
+
+        Args:
+            params: From `init`.
+            x: The next samples, as of a call; any number.
+            state: From `initial_state`, `step` or the block before; None begins a series.
+            key: As in `step`.
+        """
+        owner, x = f"{type(self).__name__}.run", of_numpy(x)
+        if self.bidirectional:
+            raise ValueError(
+                f"{owner}: needs bidirectional=False in blocks, because the other direction begins at the last sample; "
+                "use the whole series."
+            )
+        check_features(owner, x, self.in_features)
+        axis = errors.axis(owner, self.dim, x.ndim)
+        if state is None:
+            state = self.initial_state(params, (*x.shape[:axis], *x.shape[axis + 1 :]))
+        check_is_state(owner, state, RecurrentState)
+        if x.shape[axis] == 0:
+            return jnp.zeros((*x.shape[:-1], self.out_features), self._returned(params, x)), state
+        state, out = self(params, x, initial_carry=state, return_carry=True, key=key)
+        return out, state
+
     def __call__(
         self,
         params: Params,

@@ -1,8 +1,8 @@
 """A core with its parameters, as a `flax.linen.Module` with the calls of the nnx module.
 
-A linen module holds its core's fields as they were given, and takes `__call__`, `initial_state` and `step` from the nnx
-module of the same name. What differs is where randomness comes from, the `rngs` of `apply`, and that a right-hand side
-or an order is a submodule. See `layers.flax.functional.core` for the conventions.
+A linen module holds its core's fields as they were given, and takes `__call__`, `initial_state`, `step` and `run` from
+the nnx module of the same name. What differs is where randomness comes from, the `rngs` of `apply`, and that a
+right-hand side or an order is a submodule. See `layers.flax.functional.core` for the conventions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hpfracc_nn.layers.flax import functional
 from hpfracc_nn.layers.flax.functional.core import Array, Core, Params, check_dtype, hashable, hyperparameters
 from hpfracc_nn.layers.flax.nnx.shell import Plain
 
-_CALLS = ("__call__", "initial_state", "step", "nll", "forecast")
+_CALLS = ("__call__", "initial_state", "step", "run", "nll", "forecast")
 
 # Any to a type checker, which else derives each constructor from the class's own text, and there are no fields in it.
 _Module: Any = linen.Module

@@ -28,6 +28,10 @@ class Filter(Layer):
         """Return the next sample of the result and the state after it; x is one time slice."""
         return self.core.step(self.params(), x, state)  # type: ignore[no-any-return]
 
+    def run(self, x: Array, state: Any = None) -> tuple[Array, Any]:
+        """Return the results for the next samples x and the state after them; None begins a series."""
+        return self.core.run(self.params(), x, state)  # type: ignore[no-any-return]
+
 
 class FractionalLayer(Filter, core=functional.FractionalLayer):
     """A fractional derivative or integral along `dim`: see `functional.FractionalLayer`.
@@ -151,6 +155,11 @@ class _Recurrent(Dropping):
         found: tuple[Array, RecurrentState] = self.core.step(self.params(), x, state)
         return found
 
+    def run(self, x: Array, state: RecurrentState | None = None) -> tuple[Array, RecurrentState]:
+        """Return the outputs for the next samples x and the state after them; None begins a series."""
+        found: tuple[Array, RecurrentState] = self.core.run(self.params(), x, state)
+        return found
+
 
 class FractionalLSTM(_Recurrent, core=functional.FractionalLSTM):
     """Flax's LSTM whose cells remember by a power law: see `functional.FractionalLSTM`.
@@ -225,6 +234,11 @@ class FractionalAttention(Dropping, core=functional.FractionalAttention):
     def step(self, x: Array, state: AttentionState) -> tuple[Array, AttentionState]:
         """Return the next sample of causal self-attention, and the state after it; x is [*batch, in_features]."""
         found: tuple[Array, AttentionState] = self.core.step(self.params(), x, state)
+        return found
+
+    def run(self, x: Array, state: AttentionState) -> tuple[Array, AttentionState]:
+        """Return causal self-attention for the next samples x, and the state after them."""
+        found: tuple[Array, AttentionState] = self.core.run(self.params(), x, state)
         return found
 
 
