@@ -46,6 +46,14 @@ NEAR = 0.03  # of a step: nearer than this the kernel is too steep for `FINE` no
 FAR = 9.0  # of a step: from here on its stages are nodes enough (their 16 against the 7 of f: 38**-9 is left out)
 POINTS = 18  # of a group of steps
 LAST = 4  # coefficients that the estimate looks at
+SMALL = 16  # numbers of a state up to which a Jacobian costs no more than an iteration or two
+SLOW = 0.5  # a contraction of the stage equations that is worse than this has a Jacobian made
+PART = 0.01  # of what a step is allowed: what is left of their error
+FLOOR = 32.0  # times eps: what rounding leaves of a change
+GUESSES = 12.0  # iterations that a contraction may still need
+SHORTEST = 16.0  # times eps: of a step, a part of the time
+BLIND = 16.0  # least steps behind a jump, up to which one may be too long; seen from there its own place is far
+WORSE = 2.0  # changes that grow so much lead away: the iteration begins again
 APART = 1.0  # of the length of a group: nearer it is taken apart (5.8**-18 is left out)
 
 

@@ -88,7 +88,7 @@ def root(roots: Roots, f: Map, m: Array, w: Array, guess: Array) -> Root:
         delta = residual
         if isinstance(roots, Newton):
             _, slope = jax.linearize(f, state.y)
-            delta = _divided(roots, lambda v: v - w * slope(v), residual)
+            delta = divided(roots, lambda v: v - w * slope(v), residual)
         change, y = _size(delta), state.y + delta
         size = jnp.maximum(state.size, _size(y))
         is_finite = jnp.isfinite(change)
@@ -117,7 +117,7 @@ def at_root(roots: Roots, f: Map, y: Array, m: Array, w: Array) -> Array:
     def tangent(y: Array, knowns: tuple[Array, ...], moved: tuple[Array, ...]) -> Array:
         _, pushed = jax.jvp(lambda knowns: residual(y, knowns), (knowns,), (moved,))
         _, slope = jax.linearize(lambda y: -residual(y, knowns), y)
-        return _divided(roots, slope, pushed)
+        return divided(roots, slope, pushed)
 
     return _ROOT.bind(y, m, w, *closed.consts, tangent=tangent)  # type: ignore[no-any-return]
 
@@ -164,17 +164,19 @@ ad.primitive_jvps[_ROOT] = _moved
 batching.primitive_batchers[_ROOT] = _batched
 
 
-def _divided(roots: Roots, apply: Map, b: Array) -> Array:
+def divided(roots: Roots, apply: Map, b: Array, residual: float | None = None) -> Array:
     """Return the solution x of apply(x) = b for a linear function `apply`; the result is linear in b.
 
     Args:
         roots: The method for implicit steps; it says up to which size a dense matrix is used, and GMRES's tolerance.
         apply: The linear function, from arrays like b to arrays like b.
         b: The right-hand side, of any shape.
+        residual: GMRES's tolerance; None is that of `roots`.
     """
     if _known(b.size) <= (roots.dense if isinstance(roots, Newton) else Newton().dense):
         return _by_matrix(apply, b)
-    tolerance = TOLERANCES[b.dtype.name] if roots.tolerance is None else roots.tolerance
+    own = TOLERANCES[b.dtype.name] if roots.tolerance is None else roots.tolerance
+    tolerance = own if residual is None else residual
 
     def solve(apply: Map, b: Array) -> Array:
         return _by_products(apply, b, tolerance)

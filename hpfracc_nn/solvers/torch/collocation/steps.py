@@ -16,14 +16,11 @@ from torch import Tensor
 
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.solvers import checks
-from hpfracc_nn.solvers.collocation import LAST, Controller, estimated, extension
+from hpfracc_nn.solvers.collocation import BLIND, LAST, SHORTEST, Controller, estimated, extension
 from hpfracc_nn.solvers.torch.collocation.past import Past
 from hpfracc_nn.solvers.torch.collocation.problem import Mask, Problem
 from hpfracc_nn.solvers.torch.collocation.stages import Stages
 from hpfracc_nn.solvers.torch.state import Signature, is_finite
-
-_SHORTEST = 16.0  # times eps: of a step, a part of the time
-_BLIND = 16.0  # least steps behind a jump, up to which one may be too long; seen from there its own place is far
 
 
 @dataclass(eq=False)
@@ -245,10 +242,10 @@ class Integrator:
     def _is_blind(self, h: float, error: float) -> bool:
         """Return whether a step is too close behind a jump for a shorter one: its times would be before the jump."""
         least = self._least()
-        return error < math.inf and h <= 1.5 * least and self.time - self.origin < _BLIND * least
+        return error < math.inf and h <= 1.5 * least and self.time - self.origin < BLIND * least
 
     def _shortest(self) -> float:
-        return max(_SHORTEST * float(np.finfo(np.float64).eps) * self.time, 1e-300)
+        return max(SHORTEST * float(np.finfo(np.float64).eps) * self.time, 1e-300)
 
     def _ended(self, status: str, error: Exception) -> None:
         if self.problem.throws:
