@@ -168,7 +168,7 @@ def within(stages: int, alpha: Array, at: Array, xp: Namespace, derivative: int 
     """
     rule = rule_of(stages)
     at_end = _power(alpha, 0.0, at, xp) / alpha[:, None]
-    found = _jacobi(rule, alpha, 0.0, at, xp, derivative) + _at(rule, alpha, at, at_end, xp, derivative)
+    found = _jacobi(rule, alpha, 0 * at, at, xp, derivative) + _at(rule, alpha, at, at_end, xp, derivative)
     return found * _by_gamma(alpha, xp)
 
 
@@ -187,7 +187,7 @@ def _power(alpha: Array, exponent: float, x: Array, xp: Namespace) -> Array:
     return xp.exp((each + exponent) * xp.constant(_of_times(x, xp).log(x), alpha))
 
 
-def _jacobi(rule: Rule, alpha: Array, origin: float, x: Array, xp: Namespace, derivative: int) -> Array:
+def _jacobi(rule: Rule, alpha: Array, origin: Array, x: Array, xp: Namespace, derivative: int) -> Array:
     """Return the integrals of (x - u)**(alpha - 1) (l(origin + u) - l(origin + x)) over u from 0 to x, [a, x.size, s].
 
     l are the Lagrange polynomials. With `derivative` the integrals are those with l' in place of l, plus what the
@@ -195,7 +195,7 @@ def _jacobi(rule: Rule, alpha: Array, origin: float, x: Array, xp: Namespace, de
     """
     inner = xp.matmul(moments(alpha, rule.nodes.size, xp), xp.constant(rule.coefficients, alpha))
     times = _of_times(x, xp)
-    values = rule.lagrange(origin + x[:, None] * rule.nodes, times)  # [rows, node, s]
+    values = rule.lagrange(origin[:, None] + x[:, None] * rule.nodes, times)  # [rows, node, s]
     if derivative:
         values = values @ rule.slopes
     flat = xp.constant(times.contiguous(values.transpose(1, 0, 2)).reshape(rule.nodes.size, -1), alpha)
@@ -203,7 +203,7 @@ def _jacobi(rule: Rule, alpha: Array, origin: float, x: Array, xp: Namespace, de
     found = _power(alpha, 0.0, x, xp)[..., None] * found
     if not derivative:
         return found
-    at_origin = xp.constant(rule.lagrange(np.asarray(origin)), alpha)
+    at_origin = xp.constant(rule.lagrange(origin, times), alpha)
     return found + _power(alpha, -1.0, x, xp)[..., None] * at_origin
 
 
@@ -256,9 +256,11 @@ def after_far(stages: int, alpha: Array, gap: Array, h: Array, xp: Namespace, de
 
 
 def _near(rule: Rule, alpha: Array, gap: Array, h: Array, xp: Namespace, derivative: int) -> Array:
-    x = gap / h
-    found = _jacobi(rule, alpha, 0.0, 1 + x, xp, derivative) - _jacobi(rule, alpha, 1.0, x, xp, derivative)
-    longer = xp.expm1(alpha[:, None] * xp.constant(_of_times(x, xp).log1p(1 / x), alpha))
+    x, times = gap / h, _of_times(gap, xp)
+    origins = np.repeat([0.0, 1.0], x.size)
+    both = _jacobi(rule, alpha, origins, times.concat([1 + x, x], axis=0), xp, derivative)
+    found = both[:, : x.size] - both[:, x.size :]
+    longer = xp.expm1(alpha[:, None] * xp.constant(times.log1p(1 / x), alpha))
     between = _power(alpha, 0.0, x, xp) * longer / alpha[:, None]  # the integral of (1 + x - u)**(alpha - 1)
     found = found + _at(rule, alpha, 1 + x, between, xp, derivative)
     return _power(alpha, -float(derivative), h, xp)[..., None] * found

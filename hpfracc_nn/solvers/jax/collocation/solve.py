@@ -424,7 +424,11 @@ class Replay:
 
     def run(self, adjoint: bool) -> tuple[Array, Array]:
         """Return the tangents of F and of the states of the stages, [N, s, a, r] both."""
-        step = jax.checkpoint(self._step, prevent_cse=False) if adjoint else self._step
+        alpha, of_alpha = self.problem.alpha, self.moved[0]
+        is_moved = not isinstance(of_alpha, SymbolicZero)
+        own, moved = jax.jvp(self.problem.own, (alpha,), (of_alpha,)) if is_moved else (self.problem.own(alpha), None)
+        step: Callable[..., Any] = partial(self._step, own[:, :-1], None if moved is None else moved[:, :-1])
+        step = jax.checkpoint(step, prevent_cse=False) if adjoint else step
         nothing = jnp.zeros_like(self.values[0])
         begins = jnp.append(0.0, jnp.cumsum(self.lengths)[:-1])
 
@@ -439,24 +443,35 @@ class Replay:
         count = self.lengths.size
         return lax.scan(one, jnp.zeros_like(self.values), (jnp.arange(count), begins))
 
-    def _step(self, n: Array, start: Array, tangents: Array) -> tuple[Array, Array]:
-        """Return the tangents of step n, [s, a, r] both, from those of the steps before."""
+    def _step(
+        self, own: Array, moved_own: Array | None, n: Array, start: Array, tangents: Array
+    ) -> tuple[Array, Array]:
+        """Return the tangents of step n, [s, a, r] both, from those of the steps before.
+
+        Args:
+            own: The weights within a step of length 1 in its stages, [a, s, s].
+            moved_own: Their tangent, or None where alpha has none.
+            n: The step.
+            start: Where it begins, since the start.
+            tangents: Of F, [N, s, a, r].
+        """
         problem, h, values = self.problem, self.lengths[n], self.values[n]
-        moved_alpha, moved_z0, moved_dz0, moved_read = self.moved
+        of_alpha, of_z0, of_dz0, of_read = self.moved
         rows, states, stages = h * problem.rule.nodes, self.states[n], problem.scheme.stages
         earlier = problem.alpha, self.lengths, n, rows
         moved = sums(stages, *earlier, tangents)
-        if not isinstance(moved_alpha, SymbolicZero):
+        power = problem.power(h)[:, None, None]
+        if moved_own is not None:
             slopes = sums(stages, *earlier, self.values, in_alpha=1)
-            moved = moved + slopes * moved_alpha.astype(slopes.dtype)[:, None]
-            own = jax.jvp(lambda alpha: self._own(alpha, h, values), (problem.alpha,), (moved_alpha,))[1]
-            moved = moved + own
-        if not isinstance(moved_z0, SymbolicZero):
-            moved = moved + moved_z0
-        if moved_dz0 is not None and not isinstance(moved_dz0, SymbolicZero):
-            moved = moved + (start + rows).astype(moved.dtype)[:, None, None] * moved_dz0
+            moved = moved + slopes * of_alpha.astype(slopes.dtype)[:, None]
+            logs = (jnp.log(h) * of_alpha).astype(own.dtype)[:, None, None]
+            moved = moved + mixed((moved_own + own * logs) * power, values)
+        if not isinstance(of_z0, SymbolicZero):
+            moved = moved + of_z0
+        if of_dz0 is not None and not isinstance(of_dz0, SymbolicZero):
+            moved = moved + (start + rows).astype(moved.dtype)[:, None, None] * of_dz0
         read = problem.right_side.read
-        moving = {k: each for k, each in enumerate(moved_read) if not isinstance(each, SymbolicZero)}
+        moving = {k: each for k, each in enumerate(of_read) if not isinstance(each, SymbolicZero)}
 
         def f(states: Array, some: list[Array]) -> Array:
             every = dict(enumerate(read)) | dict(zip(moving, some, strict=True))
@@ -465,10 +480,6 @@ class Replay:
 
         some = [read[k] for k in moving]
         pushed = jax.jvp(f, (states, some), (moved, list(moving.values())))[1]
-        weights = problem.weights(h)[:, :-1]
+        weights = own * power
         solved = linear_solution(problem, (start, h), states, weights, pushed)
         return solved, moved + mixed(weights, solved)
-
-    def _own(self, alpha: Array, h: Array, values: Array) -> Array:
-        """Return the integrals over a step itself at its stages, [s, a, r]."""
-        return mixed(replace(self.problem, alpha=alpha).weights(h)[:, :-1], values)

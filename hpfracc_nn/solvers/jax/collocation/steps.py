@@ -104,21 +104,18 @@ class Problem:
             return jnp.broadcast_to(self.z0, (*elapsed.shape, *self.z0.shape))
         return self.z0 + elapsed.astype(self.z0.dtype)[:, None, None] * self.dz0
 
-    def weights(self, h: Array) -> Array:
-        """Return the weights of a step's stages in its stages and at its end, [a, s + 1, s]."""
+    def own(self, alpha: Array) -> Array:
+        """Return the weights of a step of length 1 in its stages and at its end, [a, s + 1, s]."""
         stages, ends = self.scheme.stages, self.ends
         if self.orders.values is None:
-            own = in_float64(mapped(lambda alpha: within(stages, alpha, ends, JAX), 1), self.alpha, self.z0.dtype)
-        else:
-            own = jnp.asarray(within(stages, self.orders.values, ends, NUMPY), self.z0.dtype)
-        return own * self.power(h)[:, None, None]
+            return in_float64(mapped(lambda alpha: within(stages, alpha, ends, JAX), 1), alpha, self.z0.dtype)  # type: ignore[no-any-return]
+        return jnp.asarray(within(stages, self.orders.values, ends, NUMPY), self.z0.dtype)
 
     def power(self, h: Array) -> Array:
         """Return h**alpha, [a]."""
         lengths = jnp.broadcast_to(h, self.alpha.shape)
         return jointly_in_float64(lambda a, h: jnp.exp(a * jnp.log(h)), (self.alpha, lengths), self.z0.dtype)  # type: ignore[no-any-return]
 
-    @cached_property
     def spread(self) -> Array:
         """See `collocation.spread`, [a]."""
         stages = self.scheme.stages
@@ -289,6 +286,8 @@ class Steps(NamedTuple):
         origin: Since when f does not jump.
         begun: The number of the first step since then.
         first: f just after then, [a, r].
+        own: The weights within a step of length 1, [a, s + 1, s].
+        spread: See `collocation.spread`, [a].
         rate: Of the last stage equations.
         lengths: Of the steps, 0 of those that were not taken, [N].
         values: F of each, [N, s, a, r].
@@ -307,6 +306,8 @@ class Steps(NamedTuple):
     origin: Array
     begun: Array
     first: Array
+    own: Array
+    spread: Array
     rate: Array
     lengths: Array
     values: Array
@@ -327,7 +328,7 @@ def _tried(problem: Problem, x: Steps, h: Array, scale: Array | None) -> Step:
     """Return the step of length h, which comes next."""
     rows = h * problem.ends
     past = sums(problem.scheme.stages, problem.alpha, x.lengths, x.n, rows, x.values)
-    history, weights = problem.base(x.time + rows) + past, problem.weights(h)
+    history, weights = problem.base(x.time + rows) + past, x.own * problem.power(h)[:, None, None]
     found = staged(
         problem, (x.time, h), history[:-1], weights[:, :-1], _guess(problem, x, h), scale, x.rate
     )
@@ -361,6 +362,8 @@ def _begun(problem: Problem, room: int) -> Steps:
         jnp.zeros((), real),
         jnp.zeros((), int),
         first,
+        problem.own(problem.alpha),
+        problem.spread(),
         jnp.ones((), dtype),
         jnp.zeros(room, real),
         jnp.zeros((room, s, a, r), dtype),
@@ -452,7 +455,7 @@ def to(
         h = controller.fitted(jnp.maximum(x.h, least), left, x.time, tolerance.max_step)
         step = _tried(problem, x, h, tolerance.scale(x.before))
         is_solved = step.stages.is_found & jnp.isfinite(step.end).all()
-        error = _error(problem, h, step, tolerance.scale(x.before, step.end)).astype(real)
+        error = _error(problem, x, h, step, tolerance.scale(x.before, step.end)).astype(real)
         error = jnp.where(is_solved, error, jnp.inf)
         is_blind = (error < jnp.inf) & (h <= 1.5 * least) & (x.time - x.origin < BLIND * least)
         is_taken = (error <= 1) | is_blind
@@ -509,9 +512,9 @@ def _at_jump(problem: Problem, controller: Controller, x: Steps, stop: Array, to
     return x._replace(h=h, origin=x.time, begun=x.n, first=first, last=nothing, is_again=x.is_again & False, counts=counts)
 
 
-def _error(problem: Problem, h: Array, step: Step, scale: Array) -> Array:
+def _error(problem: Problem, x: Steps, h: Array, step: Step, scale: Array) -> Array:
     """Return the estimate of a step's error, as a part of what is allowed."""
     some = jnp.asarray(problem.rule.coefficients[-LAST:], step.end.dtype)
     last = jnp.einsum("ks,sar->kar", some, step.stages.values)
-    last = last * (problem.power(h) * problem.spread)[:, None]
+    last = last * (problem.power(h) * x.spread)[:, None]
     return jnp.max(estimated(problem.sizes(last, scale), JAX))
