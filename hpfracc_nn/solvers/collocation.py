@@ -241,13 +241,14 @@ def after(stages: int, alpha: Array, gap: Array, h: Array, xp: Namespace, deriva
 
 
 def _after_at_traced_times(rule: Rule, alpha: Array, gap: Array, h: Array, xp: Namespace, derivative: int) -> Array:
-    """Return what `after` does without the factor 1 / Gamma(alpha): every rule at all pairs, of which one is taken."""
-    ratio = gap / h
-    is_near, is_far = ratio <= NEAR, ratio > FAR
+    """Return what `after` does without the factor 1 / Gamma(alpha): both rules for what is close, of which one counts.
+
+    From far away the rule for a middle distance is exact too.
+    """
+    is_near = gap <= NEAR * h
     near = _near(rule, alpha, xp.where(is_near, gap, NEAR * h), h, xp, derivative)
-    middle = _middle(rule, alpha, xp.where(is_near | is_far, h, gap), h, xp, derivative)
-    far = _far(rule, alpha, xp.where(is_far, gap, 2 * FAR * h), h, xp, derivative)
-    return xp.where(is_near[:, None], near, xp.where(is_far[:, None], far, middle))
+    middle = _middle(rule, alpha, xp.where(is_near, h, gap), h, xp, derivative)
+    return xp.where(is_near[:, None], near, middle)
 
 
 def after_far(stages: int, alpha: Array, gap: Array, h: Array, xp: Namespace, derivative: int = 0) -> Array:

@@ -171,7 +171,7 @@ def divided(roots: Roots, apply: Map, b: Array, residual: float | None = None) -
         roots: The method for implicit steps; it says up to which size a dense matrix is used, and GMRES's tolerance.
         apply: The linear function, from arrays like b to arrays like b.
         b: The right-hand side, of any shape.
-        residual: GMRES's tolerance; None is that of `roots`.
+        residual: GMRES's tolerance, looked at after each product; None is that of `roots`, after each forty.
     """
     if _known(b.size) <= (roots.dense if isinstance(roots, Newton) else Newton().dense):
         return _by_matrix(apply, b)
@@ -179,7 +179,7 @@ def divided(roots: Roots, apply: Map, b: Array, residual: float | None = None) -
     tolerance = own if residual is None else residual
 
     def solve(apply: Map, b: Array) -> Array:
-        return _by_products(apply, b, tolerance)
+        return _by_products(apply, b, tolerance, "batched" if residual is None else "incremental")
 
     return lax.custom_linear_solve(apply, b, solve, transpose_solve=solve)  # type: ignore[no-any-return]
 
@@ -231,10 +231,10 @@ def _by_matrix(apply: Map, b: Array) -> Array:
     return placed_like(b, solved, rows, b) if is_placed(b) else solved(rows, b)
 
 
-def _by_products(apply: Map, b: Array, tolerance: float) -> Array:
+def _by_products(apply: Map, b: Array, tolerance: float, way: str) -> Array:
     """Return the solution x of apply(x) = b, `apply` linear, by GMRES to a residual of `tolerance` times b's norm.
 
-    If GMRES does not converge, by a dense matrix for up to `LARGEST_DENSE` numbers, else NaN.
+    `way` is JAX's name for how. If GMRES does not converge, by a dense matrix for up to `LARGEST_DENSE` numbers, else NaN.
 
     Saad & Schultz, SIAM J. Sci. Stat. Comput. 7 (1986) 856.
     """
@@ -250,7 +250,7 @@ def _by_products(apply: Map, b: Array, tolerance: float) -> Array:
         )
     is_small = b.size <= LARGEST_DENSE
     cycles = -(-b.size // _RESTART) if is_small else _CYCLES
-    found, _ = gmres(apply, b, tol=tolerance, atol=0.0, restart=min(_RESTART, b.size), maxiter=cycles)
+    found, _ = gmres(apply, b, tol=tolerance, atol=0.0, restart=min(_RESTART, b.size), maxiter=cycles, solve_method=way)
     length = jnp.linalg.norm(b.reshape(-1))
     is_solved = jnp.linalg.norm((b - apply(found)).reshape(-1)) <= _SOLVED * tolerance * length
     if not is_small:

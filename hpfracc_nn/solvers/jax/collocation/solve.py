@@ -41,9 +41,11 @@ from hpfracc_nn.solvers.jax.collocation.steps import (
     to,
 )
 from hpfracc_nn.solvers.jax.state import Layout, State, is_traced, smallest_order
+from hpfracc_nn.solvers.schemes import TOLERANCES
 from hpfracc_nn.solvers.mesh import MESHES, Graded, Mesh, Points, Uniform
 
 OWNER = "fdeint"
+_BLOCK = 16  # steps whose tangents are found together
 _TINY = 1e-37  # in place of a time of 0
 
 jax.tree_util.register_dataclass(
@@ -427,45 +429,57 @@ class Replay:
         alpha, of_alpha = self.problem.alpha, self.moved[0]
         is_moved = not isinstance(of_alpha, SymbolicZero)
         own, moved = jax.jvp(self.problem.own, (alpha,), (of_alpha,)) if is_moved else (self.problem.own(alpha), None)
-        step: Callable[..., Any] = partial(self._step, own[:, :-1], None if moved is None else moved[:, :-1])
-        step = jax.checkpoint(step, prevent_cse=False) if adjoint else step
-        nothing = jnp.zeros_like(self.values[0])
-        begins = jnp.append(0.0, jnp.cumsum(self.lengths)[:-1])
+        step = partial(self._step, own[:, :-1], None if moved is None else moved[:, :-1])
 
-        def one(tangents: Array, x: tuple[Array, Array]) -> tuple[Array, Array]:
-            n, start = x
-            is_taken = n < self.n
-            of_values, of_states = lax.cond(
-                is_taken, step, lambda *_: (nothing, nothing), jnp.where(is_taken, n, 0), start, tangents
-            )
-            return lax.dynamic_update_index_in_dim(tangents, of_values, n, 0), of_states
+        def one(tangents: Array, x: dict[str, Array]) -> tuple[Array, Array]:
+            of_values, of_states = step(tangents, x)
+            return lax.dynamic_update_index_in_dim(tangents, of_values, x["n"], 0), of_states
 
-        count = self.lengths.size
-        return lax.scan(one, jnp.zeros_like(self.values), (jnp.arange(count), begins))
+        def block(tangents: Array, xs: dict[str, Array]) -> tuple[Array, Array]:
+            def skipped(tangents: Array, xs: dict[str, Array]) -> tuple[Array, Array]:
+                return tangents, jnp.zeros_like(xs["states"])
+
+            some = xs["n"][0] < self.n
+            return lax.cond(some, partial(lax.scan, one), skipped, tangents, xs)  # type: ignore[no-any-return]
+
+        # Where nothing is left to do the tangents are passed on once for a block, and not for each step.
+        block = jax.checkpoint(block, prevent_cse=False) if adjoint else block
+        count, size = self.lengths.size, min(_BLOCK, self.lengths.size)
+        blocks = -(-count // size)
+        steps = {"start": jnp.append(0.0, jnp.cumsum(self.lengths)[:-1]), "h": self.lengths}
+        steps |= {"values": self.values, "states": self.states}
+        padded = {name: jnp.pad(x, ((0, blocks * size - count), *((0, 0),) * (x.ndim - 1))) for name, x in steps.items()}
+        padded["n"] = jnp.arange(blocks * size)
+        xs = {name: x.reshape(blocks, size, *x.shape[1:]) for name, x in padded.items()}
+        of_values, of_states = lax.scan(block, jnp.zeros_like(padded["values"]), xs)
+        return of_values[:count], of_states.reshape(padded["states"].shape)[:count]
 
     def _step(
-        self, own: Array, moved_own: Array | None, n: Array, start: Array, tangents: Array
+        self, own: Array, moved_own: Array | None, tangents: Array, x: dict[str, Array]
     ) -> tuple[Array, Array]:
-        """Return the tangents of step n, [s, a, r] both, from those of the steps before.
+        """Return the tangents of a step, [s, a, r] both, from those of the steps before.
 
         Args:
             own: The weights within a step of length 1 in its stages, [a, s, s].
             moved_own: Their tangent, or None where alpha has none.
-            n: The step.
-            start: Where it begins, since the start.
             tangents: Of F, [N, s, a, r].
+            x: Number, start, length, F and states of the step.
         """
-        problem, h, values = self.problem, self.lengths[n], self.values[n]
+        problem, is_taken = self.problem, x["n"] < self.n
+        # A step that was not taken fills up a block: f is evaluated at the start there, and nothing comes of it.
+        n, start = jnp.where(is_taken, x["n"], 0), jnp.where(is_taken, x["start"], 0)
+        h = jnp.where(is_taken, x["h"], _TINY)
         of_alpha, of_z0, of_dz0, of_read = self.moved
-        rows, states, stages = h * problem.rule.nodes, self.states[n], problem.scheme.stages
-        earlier = problem.alpha, self.lengths, n, rows
-        moved = sums(stages, *earlier, tangents)
+        states = jnp.where(is_taken, x["states"], lax.stop_gradient(problem.z0))
+        rows, stages = h * problem.rule.nodes, problem.scheme.stages
+        lengths = jnp.pad(self.lengths, (0, tangents.shape[0] - self.lengths.size))
+        moved = sums(stages, problem.alpha, lengths, n, rows, tangents)
         power = problem.power(h)[:, None, None]
         if moved_own is not None:
-            slopes = sums(stages, *earlier, self.values, in_alpha=1)
+            slopes = sums(stages, problem.alpha, self.lengths, n, rows, self.values, in_alpha=1)
             moved = moved + slopes * of_alpha.astype(slopes.dtype)[:, None]
             logs = (jnp.log(h) * of_alpha).astype(own.dtype)[:, None, None]
-            moved = moved + mixed((moved_own + own * logs) * power, values)
+            moved = moved + mixed((moved_own + own * logs) * power, x["values"])
         if not isinstance(of_z0, SymbolicZero):
             moved = moved + of_z0
         if of_dz0 is not None and not isinstance(of_dz0, SymbolicZero):
@@ -481,5 +495,8 @@ class Replay:
         some = [read[k] for k in moving]
         pushed = jax.jvp(f, (states, some), (moved, list(moving.values())))[1]
         weights = own * power
-        solved = linear_solution(problem, (start, h), states, weights, pushed)
-        return solved, moved + mixed(weights, solved)
+        roots = problem.scheme.roots
+        tolerance = roots.tolerance or TOLERANCES[pushed.dtype.name]
+        solved = linear_solution(problem, (start, h), states, weights, pushed, tolerance)
+        found = solved, moved + mixed(weights, solved)
+        return tuple(jnp.where(is_taken, each, 0) for each in found)  # type: ignore[return-value]

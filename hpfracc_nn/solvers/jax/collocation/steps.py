@@ -48,7 +48,7 @@ from hpfracc_nn.solvers.schemes import TOLERANCES
 
 STATUSES = ("running", "finished", "max_steps", "failed")
 RUNNING, FINISHED, MAX_STEPS, FAILED = range(4)
-_KRYLOV = 1e-6  # relative residual of the linear equations of a step by GMRES
+_KRYLOV = 1e-3  # relative residual of the linear equations of a step by GMRES
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +148,7 @@ def linear_solution(
     states: Array,
     weights: Array,
     b: Array,
-    tolerance: float | None = None,
+    tolerance: float,
 ) -> Array:
     """Return the solution x [s, a, r] of x - J M x = b, J the Jacobians of f at the states of the stages.
 
@@ -158,7 +158,7 @@ def linear_solution(
         states: Of the stages, [s, a, r].
         weights: M, [a, s, s].
         b: [s, a, r].
-        tolerance: The relative residual of a large system; None is the scheme's.
+        tolerance: The relative residual of a large system.
     """
     s, orders, each = b.shape
     d, roots = orders * each, problem.scheme.roots
@@ -370,7 +370,7 @@ def _begun(problem: Problem, room: int) -> Steps:
         jnp.zeros((room, s, a, r), dtype),
         jnp.full(room, jnp.nan, real),
         jnp.asarray(RUNNING),
-        jnp.zeros(5, int),
+        jnp.array([0, 1, 0, 0, 0]),
     )
 
 
@@ -382,7 +382,8 @@ def _put(rows: Array, n: Array, row: Array, is_put: Array) -> Array:
 def _taken(problem: Problem, x: Steps, h: Array, step: Step, is_taken: Array, error: Array) -> Steps:
     """Return the steps with one more, or as they are but for what it cost."""
     found, s, d = step.stages, problem.scheme.stages, problem.z0.size
-    cost = [~is_taken, s * found.taken, s * d * found.jacobians, found.jacobians, found.taken]
+    products = s * d * found.jacobians if s * d <= problem.scheme.roots.dense else 0 * found.jacobians
+    cost = [~is_taken, s * found.taken, products, found.jacobians, found.taken]
     return x._replace(
         n=x.n + is_taken,
         before=jnp.where(is_taken, step.end, x.before),
