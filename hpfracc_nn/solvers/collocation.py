@@ -422,7 +422,7 @@ def extension(rule: Rule, ratio: Any, sizes: Array, xp: Namespace) -> Array:
         sizes: Of the coefficients, [s].
         xp: The namespace of the sizes.
     """
-    x = 1 + 2 * ratio * rule.nodes
+    x = 1 + 2 * ratio * xp.constant(rule.nodes, sizes)
     columns = [0 * x + 1, x]
     for k in range(1, rule.nodes.size - 1):
         columns.append(((2 * k + 1) * x * columns[k] - k * columns[k - 1]) / (k + 1))

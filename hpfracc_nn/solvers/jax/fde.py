@@ -178,11 +178,12 @@ def fdeint(
 
 
 def _checked_method(scheme: Any, history: Any, mesh: Any, options: Options, full: bool) -> Method | None:
-    """Return the method of a scheme with fixed steps, or None for collocation; or raise for what does not go together."""
+    """Return the method of a scheme with fixed steps, None for collocation, or raise for what does not go together."""
     if isinstance(scheme, Collocation):
         check_history(OWNER, history)
         return None
-    errors.one_of(OWNER, "scheme", scheme, (*SCHEMES, Collocation.name)) if isinstance(scheme, str) else None
+    if isinstance(scheme, str):
+        errors.one_of(OWNER, "scheme", scheme, (*SCHEMES, Collocation.name))
     method = Method.of(OWNER, scheme, history, mesh)
     asked = {"rtol": options.rtol, "atol": options.atol, "max_step": options.max_step}
     asked |= {"breakpoints": options.breakpoints, "full": full or None, "throw": None if options.throw else False}

@@ -234,7 +234,8 @@ def _by_matrix(apply: Map, b: Array) -> Array:
 def _by_products(apply: Map, b: Array, tolerance: float, way: str) -> Array:
     """Return the solution x of apply(x) = b, `apply` linear, by GMRES to a residual of `tolerance` times b's norm.
 
-    `way` is JAX's name for how. If GMRES does not converge, by a dense matrix for up to `LARGEST_DENSE` numbers, else NaN.
+    `way` is JAX's name for how. If GMRES does not converge, by a dense matrix for up to `LARGEST_DENSE` numbers, else
+    NaN.
 
     Saad & Schultz, SIAM J. Sci. Stat. Comput. 7 (1986) 856.
     """

@@ -15,7 +15,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -32,7 +33,19 @@ from hpfracc_nn.solvers.checks import fitting_orders
 from hpfracc_nn.solvers.mesh import Graded, Mesh, Points
 
 State = Any  # a pytree of arrays
+F = TypeVar("F", bound=Callable[..., Any])
 _DTYPES = tuple(map(np.dtype, ("float32", "float64", "complex64", "complex128")))
+
+
+def promoting(function: F) -> F:
+    """Return a function whose arrays broadcast and promote as NumPy's do, whatever the process has set."""
+
+    @wraps(function)
+    def called(*args: Any, **options: Any) -> Any:
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            return function(*args, **options)
+
+    return called  # type: ignore[return-value]
 
 
 def is_traced(x: Any) -> bool:

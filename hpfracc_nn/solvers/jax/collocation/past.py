@@ -19,7 +19,6 @@ from functools import partial
 from typing import Any
 
 import jax
-import numpy as np
 from jax import lax
 from jax import numpy as jnp
 from jax.extend.core import Primitive

@@ -40,9 +40,9 @@ from hpfracc_nn.solvers.jax.collocation.steps import (
     mixed,
     to,
 )
-from hpfracc_nn.solvers.jax.state import Layout, State, is_traced, smallest_order
-from hpfracc_nn.solvers.schemes import TOLERANCES
+from hpfracc_nn.solvers.jax.state import Layout, State, is_traced, promoting, smallest_order
 from hpfracc_nn.solvers.mesh import MESHES, Graded, Mesh, Points, Uniform
+from hpfracc_nn.solvers.schemes import TOLERANCES
 
 OWNER = "fdeint"
 _BLOCK = 16  # steps whose tangents are found together
@@ -111,6 +111,7 @@ class Path:
     n: Array
     end: Array
 
+    @promoting
     def at(self, elapsed: Array, derivative: int = 0) -> State:
         """Return the user's states at times since the start, [times], or their derivatives in time."""
         ends, real = jnp.cumsum(self.lengths), self.lengths.dtype
@@ -238,6 +239,7 @@ class Solution:
         return found if given.ndim else jax.tree.map(lambda part: part[0], found)
 
 
+@promoting
 def collocated(
     problem: Problem, times: Any, options: Options, reporting: Callable[[int], Callable[[Array], None]]
 ) -> Solution:
@@ -275,7 +277,17 @@ def collocated(
         values = checked(values, found.status != FAILED, f"{OWNER}: a step was not solved, or none is short enough.")
     begin = jnp.asarray(times[0], widest())
     path = Path(
-        problem.layout, problem.scheme.stages, alpha, begin, z0, dz0, found.first, found.lengths, values, found.n, found.time
+        problem.layout,
+        problem.scheme.stages,
+        alpha,
+        begin,
+        z0,
+        dz0,
+        found.first,
+        found.lengths,
+        values,
+        found.n,
+        found.time,
     )
     mesh = begin + jnp.append(0.0, jnp.cumsum(found.lengths))
     statistics = Statistics(found.n, *found.counts)  # type: ignore[call-arg]
@@ -295,7 +307,9 @@ def _tolerance(problem: Problem, options: Options) -> Tolerance:
         atol = 1e-6 if atol is None else atol
     if isinstance(atol, jax.Array | np.ndarray) and atol.ndim:
         if not layout.is_array or (not is_traced(atol) and not bool((np.asarray(atol) >= 0).all())):
-            raise ValueError(f"{OWNER}(atol=...): needs a number >= 0, or for one array y0 an array of such; pass 1e-8.")
+            raise ValueError(
+                f"{OWNER}(atol=...): needs a number >= 0, or for one array y0 an array of such; pass 1e-8."
+            )
         # A complex state has both parts along a last axis.
         whole = jnp.broadcast_to(jnp.asarray(atol, dtype), layout.shapes[0])
         atol = layout.joined(lax.complex(whole, whole) if layout.is_complex else whole).reshape(problem.z0.shape)
@@ -424,6 +438,7 @@ class Replay:
     states: Array
     moved: Any
 
+    @promoting
     def run(self, adjoint: bool) -> tuple[Array, Array]:
         """Return the tangents of F and of the states of the stages, [N, s, a, r] both."""
         alpha, of_alpha = self.problem.alpha, self.moved[0]
@@ -448,15 +463,15 @@ class Replay:
         blocks = -(-count // size)
         steps = {"start": jnp.append(0.0, jnp.cumsum(self.lengths)[:-1]), "h": self.lengths}
         steps |= {"values": self.values, "states": self.states}
-        padded = {name: jnp.pad(x, ((0, blocks * size - count), *((0, 0),) * (x.ndim - 1))) for name, x in steps.items()}
+        padded = {
+            name: jnp.pad(x, ((0, blocks * size - count), *((0, 0),) * (x.ndim - 1))) for name, x in steps.items()
+        }
         padded["n"] = jnp.arange(blocks * size)
         xs = {name: x.reshape(blocks, size, *x.shape[1:]) for name, x in padded.items()}
         of_values, of_states = lax.scan(block, jnp.zeros_like(padded["values"]), xs)
         return of_values[:count], of_states.reshape(padded["states"].shape)[:count]
 
-    def _step(
-        self, own: Array, moved_own: Array | None, tangents: Array, x: dict[str, Array]
-    ) -> tuple[Array, Array]:
+    def _step(self, own: Array, moved_own: Array | None, tangents: Array, x: dict[str, Array]) -> tuple[Array, Array]:
         """Return the tangents of a step, [s, a, r] both, from those of the steps before.
 
         Args:
@@ -470,8 +485,8 @@ class Replay:
         n, start = jnp.where(is_taken, x["n"], 0), jnp.where(is_taken, x["start"], 0)
         h = jnp.where(is_taken, x["h"], _TINY)
         of_alpha, of_z0, of_dz0, of_read = self.moved
-        states = jnp.where(is_taken, x["states"], lax.stop_gradient(problem.z0))
-        rows, stages = h * problem.rule.nodes, problem.scheme.stages
+        states = jnp.where(is_taken, x["states"], problem.z0)
+        rows, stages = h * problem.nodes, problem.scheme.stages
         lengths = jnp.pad(self.lengths, (0, tangents.shape[0] - self.lengths.size))
         moved = sums(stages, problem.alpha, lengths, n, rows, tangents)
         power = problem.power(h)[:, None, None]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -43,7 +43,7 @@ from hpfracc_nn.solvers.collocation import (
 )
 from hpfracc_nn.solvers.jax.collocation.past import sums
 from hpfracc_nn.solvers.jax.roots import divided
-from hpfracc_nn.solvers.jax.state import Layout, Orders, RightSide
+from hpfracc_nn.solvers.jax.state import Layout, Orders, RightSide, promoting
 from hpfracc_nn.solvers.schemes import TOLERANCES
 
 STATUSES = ("running", "finished", "max_steps", "failed")
@@ -80,10 +80,10 @@ class Problem:
         """Gauss's rule of a step."""
         return rule_of(self.scheme.stages)
 
-    @cached_property
-    def ends(self) -> np.ndarray:
-        """The places of the stages in a step and of its end, [s + 1]."""
-        return np.append(self.rule.nodes, 1.0)
+    @property
+    def nodes(self) -> Array:
+        """The places of the stages in a step, [s]."""
+        return jnp.asarray(self.rule.nodes, widest())
 
     def of(self, alpha: Array, z0: Array, dz0: Array | None, read: tuple[Array, ...]) -> Problem:
         """Return this problem with other values."""
@@ -91,7 +91,7 @@ class Problem:
 
     def values(self, start: Array, h: Array, states: Array) -> Array:
         """Return f at the stages of a step that begins at a time since the start, [s, a, r]."""
-        times = (self.begin + (start + h * self.rule.nodes)).astype(states.dtype)
+        times = (self.begin + (start + h * self.nodes)).astype(states.dtype)
         return jax.vmap(self.value)(times, states)
 
     def value(self, t: Array, state: Array) -> Array:
@@ -106,7 +106,7 @@ class Problem:
 
     def own(self, alpha: Array) -> Array:
         """Return the weights of a step of length 1 in its stages and at its end, [a, s + 1, s]."""
-        stages, ends = self.scheme.stages, self.ends
+        stages, ends = self.scheme.stages, np.append(self.rule.nodes, 1.0)
         if self.orders.values is None:
             return in_float64(mapped(lambda alpha: within(stages, alpha, ends, JAX), 1), alpha, self.z0.dtype)  # type: ignore[no-any-return]
         return jnp.asarray(within(stages, self.orders.values, ends, NUMPY), self.z0.dtype)
@@ -165,7 +165,7 @@ def linear_solution(
     if b.size > roots.dense:
         _, slope = jax.linearize(lambda y: problem.values(*times, y), states)
         return divided(roots, lambda v: v - slope(mixed(weights, v)), b, tolerance)
-    t = (problem.begin + (times[0] + times[1] * problem.rule.nodes)).astype(b.dtype)
+    t = (problem.begin + (times[0] + times[1] * problem.nodes)).astype(b.dtype)
 
     def flat(t: Array, y: Array) -> Array:
         return problem.value(t, y.reshape(orders, each)).reshape(d)
@@ -326,12 +326,10 @@ class Step(NamedTuple):
 
 def _tried(problem: Problem, x: Steps, h: Array, scale: Array | None) -> Step:
     """Return the step of length h, which comes next."""
-    rows = h * problem.ends
+    rows = h * jnp.append(problem.nodes, 1.0)
     past = sums(problem.scheme.stages, problem.alpha, x.lengths, x.n, rows, x.values)
     history, weights = problem.base(x.time + rows) + past, x.own * problem.power(h)[:, None, None]
-    found = staged(
-        problem, (x.time, h), history[:-1], weights[:, :-1], _guess(problem, x, h), scale, x.rate
-    )
+    found = staged(problem, (x.time, h), history[:-1], weights[:, :-1], _guess(problem, x, h), scale, x.rate)
     return Step(found, history[-1] + mixed(weights[:, -1:], found.values)[0])
 
 
@@ -396,6 +394,7 @@ def _taken(problem: Problem, x: Steps, h: Array, step: Step, is_taken: Array, er
     )
 
 
+@promoting
 def along(problem: Problem, lengths: Array, on_step: Callable[[Array], None] | None) -> Steps:
     """Take the steps of a mesh, whose lengths are [N]; a step whose equations are not solved ends it."""
     room = lengths.size
@@ -432,6 +431,7 @@ class Tolerance(NamedTuple):
         return jnp.maximum(self.atol + self.rtol * largest, jnp.finfo(largest.dtype).tiny)
 
 
+@promoting
 def to(
     problem: Problem, stops: Array, tolerance: Tolerance, max_steps: int, on_step: Callable[[Array], None] | None
 ) -> Steps:
@@ -510,7 +510,9 @@ def _at_jump(problem: Problem, controller: Controller, x: Steps, stop: Array, to
     h = controller.first(h, change.astype(x.h.dtype), duration)
     nothing = jnp.full_like(h, jnp.nan), jnp.full_like(h, jnp.nan)
     counts = x.counts.at[1].add(2)
-    return x._replace(h=h, origin=x.time, begun=x.n, first=first, last=nothing, is_again=x.is_again & False, counts=counts)
+    return x._replace(
+        h=h, origin=x.time, begun=x.n, first=first, last=nothing, is_again=x.is_again & False, counts=counts
+    )
 
 
 def _error(problem: Problem, x: Steps, h: Array, step: Step, scale: Array) -> Array:
