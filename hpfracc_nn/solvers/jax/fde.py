@@ -99,7 +99,21 @@ def fdeint(
             y0's axes (a shape that broadcasts to y0's). If it is traced, the solution is NaN for an alpha outside
             (0, 1], or with `dy0` outside (0, 2).
         args: A pytree that f gets as its third argument, or None.
-        scheme: "rectangle", "predictor_corrector", "trapezoid", "bdf2", or a `Scheme` with its options.
+        scheme: "rectangle", "predictor_corrector", "trapezoid", "bdf2", "collocation", or a `Scheme` or `Collocation`
+            with its options; None is "collocation" with a tolerance and "predictor_corrector" without.
+        rtol: The error that a step by collocation may have, relative to the state: the root mean square over a sample
+            of its error divided by atol + rtol |y| is at most 1. A sample is what belongs to one index of the first
+            axis of y0, if it has several axes, else all of y0; all have the same steps, unless `jax.vmap` gives each
+            its own. It may be traced: one program serves all tolerances. At least 100 times the dtype's rounding, for
+            which 0 stands; None beside `atol` is 1e-3.
+        atol: The same, absolute: a number, or an array that broadcasts to y0; None beside `rtol` is 1e-6.
+        max_steps: How many steps to a tolerance there is room for: memory for a derivative grows with it.
+        max_step: The longest step to a tolerance; None is any.
+        breakpoints: Increasing times at which f may jump, where steps to a tolerance end and begin small again; traced
+            ones need not increase.
+        full: Whether a `Solution` is returned in place of the states; by collocation.
+        throw: Whether a solve to a tolerance that ends before the last time raises an error, where nothing is traced,
+            or under `checkify`. Its states are NaN from there on, and `Solution.status` says why.
         history: How the sum over the past is computed: "auto" (the BackendManager chooses), "full", "fft",
             "exponentials", or a `History` with its options.
         mesh: "uniform", "graded", or a `Mesh`. Graded meshes suit y that begins like t**alpha.
@@ -122,8 +136,9 @@ def fdeint(
         ValueError: An argument is out of range, or f returns another shape than y0's.
         TypeError: An argument, or what f returns, has the wrong type.
         FloatingPointError: Nothing is traced, and f returns numbers that are not finite, or the solution diverges or
-            explodes.
-        RuntimeError: Nothing is traced, and the equation of an implicit step is not solved.
+            explodes, or no step is short enough for the tolerance.
+        RuntimeError: Nothing is traced, and the equation of an implicit step is not solved, or `max_steps` do not lead
+            to the end.
         LookupError: No kernel that the manager allows can compute this history.
 
     Source: Diethelm, Ford & Freed, Nonlinear Dynamics 29 (2002) 3; Garrappa, Mathematics 6 (2018) 16.
@@ -132,6 +147,11 @@ def fdeint(
         >>> ts = jnp.linspace(0, 1, 101)
         >>> y = jax.jit(lambda y0: fdeint(lambda t, y: -y, y0, ts, 0.5))(jnp.ones(1))
         >>> y[-1].round(4)  # E_(1/2)(-1) = e erfc(1) = 0.4276
+        Array([0.4276], dtype=float32)
+        >>> solve = jax.jit(
+        ...     lambda y0, tol: fdeint(lambda t, y: -y, y0, [0, 1], 0.5, rtol=tol, atol=tol)
+        ... )
+        >>> solve(jnp.ones(1), 1e-4)[-1].round(4)
         Array([0.4276], dtype=float32)
     """
     if scheme is None:

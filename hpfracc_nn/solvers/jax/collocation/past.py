@@ -138,7 +138,7 @@ def _type(alpha: Any, lengths: Any, n: Any, rows: Any, x: Any, *, kind: _Sum) ->
 
 def _moved(primals: Sequence[Array], tangents: Sequence[Any], *, kind: _Sum) -> tuple[Array, Any]:
     """JVP rule: of lengths and times, which are constants, there is no tangent."""
-    alpha, *steps, x = primals
+    alpha, *steps = primals[:4]
     found = _SUMS.bind(*primals, kind=kind)
     total = ad.Zero(jax.typeof(found).to_tangent_aval())
     if not isinstance(tangents[4], ad.Zero):
