@@ -156,9 +156,8 @@ def fdeint(
     """
     if scheme is None:
         scheme = "predictor_corrector" if rtol is None and atol is None else "collocation"
-    chosen = Collocation() if scheme == Collocation.name else scheme
     options = Options(rtol, atol, mesh, n_steps, max_steps, max_step, breakpoints, throw, adjoint, progress)
-    method = _checked_method(chosen, history, mesh, options, full)
+    method = _checked_method(scheme, history, mesh, options, full)
     if checkpoint and adjoint:
         raise ValueError(
             "fdeint(checkpoint=True, adjoint=True): needs one of them, because the adjoint saves states alone; leave "
@@ -177,8 +176,9 @@ def fdeint(
     begin = beside(layout.joined(y0), (args, alpha, ts, dy0))
     if method is None:
         trace = partial(traced, OWNER, f, args, layout)
-        found = _collocated(trace, begin, dz0, ts, orders, layout, chosen, options)
-        return found if full else found.ys
+        chosen = scheme if isinstance(scheme, Collocation) else Collocation()
+        solution = _collocated(trace, begin, dz0, ts, orders, layout, chosen, options)
+        return solution if full else solution.ys
     times = _times(ts, n_steps, method.mesh, orders, layout.dtype)
     z0, right_side = varying(begin, lambda z: traced(OWNER, f, args, layout, times.at[0], z))
     on_step = None if progress is None else _reporting(progress, times.grid.n_steps)
@@ -199,7 +199,7 @@ def fdeint(
 
 def _checked_method(scheme: Any, history: Any, mesh: Any, options: Options, full: bool) -> Method | None:
     """Return the method of a scheme with fixed steps, None for collocation, or raise for what does not go together."""
-    if isinstance(scheme, Collocation):
+    if isinstance(scheme, Collocation) or scheme == Collocation.name:
         check_history(OWNER, history)
         return None
     if isinstance(scheme, str):
@@ -242,10 +242,10 @@ def _collocated(
     begin = jnp.asarray(times[0], widest())
     z0, right_side = varying(z0, lambda z: trace(begin.astype(layout.dtype), z))
     alpha = jnp.asarray(orders.traced if orders.values is None else orders.values, widest())
-    flat = (orders.values if orders.traced is None else alpha).size, -1
+    flat = alpha.size, -1
     slope = None if dz0 is None else dz0.reshape(flat)
     problem = Problem(layout, right_side, scheme, orders, alpha, begin, z0.reshape(flat), slope)
-    return collocated(problem, times, options, partial(_reporting, options.progress))
+    return collocated(problem, times, options, partial(_reporting, options.progress or (lambda *_: None)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -290,7 +290,7 @@ def collocated(
         found.time,
     )
     mesh = begin + jnp.append(0.0, jnp.cumsum(found.lengths))
-    statistics = Statistics(found.n, *found.counts)  # type: ignore[call-arg]
+    statistics = Statistics(found.n, *found.counts)  # type: ignore[arg-type]
     ys = path.at(jnp.asarray(elapsed))
     return Solution(jnp.asarray(times, widest()), ys, mesh, found.errors, statistics, found.status, path)
 
