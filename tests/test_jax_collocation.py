@@ -83,7 +83,13 @@ def test_one_program_solves_relaxations_to_all_tolerances():
         assert count() == 0
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.get("closed_form")])
+KNOWN = [name for name, case in CASES.items() if case.get("closed_form")]
+FAST = ("fde_diethelm2004_a025", "bagley_torvik_1pt")  # each is a program of its own, compiled in seconds
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in KNOWN]
+)
 def test_reference_problems_are_solved_to_the_tolerance(name):
     f, y0, alpha, dy0, values, known = reference(name)
     points = np.array(CASES[name]["points"], dtype=float)
@@ -201,7 +207,8 @@ def test_dense_output_is_as_accurate_as_the_steps(alpha):
     exact = -(t ** (alpha - 1)) * mittag_leffler(-(t**alpha), alpha, alpha)
     assert np.abs(slopes[:, 0] - exact).max() <= 1e-6
     assert found(0.5).shape == (1,)
-    assert float(found(0.0, derivative=1)[0]) == (-math.inf if alpha < 1 else 0.0)
+    at_start = float(found(0.0, derivative=1)[0])
+    assert at_start == -math.inf if alpha < 1 else abs(at_start) <= 1e-12
     assert bool(jnp.isnan(found(1.1)).all())
     with pytest.raises(ValueError, match="needs 0 or 1"):
         found(1.0, derivative=2)
@@ -220,7 +227,7 @@ def test_a_pulse_between_breakpoints_is_solved():
     def solve(points, longest):
         options: dict[str, Any] = {"rtol": 1e-8, "atol": 1e-8, "full": True, "max_step": longest}
         options |= {"breakpoints": points}
-        return fdeint(lambda t, y: -y + 3 * ((t > on) & (t < off)), jnp.zeros(1), ts, alpha, **options)
+        return fdeint(lambda t, y: -y + jnp.where((t > on) & (t < off), 3.0, 0.0), jnp.zeros(1), ts, alpha, **options)
 
     found = solve(jnp.array([-1.0, on, off, 2.0]), 0.05)
     assert np.abs(found.ys[:, 0] - 3 * (g(ts - on) - g(ts - off))).max() <= 1e-7

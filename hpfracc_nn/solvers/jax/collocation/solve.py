@@ -451,13 +451,10 @@ class Replay:
             return lax.dynamic_update_index_in_dim(tangents, of_values, x["n"], 0), of_states
 
         def block(tangents: Array, xs: dict[str, Array]) -> tuple[Array, Array]:
-            def skipped(tangents: Array, xs: dict[str, Array]) -> tuple[Array, Array]:
-                return tangents, jnp.zeros_like(xs["states"])
+            return lax.scan(one, tangents, xs)
 
-            some = xs["n"][0] < self.n
-            return lax.cond(some, partial(lax.scan, one), skipped, tangents, xs)  # type: ignore[no-any-return]
-
-        # Where nothing is left to do the tangents are passed on once for a block, and not for each step.
+        # Steps that were not taken are not left out by `cond`: of one that `vmap` has made a choice of, JAX has no
+        # transpose where it is a part of a derivative rule.
         block = jax.checkpoint(block, prevent_cse=False) if adjoint else block
         count, size = self.lengths.size, min(_BLOCK, self.lengths.size)
         blocks = -(-count // size)
