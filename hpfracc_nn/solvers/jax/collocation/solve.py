@@ -405,17 +405,18 @@ def attached(problem: Problem, found: Steps, adjoint: bool) -> Array:
     given = problem.alpha, problem.z0, problem.dz0, problem.right_side.read
 
     @jax.custom_jvp
-    def pair(given: Any, found: Steps) -> tuple[Array, Array]:
-        return found.values, found.states
+    def pair(given: Any, still: tuple[Array, Steps]) -> tuple[Array, Array]:
+        return still[1].values, still[1].states
 
-    def rule(primals: tuple[Any, Steps], tangents: tuple[Any, Any]) -> Any:
-        (given, found), (moved, _) = primals, tangents
-        values, states = pair(given, found)
-        replay = Replay(problem.of(*given), found.lengths, found.n, values, states, moved)
+    def rule(primals: tuple[Any, tuple[Array, Steps]], tangents: tuple[Any, Any]) -> Any:
+        (given, still), (moved, _) = primals, tangents
+        (begin, found), (values, states) = still, pair(given, still)
+        same = replace(problem, begin=begin).of(*given)  # a rule may hold nothing that is traced
+        replay = Replay(same, found.lengths, found.n, values, states, moved)
         return (values, states), replay.run(adjoint)
 
     pair.defjvp(rule, symbolic_zeros=True)
-    return pair(given, jax.tree.map(lax.stop_gradient, found))[0]
+    return pair(given, jax.tree.map(lax.stop_gradient, (problem.begin, found)))[0]
 
 
 @dataclass(frozen=True, eq=False)
