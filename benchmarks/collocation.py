@@ -3,7 +3,8 @@
     python benchmarks/collocation.py [--group NAME ...] [--cells NAME] [--output DIR]
 
 Groups: `tolerance` (the reference problems at three tolerances: true error against the tolerance, evaluations), `work`
-(work and precision: true error against evaluations and seconds, every scheme), `batch` (a network on a batch of 256
+(work and precision: true error against evaluations and seconds, every scheme), `fewest` (evaluations against the fewest
+with which the same scheme has the same error, whatever its tolerance or mesh), `batch` (a network on a batch of 256
 states, both passes, against predictor_corrector at equal true error), `drawn` (linear problems drawn at random, whose
 solutions are Mittag-Leffler functions: right, an error, or wrong). All by default. float64, one thread. Evaluations
 count points at which f is evaluated and products with its Jacobian. Times are those of the processor, but for the
@@ -28,7 +29,7 @@ from timing import machine, torch_threads
 from torch import Tensor
 
 from hpfracc_nn.fractional.special.functions import mittag_leffler
-from hpfracc_nn.solvers import fdeint
+from hpfracc_nn.solvers import Points, fdeint
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from solver_cases import CASES, lorenz, problem, tensor
@@ -239,6 +240,66 @@ def measured(table: Table, row: dict[str, Any], known: Known, **options: Any) ->
     )
 
 
+def fewest_table(cells: Cells) -> Table:
+    return Table(
+        "collocation-fewest",
+        f"Evaluations to a tolerance, rtol = atol, against the fewest with which collocation has an error as small, by "
+        f"{len(LADDER)} tolerances and {len(SHAPES)} geometric meshes, float64, {machine()}. The error is the largest "
+        "over the outputs, relative to 1 + |y|.",
+        {
+            "problem": ("problem", ""),
+            "tolerance": ("tolerance", ".0e"),
+            "error": ("error", ".1e"),
+            "evaluations": ("evaluations", ""),
+            "fewest": ("fewest", ""),
+            "by": ("by", ""),
+            "ratio": ("ratio", ".2f"),
+        },
+    )
+
+
+LADDER = tuple(10.0 ** (-k / 2) for k in range(4, 23))  # tolerances from 1e-2 to 1e-11
+SHAPES = tuple((n, first) for n in (4, 8, 16, 24, 40) for first in (1e-3, 1e-6, 1e-10))  # steps, and the first of them
+
+
+def fill_fewest(table: Table, allocator: str, cells: Cells) -> None:
+    ratios = []
+    for known in known_problems(cells.is_quick):
+        if known.name in NUMERICAL or not (known.name.startswith("relax") or CASES[known.name].get("closed_form")):
+            continue
+        runs = {f"rtol {each:.0e}": priced(known, rtol=each, atol=each) for each in {*LADDER, *TOLERANCES}}
+        end = float(known.ts[-1])
+        for n, first in SHAPES:
+            mesh = Points((0.0, *np.geomspace(first * end, end, n).tolist()))
+            runs[f"{n} steps from {first:.0e}"] = priced(known, scheme="collocation", mesh=mesh)
+        for tolerance in TOLERANCES:
+            error, count = runs[f"rtol {tolerance:.0e}"]
+            fewest, by = min((other, name) for name, (size, other) in runs.items() if size <= error)
+            ratios.append(count / fewest)
+            table.add(
+                problem=known.name,
+                tolerance=tolerance,
+                error=error,
+                evaluations=count,
+                fewest=fewest,
+                by=by,
+                ratio=ratios[-1],
+            )
+    table.note(
+        f"Median ratio {np.median(ratios):.2f}, largest {np.max(ratios):.2f}; at most 3 in "
+        f"{np.mean(np.array(ratios) <= 3):.0%} of {len(ratios)} solves."
+    )
+
+
+def priced(known: Known, **options: Any) -> tuple[float, int]:
+    """Return the error of a solve and its evaluations; an infinite error where there is no solution."""
+    try:
+        found = known.solve(full=True, **options)
+    except (FloatingPointError, RuntimeError):
+        return np.inf, 0
+    return known.error(found.ys, 1.0), found.statistics.evaluations + found.statistics.products
+
+
 def batch_table(cells: Cells) -> Table:
     return Table(
         "collocation-batch",
@@ -338,6 +399,7 @@ def exact_decay(alpha: float, rate: float, ts: np.ndarray) -> np.ndarray:
 GROUPS = {
     "tolerance": Group(tolerance_table, fill_tolerance),
     "work": Group(work_table, fill_work),
+    "fewest": Group(fewest_table, fill_fewest),
     "batch": Group(batch_table, fill_batch),
     "drawn": Group(drawn_table, fill_drawn),
 }

@@ -33,10 +33,12 @@ if TYPE_CHECKING:
     from hpfracc_nn.selection import configure as configure
     from hpfracc_nn.solvers import BDF2 as BDF2
     from hpfracc_nn.solvers import SDE as SDE
+    from hpfracc_nn.solvers import Collocation as Collocation
     from hpfracc_nn.solvers import Exponentials as Exponentials
     from hpfracc_nn.solvers import FractionalBrownian as FractionalBrownian
     from hpfracc_nn.solvers import Graded as Graded
     from hpfracc_nn.solvers import Newton as Newton
+    from hpfracc_nn.solvers import Points as Points
     from hpfracc_nn.solvers import Trapezoid as Trapezoid
     from hpfracc_nn.solvers import Window as Window
     from hpfracc_nn.solvers.jax import *  # noqa: F403

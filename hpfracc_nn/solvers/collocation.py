@@ -46,6 +46,14 @@ NEAR = 0.03  # of a step: nearer than this the kernel is too steep for `FINE` no
 FAR = 9.0  # of a step: from here on its stages are nodes enough (their 16 against the 7 of f: 38**-9 is left out)
 POINTS = 18  # of a group of steps
 LAST = 4  # coefficients that the estimate looks at
+SMALL = 16  # numbers of a state up to which a Jacobian costs no more than an iteration or two
+SLOW = 0.5  # a contraction of the stage equations that is worse than this has a Jacobian made
+PART = 0.01  # of what a step is allowed: what is left of their error
+FLOOR = 32.0  # times eps: what rounding leaves of a change
+GUESSES = 12.0  # iterations that a contraction may still need
+SHORTEST = 16.0  # times eps: of a step, a part of the time
+BLIND = 16.0  # least steps behind a jump, up to which one may be too long; seen from there its own place is far
+WORSE = 2.0  # changes that grow so much lead away: the iteration begins again
 APART = 1.0  # of the length of a group: nearer it is taken apart (5.8**-18 is left out)
 
 
@@ -118,10 +126,10 @@ class Rule:
     slopes: np.ndarray
     barycentric: np.ndarray
 
-    def lagrange(self, x: np.ndarray) -> np.ndarray:
+    def lagrange(self, x: Array, xp: Namespace = NUMPY) -> Array:
         """Return the Lagrange polynomials at x, [*x.shape, s], by the barycentric formula."""
         distance = x[..., None] - self.nodes
-        parts = self.barycentric / np.where(distance == 0, _NOWHERE, distance)  # at a node its own part is all
+        parts = self.barycentric / xp.where(distance == 0, _NOWHERE, distance)  # at a node its own part is all
         return parts / parts.sum(-1, keepdims=True)
 
 
@@ -148,19 +156,19 @@ def moments(alpha: Array, count: int, xp: Namespace) -> Array:
     return xp.stack(found, axis=-1)
 
 
-def within(stages: int, alpha: Array, at: np.ndarray, xp: Namespace, derivative: int = 0) -> Array:
+def within(stages: int, alpha: Array, at: Array, xp: Namespace, derivative: int = 0) -> Array:
     """Return the weights of a step of length 1 at places in it, [a, rows, s]; those of h times h**(alpha - derivative).
 
     Args:
         stages: How many.
         alpha: [a].
-        at: Places in (0, 1], [rows].
+        at: Places in (0, 1], [rows], in NumPy or in alpha's namespace.
         xp: The namespace of alpha.
         derivative: 1 for that of the result in time.
     """
     rule = rule_of(stages)
     at_end = _power(alpha, 0.0, at, xp) / alpha[:, None]
-    found = _jacobi(rule, alpha, 0.0, at, xp, derivative) + _at(rule, alpha, at, at_end, xp, derivative)
+    found = _jacobi(rule, alpha, 0 * at, at, xp, derivative) + _at(rule, alpha, at, at_end, xp, derivative)
     return found * _by_gamma(alpha, xp)
 
 
@@ -168,48 +176,57 @@ def _by_gamma(alpha: Array, xp: Namespace) -> Array:
     return xp.exp(-xp.gammaln(alpha))[:, None, None]
 
 
-def _power(alpha: Array, exponent: float, x: np.ndarray, xp: Namespace) -> Array:
+def _of_times(x: Array, xp: Namespace) -> Namespace:
+    """Return the namespace of times: NumPy, or where they are traced that of alpha."""
+    return NUMPY if isinstance(x, np.ndarray) else xp
+
+
+def _power(alpha: Array, exponent: float, x: Array, xp: Namespace) -> Array:
     """Return x**(alpha + exponent), [a, *x.shape]."""
     each = alpha.reshape(-1, *[1] * x.ndim)
-    return xp.exp((each + exponent) * xp.constant(np.log(x), alpha))
+    return xp.exp((each + exponent) * xp.constant(_of_times(x, xp).log(x), alpha))
 
 
-def _jacobi(rule: Rule, alpha: Array, origin: float, x: np.ndarray, xp: Namespace, derivative: int) -> Array:
+def _jacobi(rule: Rule, alpha: Array, origin: Array, x: Array, xp: Namespace, derivative: int) -> Array:
     """Return the integrals of (x - u)**(alpha - 1) (l(origin + u) - l(origin + x)) over u from 0 to x, [a, x.size, s].
 
     l are the Lagrange polynomials. With `derivative` the integrals are those with l' in place of l, plus what the
     derivative of the whole integral in x has of the lower end.
     """
     inner = xp.matmul(moments(alpha, rule.nodes.size, xp), xp.constant(rule.coefficients, alpha))
-    values = rule.lagrange(origin + x[:, None] * rule.nodes)  # [rows, node, s]
+    times = _of_times(x, xp)
+    values = rule.lagrange(origin[:, None] + x[:, None] * rule.nodes, times)  # [rows, node, s]
     if derivative:
         values = values @ rule.slopes
-    flat = xp.constant(np.ascontiguousarray(values.transpose(1, 0, 2)).reshape(rule.nodes.size, -1), alpha)
+    flat = xp.constant(times.contiguous(values.transpose(1, 0, 2)).reshape(rule.nodes.size, -1), alpha)
     found = xp.matmul(inner, flat).reshape(-1, x.size, rule.nodes.size)
     found = _power(alpha, 0.0, x, xp)[..., None] * found
     if not derivative:
         return found
-    at_origin = xp.constant(rule.lagrange(np.asarray(origin)), alpha)
+    at_origin = xp.constant(rule.lagrange(origin, times), alpha)
     return found + _power(alpha, -1.0, x, xp)[..., None] * at_origin
 
 
-def _at(rule: Rule, alpha: Array, x: np.ndarray, factor: Array, xp: Namespace, derivative: int) -> Array:
+def _at(rule: Rule, alpha: Array, x: Array, factor: Array, xp: Namespace, derivative: int) -> Array:
     """Return factor [a, rows] times the Lagrange polynomials at x, or their derivatives, [a, rows, s]."""
-    values = rule.lagrange(x)
+    values = rule.lagrange(x, _of_times(x, xp))
     return factor[..., None] * xp.constant(values @ rule.slopes if derivative else values, alpha)
 
 
-def after(stages: int, alpha: Array, gap: np.ndarray, h: np.ndarray, xp: Namespace, derivative: int = 0) -> Array:
+def after(stages: int, alpha: Array, gap: Array, h: Array, xp: Namespace, derivative: int = 0) -> Array:
     """Return the weights of steps that are over, [a, p, s].
 
     Args:
         stages: How many.
         alpha: [a].
-        gap: The time since the step's end, one for each of p pairs of a time and a step; positive.
+        gap: The time since the step's end, one for each of p pairs of a time and a step; positive. In NumPy or in
+            alpha's namespace.
         h: The step's length, [p].
         xp: The namespace of alpha.
         derivative: 1 for that of the result in time.
     """
+    if not isinstance(gap, np.ndarray):
+        return _after_at_traced_times(rule_of(stages), alpha, gap, h, xp, derivative) * _by_gamma(alpha, xp)
     ratio = gap / h
     kind = np.where(ratio <= NEAR, 0, np.where(ratio <= FAR, 1, 2))
     order = np.argsort(kind, kind="stable")
@@ -223,28 +240,46 @@ def after(stages: int, alpha: Array, gap: np.ndarray, h: np.ndarray, xp: Namespa
     return xp.take(xp.concat(parts, axis=1), back, axis=1) * _by_gamma(alpha, xp)
 
 
-def _near(rule: Rule, alpha: Array, gap: np.ndarray, h: np.ndarray, xp: Namespace, derivative: int) -> Array:
-    x = gap / h
-    found = _jacobi(rule, alpha, 0.0, 1 + x, xp, derivative) - _jacobi(rule, alpha, 1.0, x, xp, derivative)
-    longer = xp.expm1(alpha[:, None] * xp.constant(np.log1p(1 / x), alpha))
+def _after_at_traced_times(rule: Rule, alpha: Array, gap: Array, h: Array, xp: Namespace, derivative: int) -> Array:
+    """Return what `after` does without the factor 1 / Gamma(alpha): both rules for what is close, of which one counts.
+
+    From far away the rule for a middle distance is exact too.
+    """
+    is_near = gap <= NEAR * h
+    near = _near(rule, alpha, xp.where(is_near, gap, NEAR * h), h, xp, derivative)
+    middle = _middle(rule, alpha, xp.where(is_near, h, gap), h, xp, derivative)
+    return xp.where(is_near[:, None], near, middle)
+
+
+def after_far(stages: int, alpha: Array, gap: Array, h: Array, xp: Namespace, derivative: int = 0) -> Array:
+    """Return what `after` does, for steps all of which are more than `FAR` times their length away."""
+    return _far(rule_of(stages), alpha, gap, h, xp, derivative) * _by_gamma(alpha, xp)
+
+
+def _near(rule: Rule, alpha: Array, gap: Array, h: Array, xp: Namespace, derivative: int) -> Array:
+    x, times = gap / h, _of_times(gap, xp)
+    origins = np.repeat([0.0, 1.0], x.size)
+    both = _jacobi(rule, alpha, origins, times.concat([1 + x, x], axis=0), xp, derivative)
+    found = both[:, : x.size] - both[:, x.size :]
+    longer = xp.expm1(alpha[:, None] * xp.constant(times.log1p(1 / x), alpha))
     between = _power(alpha, 0.0, x, xp) * longer / alpha[:, None]  # the integral of (1 + x - u)**(alpha - 1)
     found = found + _at(rule, alpha, 1 + x, between, xp, derivative)
     return _power(alpha, -float(derivative), h, xp)[..., None] * found
 
 
-def _middle(rule: Rule, alpha: Array, gap: np.ndarray, h: np.ndarray, xp: Namespace, derivative: int) -> Array:
+def _middle(rule: Rule, alpha: Array, gap: Array, h: Array, xp: Namespace, derivative: int) -> Array:
     fine = rule_of(FINE)
     kernel = _kernel(alpha, gap[:, None] + h[:, None] * (1 - fine.nodes), xp, derivative)
     values = fine.weights[:, None] * rule.lagrange(fine.nodes)
     return xp.matmul(kernel * xp.constant(h[:, None], alpha), xp.constant(values, alpha))
 
 
-def _far(rule: Rule, alpha: Array, gap: np.ndarray, h: np.ndarray, xp: Namespace, derivative: int) -> Array:
+def _far(rule: Rule, alpha: Array, gap: Array, h: Array, xp: Namespace, derivative: int) -> Array:
     kernel = _kernel(alpha, gap[:, None] + h[:, None] * (1 - rule.nodes), xp, derivative)
     return kernel * xp.constant(h[:, None] * rule.weights, alpha)
 
 
-def _kernel(alpha: Array, distance: np.ndarray, xp: Namespace, derivative: int = 0) -> Array:
+def _kernel(alpha: Array, distance: Array, xp: Namespace, derivative: int = 0) -> Array:
     """Return distance**(alpha - 1), or its derivative, [a, *distance.shape]; without Gamma(alpha)."""
     found = _power(alpha, -1.0 - derivative, distance, xp)
     return found * (alpha - 1).reshape(-1, *[1] * distance.ndim) if derivative else found
@@ -367,13 +402,34 @@ class Tree:
 _STEEPEST = 0.9  # what is left of a coefficient in the next one; more is no decay
 
 
-@lru_cache(maxsize=256)
-def spread(stages: int, alpha: float) -> float:
-    """Return the largest that the first coefficient left out, 1, adds to y within a step of length 1."""
+def spread(stages: int, alpha: Array, xp: Namespace) -> Array:
+    """Return the largest that the first coefficient left out, 1, adds to y within a step of length 1, [a]."""
     x = np.linspace(0, 1, 65)[1:]
     rule = rule_of(stages + 1)
     last = legendre.legval(2 * rule.nodes - 1, np.eye(stages + 1)[-1])
-    return float(np.abs(within(stages + 1, np.array([alpha]), x, NUMPY)[0] @ last).max())
+    added = xp.matmul(within(stages + 1, alpha, x, xp), xp.constant(last[:, None], alpha))
+    return xp.max(xp.abs(added[..., 0]), axis=-1)
+
+
+def extension(rule: Rule, ratio: Any, sizes: Array, xp: Namespace) -> Array:
+    """Return the values at the next step's nodes of what a step's Legendre coefficients are multiplied by, [s, s].
+
+    Those that the distance makes grow are left out.
+
+    Args:
+        rule: Of both steps.
+        ratio: The next step's length by this one's.
+        sizes: Of the coefficients, [s].
+        xp: The namespace of the sizes.
+    """
+    x = 1 + 2 * ratio * xp.constant(rule.nodes, sizes)
+    columns = [0 * x + 1, x]
+    for k in range(1, rule.nodes.size - 1):
+        columns.append(((2 * k + 1) * x * columns[k] - k * columns[k - 1]) / (k + 1))
+    basis = xp.stack(columns, axis=-1)
+    grown = xp.abs(basis[-1]) * sizes
+    kept = np.arange(rule.nodes.size) < 1 + grown[1:].argmin()
+    return xp.where(kept, basis, 0.0)
 
 
 def estimated(sizes: Array, xp: Namespace) -> Array:
@@ -390,49 +446,102 @@ def estimated(sizes: Array, xp: Namespace) -> Array:
     return largest * ratio / (1 - ratio)
 
 
-TINY = 1e-280
+TINY = 1e-36  # of a size, as a part of what is allowed
 SAFETY = 0.9
 LARGEST, SMALLEST = 32.0, 0.1  # factors of a step
 LARGER = 4.0  # the largest for a step that is shorter than the time before it
 UNSOLVED = 0.4  # for one whose equations are not solved
 _START = 1e-8  # the smallest factor of the first step, whose error goes like h**(2 alpha)
+_WHOLE, _HALF = 0.999, 0.5  # of what is left: a longer step takes all of it, or half
 
 
 @dataclass(frozen=True)
 class Controller:
-    """How steps follow the error.
+    """How steps follow the error; numbers are Python's, or scalars of a framework.
 
     Attributes:
         stages: Of a step.
         alpha: The smallest order.
+        xp: The namespace of all numbers.
+        shortest: A length that no step is shorter than.
     """
 
     stages: int
-    alpha: float
+    alpha: Any
+    xp: Namespace = NUMPY
+    shortest: float = 1e-290
 
-    def grown(self, error: float, h: float, before: tuple[float, float] | None, time: float) -> float:
+    def begun(self, slope: Any, duration: Any) -> Any:
+        """Return a step in which a solution moves by as much as its error may be.
+
+        Args:
+            slope: The size of f.
+            duration: The longest step.
+        """
+        log = self.xp.log
+        longest = log(duration)
+        return self.least(self.xp.exp(self._smaller(longest, -log(slope + TINY) / self.alpha)))
+
+    def first(self, h: Any, change: Any, duration: Any) -> Any:
+        """Return the first step.
+
+        Args:
+            h: What `begun` returns.
+            change: The size of what f's change over that step would add to the solution.
+            duration: The longest step.
+        """
+        xp = self.xp
+        factor = xp.exp(self._smaller(-xp.log(change + TINY) / (2 * self.alpha), math.log(1e6)))
+        return self.least(xp.where(change < math.inf, self._smaller(duration, h * factor), 1e-3 * h))
+
+    def least(self, h: Any) -> Any:
+        """Return a step that is not shorter than the shortest."""
+        return self.xp.where(h > self.shortest, h, self.shortest)
+
+    def fitted(self, h: Any, left: Any, time: Any, max_step: Any) -> Any:
+        """Return the step that is taken in place of h, where as much is left and `time` is now.
+
+        It is `left` or half of it where less would remain than a step, and otherwise one after which the time is a
+        number.
+        """
+        where = self.xp.where
+        h = self._smaller(h, max_step)
+        h = where(h > _WHOLE * left, left, where(h > _HALF * left, left / 2, h))
+        h = where(h > max_step, left / 2, h)
+        return where(h == left, h, (time + h) - time)
+
+    def grown(self, error: Any, h: Any, last: Any, length: Any, time: Any) -> Any:
         """Return the next step after one that was accepted.
 
         Args:
             error: Its error, a part of what is allowed.
             h: Its length.
-            before: Error and length of the step before, where that led to it without a rejection.
+            last: The error of the step before, or NaN where that did not lead to it without a rejection.
+            length: The length of the step before.
             time: Since the start, where it ends.
         """
-        power = 1 / (self.stages + self.alpha)
-        error = max(error, 1e-30)
+        where, power = self.xp.where, 1 / (self.stages + self.alpha)
+        error = where(error > 1e-30, error, 1e-30)
         factor = SAFETY * (SAFETY / error) ** power
-        if before is not None:  # what has made steps longer and errors larger goes on
-            last, length = before
-            factor = max(factor, min(factor * (h / length) * (max(last, 1e-30) / error) ** power, h / length))
-        return h * min(max(factor, SMALLEST), LARGEST if h > 0.5 * time else LARGER)
+        # What has made steps longer and errors larger goes on.
+        steady = factor * (h / length) * (where(last > 1e-30, last, 1e-30) / error) ** power
+        steady = where(last == last, self._smaller(steady, h / length), 0.0)
+        factor = where(steady > factor, steady, factor)
+        factor = self._smaller(factor, where(h > 0.5 * time, LARGEST, LARGER))
+        return h * where(factor > SMALLEST, factor, SMALLEST)
 
-    def shrunk(self, error: float, h: float, is_first: bool) -> float:
+    def shrunk(self, error: Any, h: Any, is_first: Any) -> Any:
         """Return a shorter step in place of one whose error is too large, or not finite."""
-        if not error < math.inf:
-            return h * UNSOLVED
-        power = 1 / (2 * self.alpha if is_first else self.stages + self.alpha)
-        return h * min(max(SAFETY * (SAFETY / error) ** power, _START if is_first else SMALLEST), 0.7)
+        where = self.xp.where
+        power = 1 / where(is_first, 2 * self.alpha, self.stages + self.alpha)
+        is_finite = error < math.inf
+        factor = SAFETY * (SAFETY / where(is_finite, error, 1.0)) ** power
+        least = where(is_first, _START, SMALLEST)
+        factor = self._smaller(where(factor > least, factor, least), 0.7)
+        return h * where(is_finite, factor, UNSOLVED)
+
+    def _smaller(self, x: Any, y: Any) -> Any:
+        return self.xp.where(x < y, x, y)
 
 
 @dataclass

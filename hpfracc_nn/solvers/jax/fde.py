@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,13 +15,17 @@ import numpy as np
 from jax import numpy as jnp
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.jax.arrays import Array
+from hpfracc_nn.fractional.jax.arrays import Array, widest
 from hpfracc_nn.fractional.jax.checked import checked
 from hpfracc_nn.fractional.jax.sharding import beside
 from hpfracc_nn.selection import BackendManager
 from hpfracc_nn.solvers import checks
+from hpfracc_nn.solvers.collocation import Collocation, check_history
 from hpfracc_nn.solvers.explosions import Limits
 from hpfracc_nn.solvers.history import History
+from hpfracc_nn.solvers.jax.collocation.solve import Options, collocated
+from hpfracc_nn.solvers.jax.collocation.solve import Solution as Collocated
+from hpfracc_nn.solvers.jax.collocation.steps import Problem
 from hpfracc_nn.solvers.jax.integrate import Anew, Deterministic, Solution, checked_explosion
 from hpfracc_nn.solvers.jax.kernels import with_history
 from hpfracc_nn.solvers.jax.memory import Grid, Past, Sum, Weights
@@ -34,13 +39,15 @@ from hpfracc_nn.solvers.jax.state import (
     layout_of,
     orders_of,
     resolution,
+    slope_of,
+    smallest_order,
     times_of,
     traced,
     varying,
 )
-from hpfracc_nn.solvers.mesh import ON_MESH, Mesh, Uniform, interpolation
+from hpfracc_nn.solvers.mesh import ON_MESH, Mesh, Points, Uniform, interpolation
 from hpfracc_nn.solvers.method import Method, laid_out
-from hpfracc_nn.solvers.schemes import Newton, Scheme
+from hpfracc_nn.solvers.schemes import SCHEMES, Newton, Scheme
 
 OWNER = "fdeint"
 
@@ -54,16 +61,23 @@ def fdeint(
     alpha: float | np.ndarray | Array,
     *,
     args: Any = None,
-    scheme: str | Scheme = "predictor_corrector",
+    scheme: str | Scheme | Collocation | None = None,
+    rtol: float | Array | None = None,
+    atol: float | Array | None = None,
+    max_steps: int = 256,
+    max_step: float | Array | None = None,
+    breakpoints: Sequence[float] | np.ndarray | Array | None = None,
+    full: bool = False,
+    throw: bool = True,
     history: str | History = "auto",
-    mesh: str | Mesh = "uniform",
+    mesh: str | Mesh | Points = "uniform",
     n_steps: int | None = None,
     dy0: State | None = None,
     adjoint: bool = True,
     checkpoint: bool = False,
     progress: Progress | None = None,
     manager: BackendManager | None = None,
-) -> State:
+) -> Any:
     """Return the solution of D^alpha y = f(t, y), Caputo's derivative from ts[0] on, at the times `ts`.
 
     A pure function: `jit`, `grad`, `jvp`, `vmap`, `jacfwd` and `hessian` apply to it, in y0, dy0, alpha, args and
@@ -85,7 +99,21 @@ def fdeint(
             y0's axes (a shape that broadcasts to y0's). If it is traced, the solution is NaN for an alpha outside
             (0, 1], or with `dy0` outside (0, 2).
         args: A pytree that f gets as its third argument, or None.
-        scheme: "rectangle", "predictor_corrector", "trapezoid", "bdf2", or a `Scheme` with its options.
+        scheme: "rectangle", "predictor_corrector", "trapezoid", "bdf2", "collocation", or a `Scheme` or `Collocation`
+            with its options; None is "collocation" with a tolerance and "predictor_corrector" without.
+        rtol: The error that a step by collocation may have, relative to the state: the root mean square over a sample
+            of its error divided by atol + rtol |y| is at most 1. A sample is what belongs to one index of the first
+            axis of y0, if it has several axes, else all of y0; all have the same steps, unless `jax.vmap` gives each
+            its own. It may be traced: one program serves all tolerances. At least 100 times the dtype's rounding, for
+            which 0 stands; None beside `atol` is 1e-3.
+        atol: The same, absolute: a number, or an array that broadcasts to y0; None beside `rtol` is 1e-6.
+        max_steps: How many steps to a tolerance there is room for: memory for a derivative grows with it.
+        max_step: The longest step to a tolerance; None is any.
+        breakpoints: Increasing times at which f may jump, where steps to a tolerance end and begin small again; traced
+            ones need not increase.
+        full: Whether a `Solution` is returned in place of the states; by collocation.
+        throw: Whether a solve to a tolerance that ends before the last time raises an error, where nothing is traced,
+            or under `checkify`. Its states are NaN from there on, and `Solution.status` says why.
         history: How the sum over the past is computed: "auto" (the BackendManager chooses), "full", "fft",
             "exponentials", or a `History` with its options.
         mesh: "uniform", "graded", or a `Mesh`. Graded meshes suit y that begins like t**alpha.
@@ -108,8 +136,9 @@ def fdeint(
         ValueError: An argument is out of range, or f returns another shape than y0's.
         TypeError: An argument, or what f returns, has the wrong type.
         FloatingPointError: Nothing is traced, and f returns numbers that are not finite, or the solution diverges or
-            explodes.
-        RuntimeError: Nothing is traced, and the equation of an implicit step is not solved.
+            explodes, or no step is short enough for the tolerance.
+        RuntimeError: Nothing is traced, and the equation of an implicit step is not solved, or `max_steps` do not lead
+            to the end.
         LookupError: No kernel that the manager allows can compute this history.
 
     Source: Diethelm, Ford & Freed, Nonlinear Dynamics 29 (2002) 3; Garrappa, Mathematics 6 (2018) 16.
@@ -119,8 +148,16 @@ def fdeint(
         >>> y = jax.jit(lambda y0: fdeint(lambda t, y: -y, y0, ts, 0.5))(jnp.ones(1))
         >>> y[-1].round(4)  # E_(1/2)(-1) = e erfc(1) = 0.4276
         Array([0.4276], dtype=float32)
+        >>> solve = jax.jit(
+        ...     lambda y0, tol: fdeint(lambda t, y: -y, y0, [0, 1], 0.5, rtol=tol, atol=tol)
+        ... )
+        >>> solve(jnp.ones(1), 1e-4)[-1].round(4)
+        Array([0.4276], dtype=float32)
     """
-    method = Method.of(OWNER, scheme, history, mesh)
+    if scheme is None:
+        scheme = "predictor_corrector" if rtol is None and atol is None else "collocation"
+    options = Options(rtol, atol, mesh, n_steps, max_steps, max_step, breakpoints, throw, adjoint, progress)
+    method = _checked_method(scheme, history, mesh, options, full)
     if checkpoint and adjoint:
         raise ValueError(
             "fdeint(checkpoint=True, adjoint=True): needs one of them, because the adjoint saves states alone; leave "
@@ -134,9 +171,15 @@ def fdeint(
 
     orders = orders_of(OWNER, alpha, 0.0, 2.0 if has_slope else 1.0, check, 0.5)
     layout = layout_of(OWNER, y0, orders.shape)
-    dz0 = None if dy0 is None else _slope(checked_state(OWNER, "dy0", dy0, layout.is_complex), layout, orders)
-    times = _times(ts, n_steps, method.mesh, orders, layout.dtype)
+    slope = None if dy0 is None else checked_state(OWNER, "dy0", dy0, layout.is_complex)
+    dz0 = None if slope is None else slope_of(OWNER, slope, layout, orders)
     begin = beside(layout.joined(y0), (args, alpha, ts, dy0))
+    if method is None:
+        trace = partial(traced, OWNER, f, args, layout)
+        chosen = scheme if isinstance(scheme, Collocation) else Collocation()
+        solution = _collocated(trace, begin, dz0, ts, orders, layout, chosen, options)
+        return solution if full else solution.ys
+    times = _times(ts, n_steps, method.mesh, orders, layout.dtype)
     z0, right_side = varying(begin, lambda z: traced(OWNER, f, args, layout, times.at[0], z))
     on_step = None if progress is None else _reporting(progress, times.grid.n_steps)
 
@@ -152,6 +195,57 @@ def fdeint(
     if limits is not None:
         states = checked_explosion(limits, layout, z0, states, states, lambda: found.values)
     return layout.parted(_at_outputs(times, states, dz0))
+
+
+def _checked_method(scheme: Any, history: Any, mesh: Any, options: Options, full: bool) -> Method | None:
+    """Return the method of a scheme with fixed steps, None for collocation, or raise for what does not go together."""
+    if isinstance(scheme, Collocation) or scheme == Collocation.name:
+        check_history(OWNER, history)
+        return None
+    if isinstance(scheme, str):
+        errors.one_of(OWNER, "scheme", scheme, (*SCHEMES, Collocation.name))
+    method = Method.of(OWNER, scheme, history, mesh)
+    asked = {"rtol": options.rtol, "atol": options.atol, "max_step": options.max_step}
+    asked |= {"breakpoints": options.breakpoints, "full": full or None, "throw": None if options.throw else False}
+    for name, value in asked.items():
+        if value is not None:
+            raise ValueError(
+                f"{OWNER}({name}, scheme={method.scheme.name!r}): needs scheme='collocation', because the steps of "
+                f"{method.scheme.name!r} are fixed; pass rtol without a scheme, or leave {name} out."
+            )
+    return method
+
+
+def _collocated(
+    trace: Callable[[Array, Array], RightSide],
+    z0: Array,
+    dz0: Array | None,
+    ts: Any,
+    orders: Orders,
+    layout: Layout,
+    scheme: Collocation,
+    options: Options,
+) -> Collocated:
+    """Return the solution by collocation.
+
+    Args:
+        trace: Returns f, traced for a time and a state.
+        z0: The state at the start, [a, *rest].
+        dz0: Its derivative, or None.
+        ts: As of `fdeint`.
+        orders: The orders.
+        layout: How the user's state is laid out.
+        scheme: How many stages a step has, and how they are solved.
+        options: How steps are chosen.
+    """
+    times = times_of(OWNER, ts)
+    begin = jnp.asarray(times[0], widest())
+    z0, right_side = varying(z0, lambda z: trace(begin.astype(layout.dtype), z))
+    alpha = jnp.asarray(orders.traced if orders.values is None else orders.values, widest())
+    flat = alpha.size, -1
+    slope = None if dz0 is None else dz0.reshape(flat)
+    problem = Problem(layout, right_side, scheme, orders, alpha, begin, z0.reshape(flat), slope)
+    return collocated(problem, times, options, partial(_reporting, options.progress or (lambda *_: None)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,7 +286,7 @@ def _times(ts: Any, n_steps: int | None, mesh: Mesh, orders: Orders, dtype: Any)
     if is_traced(checked_ts):
         return _traced_times(checked_ts, n_steps, mesh, dtype)
     outputs = np.asarray(checked_ts)
-    elapsed, index = laid_out(mesh, outputs, resolution(ts), n_steps, _smallest(orders, mesh))
+    elapsed, index = laid_out(mesh, outputs, resolution(ts), n_steps, smallest_order(OWNER, orders, mesh))
     at, since = (jnp.asarray(each, dtype) for each in (outputs[0] + elapsed, elapsed))
     n = elapsed.size - 1
     if isinstance(mesh, Uniform):
@@ -204,18 +298,6 @@ def _times(ts: Any, n_steps: int | None, mesh: Mesh, orders: Orders, dtype: Any)
     places, weights = interpolation(index, n)
     interpolation_error = (outputs - outputs[0]) - (weights * elapsed[places]).sum(-1)
     return Times(at, since, 1.0, grid, index, interpolation_error)
-
-
-def _smallest(orders: Orders, mesh: Mesh) -> float:
-    """Return the smallest order, by which a graded mesh chooses its exponent; 1 if alpha is traced."""
-    if orders.values is not None:
-        return float(orders.values.min())
-    if isinstance(mesh, Uniform) or mesh.exponent is not None:
-        return 1.0
-    raise ValueError(
-        f"{OWNER}(mesh={mesh}): needs an exponent where alpha is traced, because the mesh is made "
-        "before alpha has a value; pass mesh=Graded(2 / alpha) with a number."
-    )
 
 
 def _traced_times(ts: Any, n_steps: int | None, mesh: Mesh, dtype: Any) -> Times:
@@ -237,19 +319,6 @@ def _traced_times(ts: Any, n_steps: int | None, mesh: Mesh, dtype: Any) -> Times
     is_on_mesh = checked(is_on_mesh, is_on_mesh.all(), message)
     at, since = (ts[0] + elapsed).astype(dtype), elapsed.astype(dtype)
     return Times(at, since, duration / n, Grid(n), index, is_on_mesh=is_on_mesh)
-
-
-def _slope(dy0: State, layout: Layout, orders: Orders) -> Array:
-    """Return the user's `dy0` as an array [a, *rest], with 0 for orders up to 1, which need no derivative."""
-    shapes = tuple(tuple(leaf.shape) for leaf in jax.tree.leaves(dy0))
-    if jax.tree.structure(dy0) != layout.tree or shapes != layout.shapes:
-        raise ValueError(
-            f"{OWNER}(dy0 of shape {list(shapes)}): needs the shape of y0, {list(layout.shapes)}; pass a "
-            "derivative for each entry."
-        )
-    slope = layout.joined(dy0)
-    is_above = jnp.asarray((orders.traced if orders.values is None else orders.values) > 1)  # type: ignore[operator]
-    return slope * layout.spread(is_above).astype(slope.dtype)
 
 
 def _at_outputs(times: Times, states: Array, dz0: Array | None) -> Array:

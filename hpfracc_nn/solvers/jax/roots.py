@@ -88,7 +88,7 @@ def root(roots: Roots, f: Map, m: Array, w: Array, guess: Array) -> Root:
         delta = residual
         if isinstance(roots, Newton):
             _, slope = jax.linearize(f, state.y)
-            delta = _divided(roots, lambda v: v - w * slope(v), residual)
+            delta = divided(roots, lambda v: v - w * slope(v), residual)
         change, y = _size(delta), state.y + delta
         size = jnp.maximum(state.size, _size(y))
         is_finite = jnp.isfinite(change)
@@ -117,7 +117,7 @@ def at_root(roots: Roots, f: Map, y: Array, m: Array, w: Array) -> Array:
     def tangent(y: Array, knowns: tuple[Array, ...], moved: tuple[Array, ...]) -> Array:
         _, pushed = jax.jvp(lambda knowns: residual(y, knowns), (knowns,), (moved,))
         _, slope = jax.linearize(lambda y: -residual(y, knowns), y)
-        return _divided(roots, slope, pushed)
+        return divided(roots, slope, pushed)
 
     return _ROOT.bind(y, m, w, *closed.consts, tangent=tangent)  # type: ignore[no-any-return]
 
@@ -164,20 +164,22 @@ ad.primitive_jvps[_ROOT] = _moved
 batching.primitive_batchers[_ROOT] = _batched
 
 
-def _divided(roots: Roots, apply: Map, b: Array) -> Array:
+def divided(roots: Roots, apply: Map, b: Array, residual: float | None = None) -> Array:
     """Return the solution x of apply(x) = b for a linear function `apply`; the result is linear in b.
 
     Args:
         roots: The method for implicit steps; it says up to which size a dense matrix is used, and GMRES's tolerance.
         apply: The linear function, from arrays like b to arrays like b.
         b: The right-hand side, of any shape.
+        residual: GMRES's tolerance, looked at after each product; None is that of `roots`, after each forty.
     """
     if _known(b.size) <= (roots.dense if isinstance(roots, Newton) else Newton().dense):
         return _by_matrix(apply, b)
-    tolerance = TOLERANCES[b.dtype.name] if roots.tolerance is None else roots.tolerance
+    own = TOLERANCES[b.dtype.name] if roots.tolerance is None else roots.tolerance
+    tolerance = own if residual is None else residual
 
     def solve(apply: Map, b: Array) -> Array:
-        return _by_products(apply, b, tolerance)
+        return _by_products(apply, b, tolerance, "batched" if residual is None else "incremental")
 
     return lax.custom_linear_solve(apply, b, solve, transpose_solve=solve)  # type: ignore[no-any-return]
 
@@ -229,10 +231,11 @@ def _by_matrix(apply: Map, b: Array) -> Array:
     return placed_like(b, solved, rows, b) if is_placed(b) else solved(rows, b)
 
 
-def _by_products(apply: Map, b: Array, tolerance: float) -> Array:
+def _by_products(apply: Map, b: Array, tolerance: float, way: str) -> Array:
     """Return the solution x of apply(x) = b, `apply` linear, by GMRES to a residual of `tolerance` times b's norm.
 
-    If GMRES does not converge, by a dense matrix for up to `LARGEST_DENSE` numbers, else NaN.
+    `way` is JAX's name for how. If GMRES does not converge, by a dense matrix for up to `LARGEST_DENSE` numbers, else
+    NaN.
 
     Saad & Schultz, SIAM J. Sci. Stat. Comput. 7 (1986) 856.
     """
@@ -248,7 +251,7 @@ def _by_products(apply: Map, b: Array, tolerance: float) -> Array:
         )
     is_small = b.size <= LARGEST_DENSE
     cycles = -(-b.size // _RESTART) if is_small else _CYCLES
-    found, _ = gmres(apply, b, tol=tolerance, atol=0.0, restart=min(_RESTART, b.size), maxiter=cycles)
+    found, _ = gmres(apply, b, tol=tolerance, atol=0.0, restart=min(_RESTART, b.size), maxiter=cycles, solve_method=way)
     length = jnp.linalg.norm(b.reshape(-1))
     is_solved = jnp.linalg.norm((b - apply(found)).reshape(-1)) <= _SOLVED * tolerance * length
     if not is_small:

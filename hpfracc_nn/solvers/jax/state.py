@@ -15,7 +15,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -29,9 +30,22 @@ from hpfracc_nn.fractional.jax.definitions import within
 from hpfracc_nn.fractional.jax.sharding import beside, unplaced
 from hpfracc_nn.solvers import checks
 from hpfracc_nn.solvers.checks import fitting_orders
+from hpfracc_nn.solvers.mesh import Graded, Mesh, Points
 
 State = Any  # a pytree of arrays
+F = TypeVar("F", bound=Callable[..., Any])
 _DTYPES = tuple(map(np.dtype, ("float32", "float64", "complex64", "complex128")))
+
+
+def promoting(function: F) -> F:
+    """Return a function whose arrays broadcast and promote as NumPy's do, whatever the process has set."""
+
+    @wraps(function)
+    def called(*args: Any, **options: Any) -> Any:
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            return function(*args, **options)
+
+    return called  # type: ignore[return-value]
 
 
 def is_traced(x: Any) -> bool:
@@ -149,6 +163,35 @@ def orders_of(
     nearest = low + eps, high if high == 1 else high - 2 * eps
     lowest = low and nearest[0]  # at 1/2 a residual's deviation is infinite
     return Orders(None, within(owner, alpha, low, high, nearest).reshape(-1), shape, high, lowest)
+
+
+def smallest_order(owner: str, orders: Orders, mesh: Mesh | Points) -> float:
+    """Return the smallest order, by which a graded mesh chooses its exponent; 1 if alpha is traced.
+
+    Raises:
+        ValueError: The mesh needs it, and alpha is traced.
+    """
+    if orders.values is not None:
+        return float(orders.values.min())
+    if not isinstance(mesh, Graded) or mesh.exponent is not None:
+        return 1.0
+    raise ValueError(
+        f"{owner}(mesh={mesh}): needs an exponent where alpha is traced, because the mesh is made "
+        "before alpha has a value; pass mesh=Graded(2 / alpha) with a number."
+    )
+
+
+def slope_of(owner: str, dy0: State, layout: Layout, orders: Orders) -> Array:
+    """Return the user's `dy0` as an array [a, *rest], with 0 for orders up to 1, which need no derivative."""
+    shapes = tuple(tuple(leaf.shape) for leaf in jax.tree.leaves(dy0))
+    if jax.tree.structure(dy0) != layout.tree or shapes != layout.shapes:
+        raise ValueError(
+            f"{owner}(dy0 of shape {list(shapes)}): needs the shape of y0, {list(layout.shapes)}; pass a "
+            "derivative for each entry."
+        )
+    slope = layout.joined(dy0)
+    is_above = jnp.asarray((orders.traced if orders.values is None else orders.values) > 1)  # type: ignore[operator]
+    return slope * layout.spread(is_above).astype(slope.dtype)
 
 
 def times_of(owner: str, ts: Any) -> np.ndarray | Array:

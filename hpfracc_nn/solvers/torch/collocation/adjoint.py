@@ -21,12 +21,12 @@ from torch import Tensor
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.solvers import checks
-from hpfracc_nn.solvers.collocation import Group, within
+from hpfracc_nn.solvers.collocation import SMALL, Group, within
 from hpfracc_nn.solvers.schemes import LARGEST_DENSE
 from hpfracc_nn.solvers.torch.adjoint import Gradients, check_repeated, direct_parts
 from hpfracc_nn.solvers.torch.collocation.past import Mesh, Past, weights_of
 from hpfracc_nn.solvers.torch.collocation.problem import Mask, Problem
-from hpfracc_nn.solvers.torch.collocation.stages import SMALL, Stages, jacobians, stage_matrix
+from hpfracc_nn.solvers.torch.collocation.stages import Stages, jacobians, stage_matrix
 from hpfracc_nn.solvers.torch.collocation.steps import Integrator, Track
 from hpfracc_nn.solvers.torch.roots import TOLERANCES, gmres
 from hpfracc_nn.solvers.torch.snapshot import Snapshot

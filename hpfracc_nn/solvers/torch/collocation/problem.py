@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -68,7 +69,7 @@ class Problem:
         self.samples = samples_of(self.layout)
         self.ends = np.append(self.rule.nodes, 1.0)
         self.own = within(self.scheme.stages, self.orders, self.ends, NUMPY)  # [a, s + 1, s]
-        self.spread = np.array([spread(self.scheme.stages, alpha) for alpha in self.orders.tolist()])
+        self.spread = spread_of(self.scheme.stages, tuple(self.orders.tolist()))
 
     def weights_within(self, h: float) -> Tensor:
         """Return the weights of a step's stages in its stages and at its end, [a, s + 1, s]."""
@@ -112,6 +113,12 @@ class Problem:
         assert self.rtol is not None, "the mesh is given"
         largest = torch.stack([each.abs() for each in states]).amax(0)
         return (self.atol + self.rtol * largest).clamp(min=torch.finfo(self.like.dtype).tiny)
+
+
+@lru_cache(maxsize=256)
+def spread_of(stages: int, orders: tuple[float, ...]) -> np.ndarray:
+    """Return `spread` of orders, [a]."""
+    return np.asarray(spread(stages, np.array(orders), NUMPY))
 
 
 def samples_of(layout: Layout) -> int:

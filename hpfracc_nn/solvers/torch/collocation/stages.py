@@ -12,16 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hpfracc_nn.solvers.collocation import FLOOR, GUESSES, PART, SLOW, SMALL, WORSE
 from hpfracc_nn.solvers.torch.collocation.problem import Problem
 from hpfracc_nn.solvers.torch.roots import TOLERANCES, gmres
 from hpfracc_nn.solvers.torch.state import Layout, is_finite, product
 
-SMALL = 16  # numbers of a state up to which a Jacobian costs no more than an iteration or two
-_SLOW = 0.5  # a contraction that is worse than this has a Jacobian made
-_PART = 0.01  # of what a step is allowed: what is left of the stage equations' error
-_FLOOR = 32.0  # times eps: what rounding leaves of a change
-_GUESSES = 12.0  # iterations that a contraction may still need
-_WORSE = 2.0  # changes that grow so much lead away: the iteration begins again
 _RENEWED = 3  # times a step has its Jacobian made anew
 _STAYS = 8  # steps for which Jacobians at all stages are made after one that needed them
 
@@ -64,7 +59,7 @@ class Stages:
             scale: What the step allows, [*shape], or None where the equation is solved to its own tolerance.
         """
         problem, last, rate = self.problem, math.inf, max(self._rate, 0.01) ** 0.8
-        allowed = _PART if scale is not None and problem.scheme.roots.tolerance is None else 1.0
+        allowed = PART if scale is not None and problem.scheme.roots.tolerance is None else 1.0
         where, values, renewed, self._is_krylov = (n, start, h), guess, 0, False
         for k in range(self.iterations):
             states = history + problem.mixed(weights, values)
@@ -90,7 +85,7 @@ class Stages:
                     return values, states, found
             left = self.iterations - k - 1
             if not theta < math.inf or (last < math.inf and self._is_slow(theta, change, allowed, left)):
-                if not change < math.inf or theta >= _WORSE:
+                if not change < math.inf or theta >= WORSE:
                     values = guess
                 renewed += 1
                 if renewed > _RENEWED or not self._renewed(*where, history + problem.mixed(weights, values)):
@@ -104,7 +99,7 @@ class Stages:
         largest = torch.maximum(states.abs(), history.abs()).amax(0)
         if scale is None:
             scale = (self.tolerance * largest.max()).clamp(min=torch.finfo(change.dtype).tiny)
-        found = self.problem.sizes(torch.cat([change, _FLOOR * self.problem.eps * largest[None]]), scale).amax(1)
+        found = self.problem.sizes(torch.cat([change, FLOOR * self.problem.eps * largest[None]]), scale).amax(1)
         return float(found[:-1].max()), float(found[-1])
 
     def _is_slow(self, theta: float, change: float, allowed: float, left: int) -> bool:
@@ -113,7 +108,7 @@ class Stages:
             return True
         needed = math.log(allowed * (1 - theta) / change) / math.log(theta)
         if not self._is_newton:
-            return needed > _GUESSES or (theta > _SLOW and needed > 3)
+            return needed > GUESSES or (theta > SLOW and needed > 3)
         return needed > left or needed > max(4, self.count)
 
     def _renewed(self, n: int, start: float, h: float, states: Tensor) -> bool:

@@ -16,14 +16,11 @@ from torch import Tensor
 
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.solvers import checks
-from hpfracc_nn.solvers.collocation import LAST, Controller, estimated
+from hpfracc_nn.solvers.collocation import BLIND, LAST, SHORTEST, Controller, estimated, extension
 from hpfracc_nn.solvers.torch.collocation.past import Past
 from hpfracc_nn.solvers.torch.collocation.problem import Mask, Problem
 from hpfracc_nn.solvers.torch.collocation.stages import Stages
 from hpfracc_nn.solvers.torch.state import Signature, is_finite
-
-_SHORTEST = 16.0  # times eps: of a step, a part of the time
-_BLIND = 16.0  # least steps behind a jump, up to which one may be too long; seen from there its own place is far
 
 
 @dataclass(eq=False)
@@ -123,11 +120,9 @@ class Integrator:
             value = self._value(0.0, self.before)
             return value.expand(problem.scheme.stages, *value.shape)
         coefficients = problem.as_like(problem.rule.coefficients) @ last.reshape(last.shape[0], -1)
-        x = 1 + 2 * h / self._length * problem.rule.nodes
-        basis = np.polynomial.legendre.legvander(x, last.shape[0] - 1)
-        sizes = np.abs(basis[-1]) * torch.linalg.vector_norm(coefficients, dim=1).double().cpu().numpy()
-        kept = 1 + int(np.argmin(sizes[1:])) if sizes.size > 1 else 1
-        return (problem.as_like(basis[:, :kept]) @ coefficients[:kept]).view_as(last)
+        sizes = torch.linalg.vector_norm(coefficients, dim=1).double().cpu().numpy()
+        basis = extension(problem.rule, h / self._length, sizes, NUMPY)
+        return (problem.as_like(basis) @ coefficients).view_as(last)
 
     def _value(self, later: float, state: Tensor) -> Tensor:
         """Return f at a state and a time after the present one, at the least behind a jump that is here."""
@@ -205,7 +200,7 @@ class Integrator:
     ) -> None:
         """Take steps up to `stop`, before which f does not jump; see `to`."""
         h, track, is_again = self._first(stop), self.track, False
-        before: tuple[float, float] | None = None
+        before = math.nan, math.nan  # error and length of the step before, where it led to this one without a rejection
         while self.time < stop:
             if len(track.lengths) >= self.problem.max_steps:
                 return self._ended("max_steps", self._too_many(end, h))
@@ -214,7 +209,8 @@ class Integrator:
             error = math.inf if step is None else self._error(step)
             if step is None or not (error <= 1 or self._is_blind(h, error)):
                 self.problem.statistics.rejected += 1
-                h, before, is_again = self.controller.shrunk(error, h, self.time == self.origin), None, True
+                h = float(self.controller.shrunk(error, h, self.time == self.origin))
+                before, is_again = (math.nan, math.nan), True
                 if h <= self._shortest():
                     if not self._left_out(h):
                         return self._ended("failed", self._stuck(h))
@@ -228,16 +224,13 @@ class Integrator:
                 return None
             if progress is not None:
                 progress(self.n, self.n + math.ceil((end - self.time) / h))
-            longer = self.controller.grown(error, h, before, self.time - self.origin)
+            longer = float(self.controller.grown(error, h, *before, self.time - self.origin))
             h, before, is_again = min(longer, h) if is_again else longer, (error, h), False
         return None
 
     def _fitted(self, h: float, left: float, max_step: float) -> float:
         """Return the step that is taken in place of h, where as much is left."""
-        h = min(max(h, self._least()), max_step)
-        h = left if h > 0.999 * left else left / 2 if h > 0.5 * left else h
-        h = left / 2 if h > max_step else h
-        return h if h == left else (self.time + h) - self.time  # so that its end is a number
+        return float(self.controller.fitted(max(h, self._least()), left, self.time, max_step))
 
     def _least(self) -> float:
         """Return the shortest step whose stages all lie behind a jump at `origin` by a rounding of the time or more."""
@@ -249,10 +242,10 @@ class Integrator:
     def _is_blind(self, h: float, error: float) -> bool:
         """Return whether a step is too close behind a jump for a shorter one: its times would be before the jump."""
         least = self._least()
-        return error < math.inf and h <= 1.5 * least and self.time - self.origin < _BLIND * least
+        return error < math.inf and h <= 1.5 * least and self.time - self.origin < BLIND * least
 
     def _shortest(self) -> float:
-        return max(_SHORTEST * float(np.finfo(np.float64).eps) * self.time, 1e-300)
+        return max(SHORTEST * float(np.finfo(np.float64).eps) * self.time, 1e-300)
 
     def _ended(self, status: str, error: Exception) -> None:
         if self.problem.throws:
@@ -306,20 +299,15 @@ class Integrator:
         value = self._value(0.0, z0)
         scale = problem.scale(z0)
         slope = float(problem.sizes(value[None], scale).max())
-        alpha = self.controller.alpha
         duration = end - self.time
-        h = duration if slope == 0 else min(duration, (1 / slope) ** (1 / alpha))
-        h = max(h, 1e-290)
+        h = float(self.controller.begun(slope, duration))
         factor = problem.layout.broadcast(problem.as_like(np.power(h, problem.orders)))
         moved = z0 + factor * value
         if self.dz0 is not None:
             moved = moved + h * self.dz0
         later = self._value(h, moved)
         change = float(problem.sizes(((later - value) * factor)[None], scale).max())
-        if not change < math.inf:
-            return 1e-3 * h
-        grown = min((1 / change) ** (1 / (2 * alpha)), 1e6) if change else 1e6
-        return max(min(duration, h * grown), 1e-290)
+        return float(self.controller.first(h, change, duration))
 
     def _at(self) -> float:
         return self.problem.begin + self.time

@@ -1,0 +1,515 @@
+"""`fdeint` by collocation in JAX: derivatives, the solution at any time, and what is made of the steps.
+
+Steps are taken without derivatives. These are attached to what was found: with F the right-hand sides at the stages,
+the equations F = f(G + W F), W block lower triangular, give the tangent of F step by step, one linear equation each,
+and JAX transposes that loop. The mesh is a constant. Nothing is saved but F and the states of the stages.
+
+Shapes: a orders alpha, r numbers of a state for each, s stages, N steps that there may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from jax import numpy as jnp
+from jax.custom_derivatives import SymbolicZero
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.jax.arrays import JAX, Array, widest
+from hpfracc_nn.fractional.jax.checked import checked
+from hpfracc_nn.fractional.jax.float64 import jointly_in_float64
+from hpfracc_nn.solvers import checks
+from hpfracc_nn.solvers.collocation import Statistics, points_of, tolerances, within
+from hpfracc_nn.solvers.jax.collocation.past import sums
+from hpfracc_nn.solvers.jax.collocation.steps import (
+    FAILED,
+    FINISHED,
+    MAX_STEPS,
+    STATUSES,
+    Problem,
+    Steps,
+    Tolerance,
+    along,
+    linear_solution,
+    mixed,
+    to,
+)
+from hpfracc_nn.solvers.jax.state import Layout, State, is_traced, promoting, smallest_order
+from hpfracc_nn.solvers.mesh import MESHES, Graded, Mesh, Points, Uniform
+from hpfracc_nn.solvers.schemes import TOLERANCES
+
+OWNER = "fdeint"
+_BLOCK = 16  # steps whose tangents are found together
+_TINY = 1e-37  # in place of a time of 0
+
+jax.tree_util.register_dataclass(
+    Statistics,
+    data_fields=["steps", "rejected", "evaluations", "products", "jacobians", "iterations"],
+    meta_fields=[],
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Options:
+    """How steps are chosen; see `fdeint`."""
+
+    rtol: Any
+    atol: Any
+    mesh: str | Mesh | Points
+    n_steps: int | None
+    max_steps: int
+    max_step: Any
+    breakpoints: Any
+    throw: bool
+    adjoint: bool
+    progress: Callable[[int, int], None] | None
+
+    @property
+    def has_tolerance(self) -> bool:
+        """Whether steps follow a tolerance."""
+        return self.rtol is not None or self.atol is not None
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["alpha", "begin", "z0", "dz0", "first", "lengths", "values", "n", "end"],
+    meta_fields=["layout", "stages"],
+)
+@dataclass(frozen=True, eq=False)
+class Path:
+    """What a solution at any time is made of.
+
+    Attributes:
+        layout: How the user's state is laid out.
+        stages: Of a step.
+        alpha: The orders, [a].
+        begin: The time at the start, in the caller's unit.
+        z0: The state there, [a, r].
+        dz0: Its derivative, or None.
+        first: f there, [a, r].
+        lengths: Of the steps, [N], 0 of those that were not taken.
+        values: F, [N, s, a, r].
+        n: How many steps there are.
+        end: The time up to which they reach, since the start.
+    """
+
+    layout: Layout
+    stages: int
+    alpha: Array
+    begin: Array
+    z0: Array
+    dz0: Array | None
+    first: Array
+    lengths: Array
+    values: Array
+    n: Array
+    end: Array
+
+    @promoting
+    def at(self, elapsed: Array, derivative: int = 0) -> State:
+        """Return the user's states at times since the start, [times], or their derivatives in time."""
+        ends, real = jnp.cumsum(self.lengths), self.lengths.dtype
+        begins = ends - self.lengths
+        begins = jnp.where(jnp.arange(ends.size) > 0, jnp.roll(ends, 1), 0)
+
+        def one(t: Array) -> Array:
+            own = jnp.clip(jnp.searchsorted(ends, t, side="left"), 0, jnp.maximum(self.n - 1, 0))
+            since = jnp.maximum(t - begins[own], _TINY)
+            h = jnp.where(self.lengths[own] > 0, self.lengths[own], 1.0)
+            past = sums(self.stages, self.alpha, self.lengths, own, since[None], self.values, derivative)[0]
+            local = self._within(jnp.clip(since / h, _TINY, 1.0), h, derivative)
+            found = past + jnp.einsum("as,sar->ar", local, self.values[own], precision=lax.Precision.HIGHEST)
+            if not derivative:
+                found = found + self.z0
+            if self.dz0 is not None:
+                found = found + (self.dz0 if derivative else t.astype(found.dtype) * self.dz0)
+            at_start = self.z0
+            if derivative:  # below order 1 it begins like t**(alpha - 1)
+                at_start = jnp.where(self.alpha[:, None] < 1, self.first * jnp.inf, found)
+            found = jnp.where(t > 0, found, at_start)
+            return jnp.where((t <= self.end) & (t >= 0), found, jnp.nan)
+
+        # A time may be off by its rounding, which is no reason to be outside.
+        slack = 8 * jnp.finfo(real).eps * (jnp.abs(self.begin).astype(real) + self.end)
+        is_end = (elapsed > self.end) & (elapsed <= self.end + slack)
+        found = lax.map(one, jnp.where(is_end, self.end, elapsed.astype(real)))
+        return self.layout.parted(found.reshape(-1, *self.layout.shape))
+
+    def _within(self, place: Array, h: Array, derivative: int) -> Array:
+        """Return the weights of a step of length h at a place in it, [a, s]."""
+        stages = self.stages
+
+        def one(alpha: Array, place: Array, h: Array) -> Array:
+            own = within(stages, alpha[None], place[None], JAX, derivative)[0, 0]
+            return own * jnp.exp((alpha - derivative) * jnp.log(h))
+
+        def every(alpha: Array, place: Array, h: Array) -> Array:
+            found = jax.vmap(one)(alpha.reshape(-1), place.reshape(-1), h.reshape(-1))
+            return found.reshape(*alpha.shape, stages)
+
+        given = self.alpha, jnp.broadcast_to(place, self.alpha.shape), jnp.broadcast_to(h, self.alpha.shape)
+        return jointly_in_float64(every, given, self.values.dtype)  # type: ignore[no-any-return]
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["ts", "ys", "mesh", "errors", "statistics", "status", "path"],
+    meta_fields=[],
+)
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """The solution of an equation by collocation, on all of the time that was solved: a pytree.
+
+    There is room for as many steps as there may be; in places of steps that were not taken `mesh` has the end and
+    `errors` NaN. Of a batch under `jax.vmap` all attributes have the batch first.
+
+    Attributes:
+        ts: The output times, [times].
+        ys: The states there, [times, *y0.shape], or a pytree of such; NaN after the end of a solve that ended before.
+        mesh: Where steps begin and end, in the caller's unit, [room + 1].
+        errors: The estimate of each step's error as a part of what the tolerances allow, [room].
+        statistics: What the solve cost.
+        status: An int: 1 where it finished, 2 where max_steps did not lead to the end, 3 where no step was short
+            enough, or a step's equations were not solved.
+        path: What the states at other times are made of.
+
+    Examples:
+        >>> solve = jax.jit(
+        ...     lambda y0, rtol: fdeint(lambda t, y: -y, y0, [0, 1], 0.5, rtol=rtol, full=True)
+        ... )
+        >>> found = solve(jnp.ones(1), 1e-4)
+        >>> found.reason, found(0.5).round(3)  # E_(1/2)(-sqrt(1/2)) = 0.5232
+        ('finished', Array([0.523], dtype=float32))
+    """
+
+    ts: Array
+    ys: Any
+    mesh: Array
+    errors: Array
+    statistics: Statistics
+    status: Array
+    path: Path
+
+    @property
+    def reason(self) -> Any:
+        """Why the solve ended: "finished", "max_steps" or "failed", or a NumPy array of these for a batch.
+
+        Raises:
+            TypeError: The solution is traced; look at `status` there.
+        """
+        if is_traced(self.status):
+            raise TypeError("Solution.reason: needs a solution that is not traced; look at its status there.")
+        return np.array(STATUSES)[np.asarray(self.status)] if self.status.ndim else STATUSES[int(self.status)]
+
+    @property
+    def end(self) -> Array:
+        """The time up to which there is a solution, in the caller's unit."""
+        return self.path.begin + self.path.end
+
+    def __call__(self, ts: Any, derivative: int = 0) -> Any:
+        """Return the solution at any times, NaN at those that were not solved.
+
+        It is as accurate as the steps, and has a derivative in all that the solve has. The derivative in time has one
+        digit or two fewer; at the start it is infinite for orders below 1, and NaN where f is 0 there. Of a batch, call
+        `jax.vmap(lambda solution: solution(ts))(solutions)`.
+
+        Args:
+            ts: Times, [times], or one number; they need not increase, and may be traced.
+            derivative: 1 for that in time.
+
+        Returns:
+            [times, *y0.shape], or a pytree of such; without the first axis for one number.
+
+        Raises:
+            ValueError: `derivative` is neither 0 nor 1, or times are no numbers along one axis.
+        """
+        if derivative not in (0, 1):
+            raise ValueError(f"Solution(derivative={derivative!r}): needs 0 or 1; pass 1 for the derivative in time.")
+        given = ts if is_traced(ts) else np.asarray(ts, np.float64)
+        if given.ndim > 1:
+            raise ValueError(f"Solution(ts of shape {given.shape}): needs times along one axis, or one number.")
+        elapsed = lax.stop_gradient((jnp.atleast_1d(given) - self.path.begin).astype(widest()))
+        found = self.path.at(elapsed, derivative)
+        return found if given.ndim else jax.tree.map(lambda part: part[0], found)
+
+
+@promoting
+def collocated(
+    problem: Problem, times: Any, options: Options, reporting: Callable[[int], Callable[[Array], None]]
+) -> Solution:
+    """Return the solution, or raise where nothing is traced and it ended before.
+
+    Args:
+        problem: What is solved.
+        times: The output times, concrete or traced.
+        options: How steps are chosen.
+        reporting: Returns what is called with the number of each step, for so many of them.
+    """
+    elapsed = (times - times[0]).astype(widest())
+
+    def on_step(count: int) -> Callable[[Array], None] | None:
+        return None if options.progress is None else reporting(count)
+
+    z0, dz0, alpha, read = problem.z0, problem.dz0, problem.alpha, problem.right_side.read
+    still = problem.of(*lax.stop_gradient((alpha, z0, dz0, read)))
+    if options.has_tolerance:
+        if options.mesh != "uniform" or options.n_steps is not None:
+            raise ValueError(
+                f"{OWNER}(rtol, atol): choose the steps, and so do mesh and n_steps; pass the former or the latter."
+            )
+        tolerance, stops = _tolerance(problem, options), _stops(options, times, elapsed)
+        most = errors.count(OWNER, "max_steps", options.max_steps)
+        found = to(still, stops, tolerance, most, on_step(most))
+    else:
+        lengths = _lengths(problem, options, times)
+        found = along(still, lengths, on_step(lengths.size))
+    if options.throw and not is_traced(found.values):
+        _raise(still, found, options, float(elapsed[-1]))
+    values = attached(problem, found, options.adjoint)
+    if is_traced(found.values) and options.throw:
+        values = checked(values, found.status != MAX_STEPS, f"{OWNER}: max_steps did not lead to the end.")
+        values = checked(values, found.status != FAILED, f"{OWNER}: a step was not solved, or none is short enough.")
+    begin = jnp.asarray(times[0], widest())
+    path = Path(
+        problem.layout,
+        problem.scheme.stages,
+        alpha,
+        begin,
+        z0,
+        dz0,
+        found.first,
+        found.lengths,
+        values,
+        found.n,
+        found.time,
+    )
+    mesh = begin + jnp.append(0.0, jnp.cumsum(found.lengths))
+    statistics = Statistics(found.n, *found.counts)  # type: ignore[arg-type]
+    ys = path.at(jnp.asarray(elapsed))
+    return Solution(jnp.asarray(times, widest()), ys, mesh, found.errors, statistics, found.status, path)
+
+
+def _tolerance(problem: Problem, options: Options) -> Tolerance:
+    """Return what steps follow, checked as far as it is known."""
+    layout, dtype = problem.layout, problem.layout.dtype
+    eps = float(jnp.finfo(dtype).eps)
+    rtol, atol = (_number(each) for each in (options.rtol, options.atol))
+    if not (is_traced(rtol) or is_traced(atol)):
+        rtol, atol = tolerances(OWNER, rtol, atol, eps)
+    else:
+        rtol = jnp.maximum(1e-3 if rtol is None else rtol, 100 * eps)
+        atol = 1e-6 if atol is None else atol
+    if isinstance(atol, jax.Array | np.ndarray) and atol.ndim:
+        if not layout.is_array or (not is_traced(atol) and not bool((np.asarray(atol) >= 0).all())):
+            raise ValueError(
+                f"{OWNER}(atol=...): needs a number >= 0, or for one array y0 an array of such; pass 1e-8."
+            )
+        # A complex state has both parts along a last axis.
+        whole = jnp.broadcast_to(jnp.asarray(atol, dtype), layout.shapes[0])
+        atol = layout.joined(lax.complex(whole, whole) if layout.is_complex else whole).reshape(problem.z0.shape)
+    elif not is_traced(atol):
+        atol = errors.real(OWNER, "atol", atol, 0.0, example=1e-8)
+    longest = _number(options.max_step)
+    if longest is None:
+        longest = np.inf
+    elif not is_traced(longest):
+        longest = errors.real(OWNER, "max_step", longest, 0.0, above=True, example=0.1)
+    rtol, atol = (lax.stop_gradient(jnp.asarray(each, dtype)) for each in (rtol, atol))
+    return Tolerance(rtol, atol, jnp.asarray(longest, widest()))
+
+
+def _number(value: Any) -> Any:
+    """Return a concrete array without axes as a Python number, and anything else as it is."""
+    is_scalar = isinstance(value, jax.Array | np.ndarray | np.generic) and not np.ndim(value)
+    return float(value) if is_scalar and not is_traced(value) else value
+
+
+def _stops(options: Options, times: Any, elapsed: Any) -> Array:
+    """Return the times since the start at which f may jump, and the end, which stands for those that lie outside."""
+    end = jnp.asarray(elapsed[-1], widest())
+    points = options.breakpoints
+    if points is None:
+        return end[None]
+    given = points if is_traced(points) else np.asarray(points_of(OWNER, points))
+    inside = (given - times[0]).astype(widest())
+    return jnp.append(jnp.sort(jnp.where((inside > 0) & (inside < end), inside, end)), end)
+
+
+def _lengths(problem: Problem, options: Options, times: Any) -> Array:
+    """Return the lengths of the steps of a mesh, [N]."""
+    mesh = checks.named(OWNER, "mesh", options.mesh, MESHES, (Uniform, Graded, Points))
+    n_steps, real = options.n_steps, widest()
+    for name in ("max_step", "breakpoints"):
+        if getattr(options, name) is not None:
+            raise ValueError(
+                f"{OWNER}({name}, scheme='collocation'): needs steps that a tolerance chooses; pass rtol or atol, or "
+                "all steps by mesh=Points(...)."
+            )
+    elapsed = times - times[0]
+    if isinstance(mesh, Points):
+        given = np.array(mesh.elapsed)
+        if n_steps is not None or (not is_traced(elapsed) and abs(given[-1] - elapsed[-1]) > 1e-9 * elapsed[-1]):
+            last = "as it is traced" if is_traced(elapsed) else f"{elapsed[-1]:g} after the start"
+            raise ValueError(
+                f"{OWNER}(mesh=Points(...)): needs times up to the last output, {last}, and no n_steps; the last is "
+                f"{given[-1]:g}; end there."
+            )
+        return jnp.asarray(np.diff(given), real)
+    if n_steps is None and isinstance(mesh, Uniform):
+        return jnp.asarray(jnp.diff(elapsed) if is_traced(elapsed) else np.diff(elapsed), real)
+    count = errors.count(OWNER, "n_steps", elapsed.size - 1 if n_steps is None else n_steps)
+    if isinstance(mesh, Uniform):
+        return jnp.full(count, elapsed[-1] / count, real)
+    if is_traced(elapsed):
+        raise ValueError(
+            f"{OWNER}(mesh={mesh}): needs times that are known when it is traced; pass ts as a NumPy array, or "
+            "mesh='uniform'."
+        )
+    alpha = smallest_order(OWNER, problem.orders, mesh)
+    return jnp.asarray(np.diff(mesh.times(0.0, float(elapsed[-1]), count, alpha)), real)
+
+
+def _raise(problem: Problem, found: Steps, options: Options, end: float) -> None:
+    """Raise where steps have not led to the end."""
+    if int(found.status) == FINISHED:
+        return
+    n, begin = int(found.n), float(problem.begin)
+    t, h, size = begin + float(found.time), float(found.h), float(np.abs(np.asarray(found.before)).max())
+    if int(found.status) == MAX_STEPS:
+        raise checks.too_many(OWNER, options.max_steps, t, begin + end, h)
+    value = np.asarray(problem.value(jnp.asarray(t, found.before.dtype), found.before))
+    if not np.isfinite(value).all():
+        if n == 0:
+            raise checks.singular(f"{OWNER}(f)", "f", t, bool(np.isnan(value).any()), size)
+        raise checks.undefined(OWNER, n, t, size)
+    if options.has_tolerance:
+        raise checks.stuck(OWNER, n, t, h, size)
+    way_out = "take more steps, or pass rtol and atol, which choose them"
+    raise checks.unsolved(OWNER, n, t, problem.scheme.roots.iterations, way_out)
+
+
+def attached(problem: Problem, found: Steps, adjoint: bool) -> Array:
+    """Return F of the steps that were found, with its derivatives in alpha, z0, dz0 and what f reads.
+
+    Args:
+        problem: What was solved.
+        found: The steps, without derivatives.
+        adjoint: Whether a backward pass evaluates f and the weights again, at each step, instead of saving them.
+    """
+    given = problem.alpha, problem.z0, problem.dz0, problem.right_side.read
+
+    @jax.custom_jvp
+    def pair(given: Any, still: tuple[Array, Steps]) -> tuple[Array, Array]:
+        return still[1].values, still[1].states
+
+    def rule(primals: tuple[Any, tuple[Array, Steps]], tangents: tuple[Any, Any]) -> Any:
+        (given, still), (moved, _) = primals, tangents
+        (begin, found), (values, states) = still, pair(given, still)
+        same = replace(problem, begin=begin).of(*given)  # a rule may hold nothing that is traced
+        replay = Replay(same, found.lengths, found.n, values, states, moved)
+        return (values, states), replay.run(adjoint)
+
+    pair.defjvp(rule, symbolic_zeros=True)
+    return pair(given, jax.tree.map(lax.stop_gradient, (problem.begin, found)))[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """The tangents of a solve, step by step.
+
+    Attributes:
+        problem: What was solved.
+        lengths: Of the steps, [N].
+        n: How many were taken.
+        values: F, [N, s, a, r].
+        states: Of the stages, [N, s, a, r].
+        moved: The tangents of alpha, z0, dz0 and what f reads, some of them JAX's symbolic zeros.
+    """
+
+    problem: Problem
+    lengths: Array
+    n: Array
+    values: Array
+    states: Array
+    moved: Any
+
+    @promoting
+    def run(self, adjoint: bool) -> tuple[Array, Array]:
+        """Return the tangents of F and of the states of the stages, [N, s, a, r] both."""
+        alpha, of_alpha = self.problem.alpha, self.moved[0]
+        is_moved = not isinstance(of_alpha, SymbolicZero)
+        own, moved = jax.jvp(self.problem.own, (alpha,), (of_alpha,)) if is_moved else (self.problem.own(alpha), None)
+        step = partial(self._step, own[:, :-1], None if moved is None else moved[:, :-1])
+
+        def one(tangents: Array, x: dict[str, Array]) -> tuple[Array, Array]:
+            of_values, of_states = step(tangents, x)
+            return lax.dynamic_update_index_in_dim(tangents, of_values, x["n"], 0), of_states
+
+        def block(tangents: Array, xs: dict[str, Array]) -> tuple[Array, Array]:
+            return lax.scan(one, tangents, xs)
+
+        # Steps that were not taken are not left out by `cond`: of one that `vmap` has made a choice of, JAX has no
+        # transpose where it is a part of a derivative rule.
+        block = jax.checkpoint(block, prevent_cse=False) if adjoint else block
+        count, size = self.lengths.size, min(_BLOCK, self.lengths.size)
+        blocks = -(-count // size)
+        steps = {"start": jnp.append(0.0, jnp.cumsum(self.lengths)[:-1]), "h": self.lengths}
+        steps |= {"values": self.values, "states": self.states}
+        padded = {
+            name: jnp.pad(x, ((0, blocks * size - count), *((0, 0),) * (x.ndim - 1))) for name, x in steps.items()
+        }
+        padded["n"] = jnp.arange(blocks * size)
+        xs = {name: x.reshape(blocks, size, *x.shape[1:]) for name, x in padded.items()}
+        of_values, of_states = lax.scan(block, jnp.zeros_like(padded["values"]), xs)
+        return of_values[:count], of_states.reshape(padded["states"].shape)[:count]
+
+    def _step(self, own: Array, moved_own: Array | None, tangents: Array, x: dict[str, Array]) -> tuple[Array, Array]:
+        """Return the tangents of a step, [s, a, r] both, from those of the steps before.
+
+        Args:
+            own: The weights within a step of length 1 in its stages, [a, s, s].
+            moved_own: Their tangent, or None where alpha has none.
+            tangents: Of F, [N, s, a, r].
+            x: Number, start, length, F and states of the step.
+        """
+        problem, is_taken = self.problem, x["n"] < self.n
+        # A step that was not taken fills up a block: f is evaluated at the start there, and nothing comes of it.
+        n, start = jnp.where(is_taken, x["n"], 0), jnp.where(is_taken, x["start"], 0)
+        h = jnp.where(is_taken, x["h"], _TINY)
+        of_alpha, of_z0, of_dz0, of_read = self.moved
+        states = jnp.where(is_taken, x["states"], problem.z0)
+        rows, stages = h * problem.nodes, problem.scheme.stages
+        lengths = jnp.pad(self.lengths, (0, tangents.shape[0] - self.lengths.size))
+        moved = sums(stages, problem.alpha, lengths, n, rows, tangents)
+        power = problem.power(h)[:, None, None]
+        if moved_own is not None:
+            slopes = sums(stages, problem.alpha, self.lengths, n, rows, self.values, in_alpha=1)
+            moved = moved + slopes * of_alpha.astype(slopes.dtype)[:, None]
+            logs = (jnp.log(h) * of_alpha).astype(own.dtype)[:, None, None]
+            moved = moved + mixed((moved_own + own * logs) * power, x["values"])
+        if not isinstance(of_z0, SymbolicZero):
+            moved = moved + of_z0
+        if of_dz0 is not None and not isinstance(of_dz0, SymbolicZero):
+            moved = moved + (start + rows).astype(moved.dtype)[:, None, None] * of_dz0
+        read = problem.right_side.read
+        moving = {k: each for k, each in enumerate(of_read) if not isinstance(each, SymbolicZero)}
+
+        def f(states: Array, some: list[Array]) -> Array:
+            every = dict(enumerate(read)) | dict(zip(moving, some, strict=True))
+            reading = replace(problem, right_side=problem.right_side.reading(tuple(every.values())))
+            return reading.values(start, h, states)
+
+        some = [read[k] for k in moving]
+        pushed = jax.jvp(f, (states, some), (moved, list(moving.values())))[1]
+        weights = own * power
+        roots = problem.scheme.roots
+        tolerance = roots.tolerance or TOLERANCES[pushed.dtype.name]
+        solved = linear_solution(problem, (start, h), states, weights, pushed, tolerance)
+        found = solved, moved + mixed(weights, solved)
+        return tuple(jnp.where(is_taken, each, 0) for each in found)  # type: ignore[return-value]
