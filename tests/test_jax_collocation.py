@@ -109,7 +109,8 @@ def test_values_and_gradients_are_those_of_pytorch_on_the_same_mesh(orders):
     torch = pytest.importorskip("torch")
     from hpfracc_nn.solvers.torch import fdeint as other
 
-    ts, options = [0.0, 0.37, 1.1, 2.0], {"scheme": "collocation", "mesh": MESH}
+    ts = [0.0, 0.37, 1.1, 2.0]
+    options: dict[str, Any] = {"scheme": "collocation", "mesh": MESH}
     arrays = [np.array(orders), STATE, MATRIX, SLOPE]
     leaves = [torch.tensor(each, requires_grad=True) for each in arrays]
     slope = {"dy0": leaves[3]} if max(orders) > 1 else {}
