@@ -39,7 +39,8 @@ def test_sums_over_steps_are_those_of_their_weights(n):
     rng, stages = np.random.default_rng(0), 8
     lengths, alpha, values = np.exp(2 * rng.normal(size=40)), np.array([0.3, 1.4]), rng.normal(size=(40, stages, 2, 3))
     rows, times = 0.7 * rule_of(stages).nodes, np.concatenate([[0], np.cumsum(lengths)])
-    found = sums(stages, *map(jnp.asarray, (alpha, lengths, n, rows, values)))
+    a, s, x, v = map(jnp.asarray, (alpha, lengths, rows, values))
+    found = sums(stages, a, s, n, x, v)
     gap = (times[n] - times[1 : n + 1])[None] + rows[:, None]
     h = np.broadcast_to(lengths[:n], gap.shape)
     weights = after(stages, alpha, gap.reshape(-1), h.reshape(-1), NUMPY) if n else np.zeros((2, 0, stages))
