@@ -3,7 +3,7 @@
 A wall that is thick beside the depth that heat reaches takes in e d**(1/2) T / dt**(1/2) watts per square metre, where
 T is how much warmer its surface is than at the start and e its effusivity. The half-derivative remembers the whole
 past. A day and four hours at 1000 samples a second are more than one call should hold, so the file is mapped into
-memory and `run` goes through it block by block; the state between the blocks takes a few hundred bytes.
+memory and `run` goes through it block by block; the state between the blocks takes some thousand bytes.
 
 Run:  python examples/long_series.py [--quick]
 """

@@ -1,7 +1,7 @@
 """How rough is the volatility of the S&P 500? One Hurst index with its noise, and one without.
 
 Each day's variance is estimated from its high and low (Parkinson), which is off by independent noise: the logarithm of
-the squared range of a Brownian day has a standard deviation of 0.58 (Alizadeh, Brandt & Diebold, J. Finance 57 (2002)
+the squared range of a Brownian day has a standard deviation of 0.57 (Alizadeh, Brandt & Diebold, J. Finance 57 (2002)
 1047). Noise looks like roughness. An index that leaves it out answers another question, as the same estimates of a
 simulated volatility show, whose index is known.
 

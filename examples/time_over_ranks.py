@@ -1,6 +1,6 @@
 """Learn the order of one long series that lies over two processes, each of which holds half of the time axis.
 
-The series is white noise integrated to the order -0.35. Each process differentiates its own half, and what it needs of
+The series is white noise integrated to the order 0.35. Each process differentiates its own half, and what it needs of
 the other one is exchanged: the same few numbers however long the halves are. The order that makes the result least is
 learned on both, with a gradient that is complete on each. For comparison one process does the same on the whole series,
 and both halves once as if they were series of their own.

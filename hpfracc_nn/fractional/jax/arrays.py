@@ -74,8 +74,8 @@ class JaxNamespace:
         return jnp.where(condition, x, y)
 
     def constant(self, values: np.ndarray, like: Array) -> Array:
-        found = jnp.asarray(values)
-        return found if jnp.iscomplexobj(found) else found.astype(widest())
+        # A copy: JAX lowers one array of NumPy's once, and it may be read in double precision elsewhere.
+        return jnp.asarray(values if np.iscomplexobj(values) else np.array(values, widest()))
 
     def matmul(self, a: Array, b: Array) -> Array:
         return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)

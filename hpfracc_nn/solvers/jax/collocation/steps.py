@@ -83,7 +83,7 @@ class Problem:
     @property
     def nodes(self) -> Array:
         """The places of the stages in a step, [s]."""
-        return jnp.asarray(self.rule.nodes, widest())
+        return jnp.asarray(self.rule.nodes.astype(widest()))  # a copy, see `JAX.constant`
 
     def of(self, alpha: Array, z0: Array, dz0: Array | None, read: tuple[Array, ...]) -> Problem:
         """Return this problem with other values."""
@@ -337,7 +337,7 @@ def _guess(problem: Problem, x: Steps, h: Array) -> Array:
     """Return the values of f on the next step, about: those of the step before, extended as far as they decay."""
     before = jnp.maximum(x.n - 1, 0)
     last, length = x.values[before], jnp.where(x.n > 0, x.lengths[before], 1)
-    coefficients = jnp.einsum("ks,sar->kar", jnp.asarray(problem.rule.coefficients, last.dtype), last)
+    coefficients = jnp.einsum("ks,sar->kar", jnp.asarray(problem.rule.coefficients.astype(last.dtype)), last)
     sizes = jnp.sqrt((coefficients**2).sum((1, 2)))
     basis = extension(problem.rule, (h / length).astype(last.dtype), sizes, JAX).astype(last.dtype)
     later = jnp.einsum("ik,kar->iar", basis, coefficients)
@@ -517,7 +517,7 @@ def _at_jump(problem: Problem, controller: Controller, x: Steps, stop: Array, to
 
 def _error(problem: Problem, x: Steps, h: Array, step: Step, scale: Array) -> Array:
     """Return the estimate of a step's error, as a part of what is allowed."""
-    some = jnp.asarray(problem.rule.coefficients[-LAST:], step.end.dtype)
+    some = jnp.asarray(problem.rule.coefficients[-LAST:].astype(step.end.dtype))
     last = jnp.einsum("ks,sar->kar", some, step.stages.values)
     last = last * (problem.power(h) * x.spread)[:, None]
     return jnp.max(estimated(problem.sizes(last, scale), JAX))
