@@ -74,8 +74,10 @@ class JaxNamespace:
         return jnp.where(condition, x, y)
 
     def constant(self, values: np.ndarray, like: Array) -> Array:
-        # A copy: JAX lowers one array of NumPy's once, and it may be read in double precision elsewhere.
-        return jnp.asarray(values if np.iscomplexobj(values) else np.array(values, widest()))
+        if isinstance(values, np.ndarray) and not np.iscomplexobj(values):
+            values = values.astype(widest())  # a copy: JAX lowers an array once, which may be read in float64 elsewhere
+        found = jnp.asarray(values)
+        return found if jnp.iscomplexobj(found) else found.astype(widest())
 
     def matmul(self, a: Array, b: Array) -> Array:
         return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
