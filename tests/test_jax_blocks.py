@@ -314,3 +314,10 @@ REFUSALS: list[tuple[Any, type, str]] = [
 def test_what_cannot_go_in_blocks_is_named(call: Any, kind: type, message: str) -> None:
     with pytest.raises(kind, match=re.escape(message)):
         call()
+
+
+def test_an_empty_batch_goes_in_blocks():
+    layer = fjx.FractionalLayer(0.5, dim=-1)
+    y, state = layer.run(jnp.zeros((0, 50)))
+    assert y.shape == (0, 50)
+    assert layer.run(jnp.zeros((0, 7)), state)[0].shape == (0, 7)

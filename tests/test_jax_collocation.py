@@ -267,6 +267,29 @@ def test_single_precision_needs_no_64_bit_types():
             assert np.abs(ys[:, 0] - exact).max() <= 1e-4
 
 
+def test_a_long_mesh_in_single_precision_reaches_its_end():
+    with jax.enable_x64(False):
+        ys = fdeint(lambda t, y: -y, jnp.ones(1), [0, 0.5, 1], 0.5, scheme="collocation", n_steps=1000)
+        exact = mittag_leffler(-np.sqrt([0, 0.5, 1.0]), 0.5)
+        assert np.abs(ys[:, 0] - exact).max() <= 1e-4
+
+
+def test_times_of_a_solution_are_taken_at_their_own_precision_and_have_no_gradient():
+    solution = fdeint(lambda t, y: -y, jnp.ones(1), [0.7, 1], 0.5, rtol=1e-6, atol=1e-8, full=True)
+    assert jnp.isfinite(solution(jnp.array([0.7, 1], jnp.float32))).all()
+    with pytest.raises(ValueError, match=r"Solution.*stop_gradient"):
+        jax.grad(lambda t: solution(t)[0])(0.8)
+
+
+def test_the_slope_at_the_start_is_that_before_any_jump():
+    def f(t, y):
+        return jnp.where(t < 0.5, 1.0, -1.0) * jnp.ones_like(y)
+
+    options = {"rtol": 1e-6, "atol": 1e-8, "breakpoints": [0.5], "full": True}
+    solution = fdeint(f, jnp.ones(1), [0, 1], 0.5, **options)
+    assert solution(0.0, derivative=1)[0] == jnp.inf
+
+
 REFUSED: list[tuple[dict[str, Any], Any, str]] = [
     ({"rtol": 1e-8, "max_steps": 2}, StepLimit, "reached t="),
     ({"rtol": 1e-20}, ValueError, "100 times the rounding"),

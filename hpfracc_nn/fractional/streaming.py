@@ -380,7 +380,7 @@ def recalled(values: Array, n: int, rates: np.ndarray, xp: Namespace) -> Array:
 def _product(matrix: Array, pieces: Array, xp: Namespace) -> Array:
     """Return a matrix [m, k] times each of the pieces [p, k, size], as one product: [m, p, size]."""
     p, k, size = pieces.shape
-    return xp.matmul(matrix, xp.permute_dims(pieces, (1, 0, 2)).reshape(k, p * size)).reshape(-1, p, size)
+    return xp.matmul(matrix, xp.permute_dims(pieces, (1, 0, 2)).reshape(k, p * size)).reshape(matrix.shape[0], p, size)
 
 
 def _powers(rates: np.ndarray, length: int) -> np.ndarray:

@@ -211,8 +211,8 @@ def run(
             f"{owner}(x with time over the mesh axis {over.spec[axis]!r}): needs a block on one device, because "
             "blocks follow one another; call the layer or operator on the whole series: all slices at once."
         )
-    if n == 0:
-        return x, state
+    if x.size == 0:  # no samples, or none of a batch, whose memory is empty too
+        return x, replace(state, step=state.step + n)
     return _run(_within(owner, x, state, n), state, axis)
 
 
@@ -244,10 +244,11 @@ def _run(x: Array, state: StreamState, axis: int) -> tuple[Array, StreamState]:
 
 def canonical(values: Array, layout: Layout) -> Array:
     """Return values [k, *shape], k of anything, as [batch, channels, k, width]."""
+    k = values.shape[0]
     values = jnp.moveaxis(values, 0, layout.axis)
     if layout.order is not None:
         values = values.transpose(layout.order)
-    return values.reshape(layout.batch, layout.channels, -1, layout.width)
+    return values.reshape(layout.batch, layout.channels, k, layout.width)
 
 
 def restored(values: Array, layout: Layout) -> Array:

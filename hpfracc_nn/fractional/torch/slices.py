@@ -432,9 +432,10 @@ def _absorbed(rows: Tensor, count: int, m: int, rates: np.ndarray, *, backwards:
     for window in _windows(count, rates, rows):
         near, far, pieces = window.near, window.far, window.pieces
         begin, end = (count - far, count - near) if backwards else (near, far)
-        d = torch.diff(rows[:, max(0, begin - m) : end], n=m, dim=1)
+        x = rows[:, max(0, begin - m) : end]
+        d = torch.diff(x.float() if x.itemsize < 4 else x, n=m, dim=1)  # rounded differences do not add up
         if begin < m:
-            first = torch.stack([torch.zeros_like(rows[:, 0]), rows[:, 1] - rows[:, 0]], 1)
+            first = torch.stack([torch.zeros_like(rows[:, 0]), rows[:, 1] - rows[:, 0]], 1).to(d.dtype)
             d = torch.cat([first[:, begin : min(m, end)], d], 1)
         missing = pieces * _PIECE - (far - near)
         if missing:  # at the end that is furthest away

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, TypeVar
 
 import jax
@@ -207,25 +207,26 @@ def times_of(owner: str, ts: Any) -> np.ndarray | Array:
         raise ValueError(checks.times_message(owner, ts.shape))
     if not jnp.issubdtype(ts.dtype, jnp.floating):
         raise TypeError(f"{owner}(ts of dtype {ts.dtype}): needs floating times; pass ts.astype(jax.numpy.float32).")
-    return _without_gradient(checked(ts, jnp.all(ts[1:] > ts[:-1]), f"{owner}(ts=...): times must increase."))
+    return without_gradient(owner, checked(ts, jnp.all(ts[1:] > ts[:-1]), f"{owner}(ts=...): times must increase."))
 
 
-@jax.custom_jvp
-def _without_gradient(ts: Array) -> Array:
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def without_gradient(owner: str, ts: Array) -> Array:
+    """Return times of which no derivative is taken: to ask for one raises, in the name of `owner`."""
     return ts
 
 
-def _refused(primals: tuple[Array], tangents: tuple[Any]) -> tuple[Array, Any]:
+def _refused(owner: str, primals: tuple[Array], tangents: tuple[Any]) -> tuple[Array, Any]:
     (ts,), (moved,) = primals, tangents
     if not isinstance(moved, jax.custom_derivatives.SymbolicZero):
         raise ValueError(
-            "fdeint(ts that a gradient is wanted of): needs times that are given, because the mesh is made of them; "
+            f"{owner}(ts that a gradient is wanted of): needs times that are given, because steps are constants; "
             "pass jax.lax.stop_gradient(ts)."
         )
     return ts, moved
 
 
-_without_gradient.defjvp(_refused, symbolic_zeros=True)
+without_gradient.defjvp(_refused, symbolic_zeros=True)
 
 
 def resolution(ts: Any) -> float:

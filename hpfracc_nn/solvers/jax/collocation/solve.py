@@ -40,7 +40,15 @@ from hpfracc_nn.solvers.jax.collocation.steps import (
     mixed,
     to,
 )
-from hpfracc_nn.solvers.jax.state import Layout, State, is_traced, promoting, smallest_order
+from hpfracc_nn.solvers.jax.state import (
+    Layout,
+    State,
+    is_traced,
+    promoting,
+    resolution,
+    smallest_order,
+    without_gradient,
+)
 from hpfracc_nn.solvers.mesh import MESHES, Graded, Mesh, Points, Uniform
 from hpfracc_nn.solvers.schemes import TOLERANCES
 
@@ -115,7 +123,6 @@ class Path:
     def at(self, elapsed: Array, derivative: int = 0) -> State:
         """Return the user's states at times since the start, [times], or their derivatives in time."""
         ends, real = jnp.cumsum(self.lengths), self.lengths.dtype
-        begins = ends - self.lengths
         begins = jnp.where(jnp.arange(ends.size) > 0, jnp.roll(ends, 1), 0)
 
         def one(t: Array) -> Array:
@@ -234,7 +241,11 @@ class Solution:
         given = ts if is_traced(ts) else np.asarray(ts, np.float64)
         if given.ndim > 1:
             raise ValueError(f"Solution(ts of shape {given.shape}): needs times along one axis, or one number.")
-        elapsed = lax.stop_gradient((jnp.atleast_1d(given) - self.path.begin).astype(widest()))
+        moved = (jnp.atleast_1d(without_gradient("Solution", given)) - self.path.begin).astype(widest())
+        # A time may be off by the rounding of its own dtype, which is no reason to be outside.
+        end, slack = self.path.end, 2 * resolution(ts) * jnp.abs(moved + self.path.begin)
+        elapsed = jnp.where((moved < 0) & (moved >= -slack), 0, moved)
+        elapsed = jnp.where((elapsed > end) & (elapsed <= end + slack), end, elapsed)
         found = self.path.at(elapsed, derivative)
         return found if given.ndim else jax.tree.map(lambda part: part[0], found)
 
@@ -283,11 +294,12 @@ def collocated(
         begin,
         z0,
         dz0,
-        found.first,
+        found.start,
         found.lengths,
         values,
         found.n,
-        found.time,
+        # Of single precision's lengths the sum is off by more than the rounding of one of them.
+        jnp.where(found.status == FINISHED, elapsed[-1], found.time).astype(found.time.dtype),
     )
     mesh = begin + jnp.append(0.0, jnp.cumsum(found.lengths))
     statistics = Statistics(found.n, *found.counts)  # type: ignore[arg-type]

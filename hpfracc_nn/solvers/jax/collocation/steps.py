@@ -286,6 +286,7 @@ class Steps(NamedTuple):
         origin: Since when f does not jump.
         begun: The number of the first step since then.
         first: f just after then, [a, r].
+        start: f at the beginning, [a, r].
         own: The weights within a step of length 1, [a, s + 1, s].
         spread: See `collocation.spread`, [a].
         rate: Of the last stage equations.
@@ -306,6 +307,7 @@ class Steps(NamedTuple):
     origin: Array
     begun: Array
     first: Array
+    start: Array
     own: Array
     spread: Array
     rate: Array
@@ -359,6 +361,7 @@ def _begun(problem: Problem, room: int) -> Steps:
         jnp.zeros((), bool),
         jnp.zeros((), real),
         jnp.zeros((), int),
+        first,
         first,
         problem.own(problem.alpha),
         problem.spread(),
