@@ -285,7 +285,7 @@ def test_the_slope_at_the_start_is_that_before_any_jump():
     def f(t, y):
         return jnp.where(t < 0.5, 1.0, -1.0) * jnp.ones_like(y)
 
-    options = {"rtol": 1e-6, "atol": 1e-8, "breakpoints": [0.5], "full": True}
+    options: dict[str, Any] = {"rtol": 1e-6, "atol": 1e-8, "breakpoints": [0.5], "full": True}
     solution = fdeint(f, jnp.ones(1), [0, 1], 0.5, **options)
     assert solution(0.0, derivative=1)[0] == jnp.inf
 
