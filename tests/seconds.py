@@ -22,7 +22,7 @@ TABLE = pathlib.Path(__file__).with_suffix(".json")
 BUDGET = 0.3
 SHARE = 1 / 6
 LONGEST = 4.0
-LONG = 0.4
+LONG = 0.3
 
 
 def chosen(cases: int, seconds: float) -> int:
