@@ -42,7 +42,7 @@ help:
 demo: $(VENV)/.demo
 	$(BIN)/hpfracc-nn demo $(ARGS)
 
-# Two workers, so one thread each. `.ci/run` adds the long tests, about 500 cases.
+# Two workers, so one thread each. `.ci/run` adds the long tests, about 560 cases.
 test: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not long" $(ARGS)
 
