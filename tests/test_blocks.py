@@ -362,3 +362,13 @@ def test_an_empty_batch_goes_in_blocks():
     y, state = layer.run(torch.zeros(0, 50))
     assert y.shape == (0, 50)
     assert layer.run(torch.zeros(0, 7), state)[0].shape == (0, 7)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision_leaves_the_past_of_its_samples(dtype):
+    """The block is read as it lies: differences rounded to the samples' dtype would not add up to the past."""
+    x = torch.randn(2, 5000, generator=torch.Generator().manual_seed(0)).to(dtype)
+    layer, follows = FractionalLayer(0.5), torch.zeros(2, 50)
+    (_, half), (_, single) = layer.run(x), layer.run(x.float())
+    after, wanted = layer.run(follows, half)[0], layer.run(follows, single)[0]
+    assert (after - wanted).abs().max() <= 1e-5 * wanted.abs().max()  # sums of 5000 samples in single precision
