@@ -96,6 +96,7 @@ def sent(lengths: list[int]) -> list[list[int]]:
 
     counting("all_gather", 1)
     counting("all_to_all_single", 1)
+    counting("all_reduce", 0)
     found = []
     for n in lengths:
         counted.clear()

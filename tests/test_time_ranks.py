@@ -157,10 +157,11 @@ def test_what_is_sent_does_not_depend_on_the_length(capsys: pytest.CaptureFixtur
     with capsys.disabled():
         print(f"\nbytes that a rank gives for 3 signals of {LENGTHS} samples: {short}, {long}")  # noqa: T201
     assert short == long
-    header, forward, backward = short
+    header, forward, backward, of_alpha = short
     assert header < 1000
     assert forward == 3 * 8 * (4 + 17 + 57)
-    assert backward == 2 * (forward + 8)  # a part for each rank, with alpha's gradient
+    assert backward == 2 * forward  # a part for each rank
+    assert of_alpha == 8
 
 
 REFUSALS = {

@@ -2,8 +2,8 @@
 
 A call exchanges two things. First its description, 584 bytes: what the slices look like, so that one that does not fit
 is an error on every process. Then what `fractional/torch/slices.py` gives of each slice, in one all-gather that goes on
-while the product inside of the slice is computed. The backward pass exchanges once: every process sends to each other
-one the gradient of what that gave, and its own part of alpha's gradient, which so is complete everywhere.
+while the product inside of the slice is computed. The backward pass is its mirror image: every process sends to each
+other one the gradient of what that gave, and differentiates the product meanwhile. Last, alpha's gradient is added up.
 
 Where samples are summed up before the product, and where x(0) is subtracted without differences, one more number for
 each signal goes first.
@@ -231,7 +231,7 @@ class Ranks:
     def exchanged(self, payload: Tensor, alpha: Tensor | None, met: _Met) -> tuple[Tensor, Tensor | None, _Exchange]:
         """Return a payload of all processes, [size, *payload], alpha with a complete gradient, and the exchange.
 
-        The payloads are there when the exchange has `ended`.
+        The payloads are there in what the exchange's `ended` makes of them.
         """
         exchange = _Exchange(self, met.lengths)
         token = torch.empty(0, device=payload.device, requires_grad=met.needs)  # where only others want a gradient
@@ -283,50 +283,80 @@ def _header(call: _Call | None) -> list[int]:
 
 
 class _Exchange:
-    """One all-gather that goes on, and what its backward pass needs."""
+    """An exchange that goes on while something else is computed, in the forward and in the backward pass."""
 
     def __init__(self, ranks: Ranks, lengths: tuple[int, ...]):
         self.ranks, self.lengths = ranks, lengths
         self._work: Any = None
+        self._returned: tuple[Tensor, ...] = ()  # the sums to come, and what is sent, which must live as long
 
-    def begin(self, found: Tensor, payload: Tensor) -> None:
+    def ended(self, gathered: Tensor) -> Tensor:
+        """Return what was gathered, when all is there; its gradient is sent before what precedes is differentiated."""
+        return _Ended.apply(self, gathered)  # type: ignore[no-any-return]
+
+    def gather(self, found: Tensor, payload: Tensor) -> None:
         """Begin to gather."""
         with self.ranks.named(self.lengths):
             self._work = dist.all_gather(list(found.unbind()), payload, group=self.ranks.group, async_op=True)
 
-    def ended(self) -> None:
+    def give_back(self, g: Tensor) -> None:
+        """Begin to send to each process what this one has for it; g has a row for each."""
+        self._returned = torch.empty_like(g), g
+        with self.ranks.named(self.lengths):
+            self._work = dist.all_to_all_single(*self._returned, group=self.ranks.group, async_op=True)
+
+    def wait(self) -> None:
         """Wait until all is there."""
         with self.ranks.named(self.lengths):
             self._work.wait()
 
-    def returned(self, g: Tensor) -> Tensor:
-        """Return the sum over the processes of what they have for this one; g has a row for each."""
-        found = torch.empty_like(g)
-        with self.ranks.named(self.lengths):
-            dist.all_to_all_single(found, g, group=self.ranks.group)
+    def given_back(self) -> Tensor:
+        """Return the sum over the processes of what they have for this one."""
+        self.wait()
+        (found, _), self._returned = self._returned, ()
         return found.sum(0)
+
+    def added(self, g: Tensor) -> Tensor:
+        """Return the sum of g over the processes."""
+        found = g.to(torch.float64, copy=True)
+        with self.ranks.named(self.lengths):
+            dist.all_reduce(found, group=self.ranks.group)
+        return found.to(g)
 
 
 class _Gathered(torch.autograd.Function):
-    """The payloads of all processes; backward, the sum of their gradients, and of alpha's, in one exchange."""
+    """The payloads of all processes, on their way; backward, the sum of their gradients, and of alpha's."""
 
     @staticmethod
     def forward(ctx: Any, exchange: _Exchange, payload: Tensor, token: Tensor, alpha: Tensor | None) -> Any:
         ctx.exchange = exchange
         payload = payload.contiguous()
         found = payload.new_empty(exchange.ranks.size, *payload.shape)
-        exchange.begin(found, payload)
+        exchange.gather(found, payload)
         return found if alpha is None else (found, alpha.clone())
 
     @staticmethod
     def backward(ctx: Any, g: Tensor, *of_alpha: Tensor) -> tuple[Tensor | None, ...]:
         check_is_first()
         exchange: _Exchange = ctx.exchange
-        size = exchange.ranks.size
-        parts = [g.reshape(size, -1), *(each.reshape(1, -1).expand(size, -1).to(g) for each in of_alpha)]
-        found = exchange.returned(torch.cat(parts, 1).contiguous())
-        alpha = found[g[0].numel() :].reshape(of_alpha[0].shape).to(of_alpha[0]) if of_alpha else None
-        return None, found[: g[0].numel()].reshape(g.shape[1:]), g.new_empty(0), alpha
+        payload = exchange.given_back()
+        return None, payload, g.new_empty(0), exchange.added(of_alpha[0]) if of_alpha else None
+
+
+class _Ended(torch.autograd.Function):
+    """What `_Gathered` returned, when it is there; backward, its gradient is sent, and arrives in `_Gathered`."""
+
+    @staticmethod
+    def forward(ctx: Any, exchange: _Exchange, gathered: Tensor) -> Tensor:
+        ctx.exchange = exchange
+        exchange.wait()
+        return gathered.view_as(gathered)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        check_is_first()
+        ctx.exchange.give_back(grads[0].contiguous())
+        return None, grads[0]
 
 
 def _on_sides(owner: str, call: _Call, dt: float, site: Site, met: _Met) -> Tensor:
@@ -368,7 +398,7 @@ def _along(
         inside = computed(owner, x if summed else z, rules.definition, dt, axis, site, alpha)
     elif slices.n >= slices.reach:
         inside = computed(owner, z.to(computed_in(owner, x, slices.inner)), slices.inner, dt, axis, site, alpha)
-    exchange.ended()
+    packed = exchange.ended(packed)
     packed = packed.flip(0) if backwards else packed
     y = x if inside is None else inside
     if slices.n and not slices.is_ordinary:
@@ -385,7 +415,7 @@ def _summed(x: Tensor, lengths: Sequence[int], place: int, sums: bool, met: _Met
     x = x.to(torch.float64)
     first = x[:1] if x.shape[0] else x.new_zeros(1, *x.shape[1:])
     packed, _, exchange = met.ranks.exchanged(torch.cat([first, x.sum(0, keepdim=True)]), None, met)
-    exchange.ended()
+    packed = exchange.ended(packed)
     packed = packed.flip(0) if backwards else packed
     if sums:
         return packed[:place, 1].sum(0) + x.cumsum(0)

@@ -408,8 +408,8 @@ class _Added(torch.autograd.Function):
                 found.append(g.movedim(-1, 0).sum_to_size(each.shape))
             else:
                 column = more[j - count].movedim(0, -1)
-                if column.numel() == n:  # one order: a product with a vector, in the data's dtype where that is double
-                    found.append((flat.to(torch.float64) @ column.reshape(n)).reshape(shape))
+                if column.numel() == n:  # one order: a product with a vector
+                    found.append(_weighted(flat, column.reshape(n)).reshape(shape))
                 else:
                     found.append(torch.sum(rows * column, -1))
         return grads[0], None, None, rows[..., :begin].movedim(-1, 0).to(torch.float64), values, None, *found
@@ -420,6 +420,13 @@ def _with_columns(part: Tensor, columns: list[tuple[Tensor, Tensor]], begin: int
     for column, value in columns:
         part = torch.addcmul(part, column[..., begin:end], value)
     return part
+
+
+def _weighted(rows: Tensor, column: Tensor) -> Tensor:
+    """Return the sums of rows [rows, n] times a column [n], [rows], float64: in the rows' dtype along a piece only."""
+    column = column.to(torch.promote_types(rows.dtype, torch.float32))
+    pieces = zip(rows.split(_PIECE, 1), column.split(_PIECE), strict=True)
+    return torch.stack([each.to(part.dtype) @ part for each, part in pieces]).sum(0, dtype=torch.float64)
 
 
 def _absorbed(rows: Tensor, count: int, m: int, rates: np.ndarray, *, backwards: bool) -> Tensor:
