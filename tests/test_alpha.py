@@ -284,3 +284,32 @@ def test_what_cannot_be_is_refused_with_the_rule(call: Callable[[], Any], kind: 
     with pytest.raises(kind) as caught:
         call()
     assert str(caught.value) == message
+
+
+WRITES: dict[str, Callable[[Alpha], Any]] = {
+    "in place": lambda order: order.raw.fill_(0.3),
+    "data": lambda order: order.raw.data.fill_(0.3),
+    "NumPy": lambda order: order.raw.detach().numpy().fill(0.3),
+    "another parameter": lambda order: setattr(order, "raw", nn.Parameter(torch.tensor([0.3]))),
+    "a state": lambda order: order.load_state_dict(Alpha(1 / (1 + math.exp(-0.3)), (0, 1)).state_dict()),
+    "bounds": lambda order: setattr(order, "bounds", (0.0, 0.5)),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+@pytest.mark.parametrize("frozen", [False, True], ids=["no_grad", "frozen"])
+def test_an_order_without_a_gradient_is_read_anew_where_it_has_changed(
+    write: Callable[[Alpha], Any], frozen: bool
+) -> None:
+    order = Alpha(0.4, (0, 1)).requires_grad_(not frozen)
+    layer, x = FractionalLayer(order), torch.randn(3, 20)
+    with torch.set_grad_enabled(frozen):
+        before = [layer(x) for _ in range(3)]
+        with torch.no_grad():
+            write(order)
+        after = [layer(x) for _ in range(3)]
+    assert all(torch.equal(each, before[0]) for each in before)
+    assert all(torch.equal(each, after[0]) for each in after)
+    fixed = FractionalLayer(order().item(), bounds=(0, 1))(x)
+    assert torch.allclose(after[0], fixed, rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(before[0], fixed, rtol=1e-3, atol=1e-3)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from hpfracc_nn.fractional.distributions import (
     prior_of,
 )
 from hpfracc_nn.fractional.torch.namespace import TORCH
-from hpfracc_nn.fractional.torch.tracing import is_watched
+from hpfracc_nn.fractional.torch.tracing import is_plain, is_watched
 
 _PREFIX = "stated_"  # of the buffers' names
 _LETTERS = 16  # of a word, so that every word has one shape
@@ -222,7 +222,7 @@ class Alpha(StateMetadata):
                 "would be that of one process's samples alone; pass DTensor.from_local(x, mesh, placements), or, after "
                 "fully_shard, call the layer itself or what torch.distributed.fsdp.register_fsdp_forward_method names."
             )
-        return self()
+        return self._read()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -258,6 +258,20 @@ class Alpha(StateMetadata):
             parameter = getattr(self, name)
             first = torch.as_tensor(values, device="cpu").expand(self._shape).reshape(parameter.shape)
             parameter.copy_(placed_as(first, parameter))
+
+    _last = cast(Any, None)  # a value of the parameter, the bounds and alpha then; an order of an older pickle has none
+
+    def _read(self) -> Tensor:
+        """Return alpha; one number that needs no gradient only is computed where it has changed."""
+        raw = self.raw
+        if torch.compiler.is_compiling() or raw.numel() != 1 or not (is_plain(raw) and raw.is_cpu):
+            return self()
+        if raw.requires_grad and torch.is_grad_enabled():
+            return self()
+        value, last = raw.item(), self._last
+        if last is None or last[0] != value or last[1] is not self.bounds:
+            last = self._last = value, self.bounds, self()
+        return last[2]  # type: ignore[no-any-return]
 
     def _free(self, parameter: Tensor) -> Tensor:
         """Return a parameter in float64 and alpha's shape, gathered if it is sharded over processes."""
@@ -377,6 +391,9 @@ class ProbabilisticAlpha(Alpha):
     def forward(self) -> Tensor:
         """Return alpha in real units, float64: a draw in training, the mean in evaluation."""
         return self.sample() if self.training else self.mean
+
+    def _read(self) -> Tensor:
+        return self()
 
     def sample(self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
         """Return draws of alpha, float64 [*sample_shape, *shape], differentiable in the law's parameters.
