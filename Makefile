@@ -47,7 +47,7 @@ test: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not long" $(ARGS)
 
 test-all: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
+	XLA_FLAGS=--xla_force_host_platform_device_count=4 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
 
 # The last figure counts lines and branches together; `coverage json` tells them apart.
 coverage: $(VENV)/.dev
@@ -180,10 +180,16 @@ $(VENV)/.demo: $(VENV)/.torch pyproject.toml
 	@$(INSTALL) --editable '.[demo]'
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.demo
+$(VENV)/.dev: $(VENV)/.torch pyproject.toml
 	@echo "Installing hpfracc-nn[demo,dev]"
 	@$(INSTALL) --editable '.[demo,dev]'
-	@touch $@
+	@touch $(VENV)/.demo $@
+
+# All that `.ci/run` needs, in one call: pip builds the package and looks at everything that is there each time.
+$(VENV)/.ci: $(VENV)/.torch pyproject.toml
+	@echo "Installing hpfracc-nn[demo,dev,docs,examples]"
+	@$(INSTALL) --editable '.[demo,dev,docs,examples]'
+	@touch $(addprefix $(VENV)/.,demo dev docs examples) $@
 
 $(VENV)/.mutants: $(VENV)/.dev
 	@$(INSTALL) cosmic-ray

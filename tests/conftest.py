@@ -24,8 +24,9 @@ from tests.seconds import LONG, TABLE, chosen
 # is made to learn, and nothing is read from or written to the user's cache.
 os.environ.setdefault("HPFRACC_NN_SELECTION", "prior")
 os.environ.setdefault("HPFRACC_NN_WISDOM", "off")
-# JAX reads it once: four devices, over which batches are sharded.
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
+# JAX reads it once: four devices, over which batches are sharded. Most of the tests' time is XLA's compilation, a third
+# of that what LLVM makes faster in programs that run once; `make test-all` leaves it in.
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0")
 # Nor does it take three quarters of a CUDA device for each process of a run with several.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 # JAX's tests spend most of their time on compiling what they compiled before: it is kept, for this processor.
