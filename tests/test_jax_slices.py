@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
+import pathlib
 import re
+import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -64,7 +69,7 @@ def compared(name: str, alpha: float, n: int, dtype: str, **options: Any) -> lis
     def whole(x: Any, alpha: Any) -> Any:
         return fjx.derivative(x, kind(alpha, bounds=bounds, **options), dt=DT)
 
-    def of(function: Callable[..., Any], dtype: str) -> Any:  # noqa: F811
+    def of(function: Callable[..., Any], dtype: str) -> Any:
         x, g, alpha = (jnp.asarray(each, dtype) for each in given)
         return with_gradients(function, g)(x, alpha)
 
@@ -240,3 +245,20 @@ REFUSALS: list[tuple[Callable[[], Any], type, str]] = [
 def test_what_cannot_go_over_slices_is_named(call: Callable[[], Any], kind: type, message: str) -> None:
     with pytest.raises(kind, match=re.escape(message)):
         call()
+
+
+@pytest.mark.slow
+def test_two_processes_with_two_devices_each_have_the_results_of_one() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    program = str(pathlib.Path(__file__).with_name("jax_process_programs.py"))
+    processes = [
+        subprocess.Popen([sys.executable, program, port, rank], stdout=subprocess.PIPE, text=True) for rank in "01"
+    ]
+    for process in processes:
+        printed, _ = process.communicate(timeout=300)
+        assert process.returncode == 0
+        devices, local, errors = json.loads(printed.splitlines()[-1])
+        assert (devices, local) == (4, 2)
+        assert all(one < other for one, other in zip(errors, LARGEST["float64"], strict=True)), errors
