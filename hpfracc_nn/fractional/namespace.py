@@ -10,6 +10,7 @@ Source: https://data-apis.org/array-api/2024.12.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Protocol
@@ -62,6 +63,9 @@ class Namespace(Protocol):
     def polygamma(self, n: int, x: Array) -> Array: ...
     def expit(self, x: Array) -> Array: ...
     def matmul(self, a: Array, b: Array) -> Array: ...
+    def tensordot(self, a: Array, b: Array) -> Array:
+        """Return the sum of a [k] times b [k, ...] over k."""
+
     def chunk_matmul(self, data: Array, matrix: Array) -> Array:
         """Return data [batch, channels, chunks, L, width] times matrices [channels or 1, L, K] along L."""
 
@@ -98,6 +102,9 @@ class NumpyNamespace:
 
     def constant(self, values: np.ndarray, like: np.ndarray) -> np.ndarray:
         return values
+
+    def tensordot(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return np.matmul(a[None], b.reshape(a.size, math.prod(b.shape[1:]))).reshape(b.shape[1:])
 
     def complex_of(self, dtype: Any) -> Any:
         return np.result_type(dtype, np.complex64)

@@ -163,11 +163,6 @@ class Rules:
     source: StreamSource | None
 
     @cached_property
-    def size(self) -> int:
-        """Samples of one time slice."""
-        return math.prod(self.shape)
-
-    @cached_property
     def differences(self) -> int:
         """How often the data are differenced."""
         return self.definition.differences
@@ -290,7 +285,7 @@ def advanced(
         held = xp.stack([_chosen(is_first, x, held[0], xp), _chosen(t == 1, d, held[1], xp)], axis=0)
     slow = xp.addcmul(memory[first - 1 : first], memory[first:], decay)
     memory = xp.concat([d[None], memory[: first - 1], slow], axis=0)
-    return weighted(taps, memory, rules, xp), Past(memory, before, held)
+    return weighted(taps, memory, xp), Past(memory, before, held)
 
 
 class Block(NamedTuple):
@@ -389,11 +384,11 @@ def _powers(rates: np.ndarray, length: int) -> np.ndarray:
     return CACHE.get(key, lambda: np.exp(-np.outer(rates, np.arange(length + 1))))
 
 
-def weighted(weights: Array, values: Array, rules: Rules, xp: Namespace) -> Array:
+def weighted(weights: Array, values: Array, xp: Namespace) -> Array:
     """Return the sum of weights [k, *c] times values [k, *shape] over k."""
     k = weights.shape[0]
     if math.prod(weights.shape) == k:
-        return xp.matmul(weights.reshape(1, k), values.reshape(k, rules.size)).reshape(rules.shape)
+        return xp.tensordot(weights.reshape(k), values)
     return xp.sum(weights * values, axis=0)
 
 

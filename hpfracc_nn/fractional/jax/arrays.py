@@ -82,6 +82,9 @@ class JaxNamespace:
     def matmul(self, a: Array, b: Array) -> Array:
         return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
 
+    def tensordot(self, a: Array, b: Array) -> Array:
+        return jnp.tensordot(a, b, 1, precision=jax.lax.Precision.HIGHEST)
+
     def fft(self, x: Array, *, norm: str | None = None) -> Array:
         return jnp.fft.fft(x, norm=norm)
 

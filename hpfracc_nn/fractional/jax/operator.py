@@ -137,8 +137,16 @@ def compiled_once(function: Callable[..., Array], arguments: tuple[Any, ...], x:
 
 
 def filtered(x: Array, symbol: Array, sizes: tuple[int, ...], axes: tuple[int, ...]) -> Array:
-    """Return the inverse transform of a symbol times the transform of `x`."""
-    return jnp.fft.irfftn(jnp.fft.rfftn(x, axes=axes) * symbol, sizes, axes=axes)
+    """Return the inverse transform of a symbol times the transform of `x`.
+
+    Transforms have one axis before those that are transformed: beside a transposition of several, XLA gives an array
+    that is spread over devices a layout that its transform on CPUs does not take ("IsMonotonicWithDim0Major").
+    """
+    transformed = jnp.fft.rfftn(x.reshape(-1, *sizes), axes=axes)
+    weighted = transformed.reshape(*x.shape[: -len(axes)], *transformed.shape[1:]) * symbol
+    return jnp.fft.irfftn(weighted.reshape(-1, *transformed.shape[1:]), sizes, axes=axes).reshape(
+        weighted.shape[: -len(axes)] + sizes
+    )
 
 
 @contextmanager

@@ -50,6 +50,9 @@ class TorchNamespace:
         found = torch.as_tensor(values, device=like.device)
         return found if found.is_complex() else found.to(torch.float64)
 
+    def tensordot(self, a: Tensor, b: Tensor) -> Tensor:
+        return torch.matmul(a[None], b.flatten(1) if b.ndim > 1 else b[:, None]).reshape(b.shape[1:])
+
     def addcmul(self, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
         return torch.addcmul(x, y, z)
 

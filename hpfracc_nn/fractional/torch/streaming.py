@@ -409,7 +409,7 @@ def step(owner: str, x: Tensor, state: Any, source: StreamSource | None = None) 
         if t % _BLOCK == 0 and t:
             boundary = state._rows(t)
             assert boundary is not None
-        y = y + weighted(boundary[t % _BLOCK], past.held, rules, TORCH)
+        y = y + weighted(boundary[t % _BLOCK], past.held, TORCH)
     return y.to(x.dtype), StreamState(t + 1, rules, state._alpha, state._taps, state._decay, boundary, *past)
 
 
