@@ -140,7 +140,7 @@ def test_a_map_of_solves_has_the_values_and_gradients_of_one_device(
     solve: Solve, where: tuple[bool, bool], is_set: bool
 ) -> None:
     given = [each.reshape(4, 2) if is_mapped else each[:2] for each, is_mapped in zip((Y0, RATES), where, strict=True)]
-    # JAX knows no place for a product over what lies on devices, by which an order that all rows share has its gradient.
+    # JAX knows no place for a product over what lies on devices, and by that an order that all share has its gradient.
     knows_place = is_set or where[1] or solve not in (SOLVES["order"], SOLVES["rough order"])
     by = (0, 1) if knows_place else (0,)
 
