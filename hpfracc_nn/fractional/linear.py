@@ -95,7 +95,8 @@ class Column:
     @property
     def matrix(self) -> Array:
         """M [channels, n, n] of `DenseToeplitz`."""
-        return self.matrix_by(_Matrix)
+        found = self.made.get(_Matrix) if self.streams is None else None  # the usual case, without a call more
+        return self.matrix_by(_Matrix) if found is None else found
 
     def matrix_by(self, arrangement: Any) -> Array:
         """Return a matrix [channels, n, n] that an arrangement makes, kept if it is not too large."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -194,24 +194,47 @@ def toeplitz(kept: Kept, like: Tensor, *, backward: bool = False) -> Toeplitz:
     return Toeplitz(placed(kept.columns), kept.nodes, c)
 
 
-class Form(Protocol):
+class Form:
     """The past of one solve in a kernel's own way.
 
     The values of a block's own steps are added up by whoever takes the steps, with the rows that `near` gives; a form
-    brings what is older than `near` reaches.
+    brings what is older than `near` reaches. Where the weights are Toeplitz, the near weights of all blocks of one
+    length are the same.
+
+    Args:
+        operand: The weights.
 
     Attributes:
         overlap: Values before a block that `near` covers too.
     """
 
-    overlap: int
+    overlap = 0
+
+    def __init__(self, operand: Operand):
+        self.operand = operand
+        self._near: dict[tuple[int, int], Tensor] = {}
+
+    @classmethod
+    def prepare(cls, operand: Operand, workload: Workload) -> Self:
+        """Return the form of these weights: a kernel's `prepare`."""
+        return cls(operand)
 
     def near(self, first: int, last: int) -> Tensor:
         """Return the weights of steps first to last - 1 for values max(first - overlap, 0) to last - 1.
 
         [a, outs, rows, columns * ins]; 0 where a value is not past yet.
         """
-        ...
+        before = min(first, self.overlap)
+        if not isinstance(self.operand, Toeplitz):
+            return self.operand.rectangle(first, last, first - before, last)
+        key = (before, last - first)
+        found = self._near.get(key)
+        if found is None:
+            found = self._near[key] = self._rectangle(before, before + last - first).contiguous()
+        return found
+
+    def _rectangle(self, before: int, last: int) -> Tensor:
+        return self.operand.rectangle(before, last, 0, last)
 
     def far(self, values: Tensor, first: int, last: int, out: Tensor) -> None:
         """Add to the memories of steps first to last - 1 what they have of values before max(first - overlap, 0).
@@ -224,31 +247,7 @@ class Form(Protocol):
             last: After the block.
             out: [a, outs, rows, r].
         """
-        ...
-
-
-class Blocks:
-    """What forms share whose weights are Toeplitz: the near weights of all blocks of one length are the same."""
-
-    overlap = 0
-
-    def __init__(self, operand: Operand):
-        self.operand = operand
-        self._near: dict[tuple[int, int], Tensor] = {}
-
-    def near(self, first: int, last: int) -> Tensor:
-        """See `Form.near`."""
-        before = min(first, self.overlap)
-        if not isinstance(self.operand, Toeplitz):
-            return self.operand.rectangle(first, last, first - before, last)
-        key = (before, last - first)
-        found = self._near.get(key)
-        if found is None:
-            found = self._near[key] = self._rectangle(before, before + last - first).contiguous()
-        return found
-
-    def _rectangle(self, before: int, last: int) -> Tensor:
-        return self.operand.rectangle(before, last, 0, last)
+        raise NotImplementedError(f"{type(self).__name__} does not say what is far.")
 
 
 def add_product(weights: Tensor, values: Tensor, out: Tensor) -> None:
