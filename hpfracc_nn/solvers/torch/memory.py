@@ -30,7 +30,7 @@ from hpfracc_nn.selection import Plan, Site, Work, Workload, carried_out
 from hpfracc_nn.selection.workload import Direction
 from hpfracc_nn.solvers.history import ANY_MESH, Automatic, Exponentials, FFTBlocks, Full, Kept, Window
 from hpfracc_nn.solvers.schemes import Scheme
-from hpfracc_nn.solvers.torch.state import Layout
+from hpfracc_nn.solvers.torch.state import NAMES, Layout
 
 _AT_ONCE = 32  # steps whose own weights are computed together
 _KEPT = 1 << 26  # bytes of one matrix
@@ -284,6 +284,47 @@ def run(form: Form, values: Tensor, first: int, last: int, out: Tensor) -> None:
     form.far(values, first, last, out)
 
 
+def picked(
+    site: Site,
+    layout: Layout,
+    like: Tensor,
+    n_steps: int,
+    states: int,
+    needs_gradient: bool,
+    direction: Direction = "forward",
+) -> Plan:
+    """Return the site's plan of a history, for both passes.
+
+    Args:
+        site: The call site.
+        layout: How its states are laid out.
+        like: A tensor of their dtype and device.
+        n_steps: Of the solve.
+        states: How many numbers replace the weights by lag; 0 where nothing does.
+        needs_gradient: Whether there will be a backward pass.
+        direction: Of the pass that asks; a backward pass without a forward pass before asks itself.
+    """
+    threads = torch.get_num_threads()
+
+    def describe() -> Workload:
+        return Workload(
+            op=site.op,
+            framework="torch",
+            device=str(like.device),
+            dtype=NAMES[like.dtype],
+            rows=layout.orders,
+            n=n_steps,
+            width=layout.width,
+            channels=layout.orders,
+            exponentials=states,
+            needs_gradient=needs_gradient,
+            threads=threads,
+        )
+
+    key = (layout.orders, layout.width, n_steps, like.dtype, like.device, states, needs_gradient, threads)
+    return (site.pick if direction == "forward" else site.pick_backward)(key, describe)
+
+
 class Memory:
     """The values so far, and the plan's kernel to add them up.
 
@@ -314,7 +355,8 @@ class Memory:
         starts: Tensor | None = None,
         block: int | None = None,
     ):
-        self.operand, self.site, self.plan, self.direction, self.layout = operand, site, plan, direction, layout
+        self.operand, self.site, self.direction, self.layout = operand, site, direction, layout
+        self.plan = self._picked = plan
         self.block = block_length(layout.orders * layout.width) if block is None else block
         self.values = like.new_zeros(layout.orders, operand.steps + 1, operand.ins, layout.width)
         views = layout.as_state(self.values)
@@ -335,6 +377,11 @@ class Memory:
         self._is_one = layout.orders == 1
         self._shape = (operand.outs, *layout.shape) if operand.outs > 1 else tuple(layout.shape)
         self._work = _FORWARD if direction == "forward" else _BACKWARD
+
+    def tell(self) -> None:
+        """Give the manager the time that the kernel took, where it wants to know and no other one had to stand in."""
+        if self.plan is self._picked and self.plan.due(self.direction):
+            self.site.manager.record(self.plan, self.seconds, self.direction)
 
     def begin(self, first: int, base: Tensor | None = None) -> int:
         """Begin the block of steps that starts at `first`, and return where it ends.
