@@ -277,6 +277,12 @@ def saves(workload: Workload) -> float:
     return float(workload.bytes if workload.learns_weights else 0)
 
 
+def refuses_large(workload: Workload, most: int) -> str | None:
+    """Return why there are no dense matrices, which may take `most` bytes together; or None."""
+    size = workload.channels * workload.n**2 * workload.itemsize
+    return f"n={workload.n} needs {size / 2**30:.3g} GiB of matrices" if size > most else None
+
+
 def refuses_long(workload: Workload, length: int) -> str | None:
     """Return why there are no states, which the weights must have as soon as there is more than one chunk; or None."""
     if workload.exponentials == 0 and workload.n > length:

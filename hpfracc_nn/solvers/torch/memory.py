@@ -561,24 +561,27 @@ _FORWARD = Work(_far, is_timed=False)
 _BACKWARD = Work(_far, direction="backward", is_timed=False)
 
 
-class OwnSums(Protocol):
+class OwnSums:
     """The sums of one block, made as its steps are taken."""
+
+    _rows: Any  # what the steps have of those before the block
 
     @property
     def first(self) -> Tensor:
         """x_0."""
-        ...
+        found: Tensor = self._rows[0]
+        return found
 
     def room(self, i: int) -> Tensor | None:
         """Return where Z_i may be made, or None."""
-        ...
+        return None
 
     def following(self, i: int, value: Tensor) -> Tensor:
         """Return x_(i+1), [*shape], after Z_i, of that shape or [sets, *shape]; asked for in turn, from 0 on."""
-        ...
+        raise NotImplementedError(f"{type(self).__name__} adds nothing up.")
 
 
-class TrackedSums:
+class TrackedSums(OwnSums):
     """See `OwnSums`: plain torch, for every kind of derivative. Each Z is added to all rows that follow.
 
     Args:
@@ -589,15 +592,6 @@ class TrackedSums:
     def __init__(self, rows: Tensor, weights: Tensor):
         self._rows, self._weights = rows, weights
 
-    @property
-    def first(self) -> Tensor:
-        """See `OwnSums`."""
-        return self._rows[0]
-
-    def room(self, i: int) -> Tensor | None:
-        """See `OwnSums`."""
-        return None
-
     def following(self, i: int, value: Tensor) -> Tensor:
         """See `OwnSums`."""
         rows = self._rows[1:]
@@ -607,7 +601,7 @@ class TrackedSums:
         return rows[0]
 
 
-class BufferedSums:
+class BufferedSums(OwnSums):
     """See `OwnSums`: without a graph. The values lie in one buffer, and a sum over them is one product.
 
     Made once for all blocks of one length, of which one is in use at a time.
@@ -653,7 +647,7 @@ class BufferedSums:
         return row.view(self._shape)
 
 
-class KnownSums:
+class KnownSums(OwnSums):
     """See `OwnSums`: with a graph, for sums that were made before. What brings a value its cotangent is one product.
 
     Made once for all blocks of one length, of which one is in use at a time.
@@ -680,15 +674,6 @@ class KnownSums:
         """Begin the next block."""
         self._rows, self._known = rows.unbind(), rows.detach().unbind()
         self._last: Tensor | None = None  # ties each step to the one before: their cotangents come in turn
-
-    @property
-    def first(self) -> Tensor:
-        """See `OwnSums`."""
-        return self._rows[0]
-
-    def room(self, i: int) -> Tensor | None:
-        """See `OwnSums`."""
-        return None
 
     def following(self, i: int, value: Tensor) -> Tensor:
         """See `OwnSums`."""
