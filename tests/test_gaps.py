@@ -15,7 +15,7 @@ from torch import Tensor
 from hpfracc_nn import Caputo, GrunwaldLetnikov, RiemannLiouville, derivative, integral, solve, variable_order
 from hpfracc_nn.fractional.gaps import are_finite, held
 from hpfracc_nn.fractional.namespace import NUMPY
-from hpfracc_nn.fractional.torch.gaps import is_clear
+from hpfracc_nn.fractional.torch.linear_map import is_clear
 from hpfracc_nn.layers.torch import FractionalDifference, FractionalLayer
 from hpfracc_nn.selection import BackendManager, Kernel, Settings, kernels
 from tests.definition_cases import ALL, CLASSICAL, within

@@ -16,7 +16,6 @@ from jax.experimental import checkify  # noqa: E402
 
 from hpfracc_nn.training import directions  # noqa: E402
 from hpfracc_nn.training.jax.optimizers import (  # noqa: E402
-    averages,
     fractional_adam,
     fractional_adamw,
     fractional_rmsprop,
@@ -24,6 +23,7 @@ from hpfracc_nn.training.jax.optimizers import (  # noqa: E402
     scale_by_fractional,
 )
 from hpfracc_nn.training.jax.optimizers.optimizers import KINDS  # noqa: E402
+from hpfracc_nn.training.jax.optimizers.transformations import _dropped  # noqa: E402
 from tests.jax_compilations import compilations  # noqa: E402
 
 AVERAGES = [("integral", 10), ("integral", 20), ("integral", "exponentials"), ("difference", 10), ("fcgd", 10)]
@@ -109,7 +109,7 @@ def test_updates_are_averages_of_the_last_gradients(kind, memory, alpha):
         optimizer = scale_by_fractional(alpha, memory, kind, key=7)
         updates = ran(optimizer, params, gradients)[2]
         for step in range(25):
-            lag = int(averages._dropped(7, jnp.int32(step), 9)) if kind == "fcgd" else None
+            lag = int(_dropped(7, jnp.int32(step), 9)) if kind == "fcgd" else None
             for found, past in zip(jax.tree.leaves(updates), jax.tree.leaves(gradients), strict=True):
                 expected = by_definition(past[: step + 1], alpha, kind, memory, lag)
                 np.testing.assert_allclose(found[step], expected, rtol=0, atol=1e-14)  # eps times a few of order 1

@@ -8,6 +8,7 @@ from typing import Any
 
 from hpfracc_nn.analytics.history import History
 from hpfracc_nn.selection import Measurement, Workload
+from hpfracc_nn.selection.observe.counts import milliseconds
 from hpfracc_nn.selection.observe.events import Choice, Defeat, Drift, Event, Failure, Quarantined
 from hpfracc_nn.selection.timing import quantile
 from hpfracc_nn.selection.workload import Direction
@@ -156,9 +157,9 @@ def _performance(workload: Workload, kernel: str, direction: Direction, measured
         **_parts(kernel),
         "direction": direction,
         "samples": len(plain),
-        "q20_ms": _ms(q20),
-        "median_ms": _ms(statistics.median(plain) if plain else None),
-        "max_ms": _ms(max(plain, default=None)),
+        "q20_ms": milliseconds(q20),
+        "median_ms": milliseconds(statistics.median(plain) if plain else None),
+        "max_ms": milliseconds(max(plain, default=None)),
         "compile_ms": 1e3 * sum(each.compile_seconds for each in measured),
         "transfer_ms": 1e3 * sum(each.transfer_seconds for each in measured),
         "samples_per_second": workload.samples / q20 if q20 else None,
@@ -190,10 +191,6 @@ def _parts(kernel: str) -> Row:
 
 def _has_backward(workload: Workload) -> bool:
     return workload.needs_gradient or workload.learns_weights
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else 1e3 * seconds
 
 
 def usage(history: History) -> Any:

@@ -128,6 +128,33 @@ def apply(
     return found.product_integration.apply(owner, x, definition, t, dim, manager)
 
 
+def on_other_sides(
+    x: Samples,
+    dtype: Any,
+    definition: Any,
+    axis: int,
+    xp: Any,
+    on_left: Callable[[Samples, Any, int], Samples],
+) -> Samples:
+    """Return the operator with side="right" (in reversed time), or with "both" (the mean), by the one with "left".
+
+    Args:
+        x: The samples.
+        dtype: What is computed in.
+        definition: Of either side.
+        axis: The time axis.
+        xp: The namespace of x.
+        on_left: Called as on_left(samples, definition, axis): applies a left-sided definition.
+    """
+    left, backwards = definition.to_the_left, xp.flip(x, axis=axis)
+    if definition.side == "right":
+        return xp.contiguous(xp.flip(on_left(backwards, left, axis), axis=axis))
+    # One call takes both directions of time, stacked. Until they are added up they are not rounded: large parts may
+    # cancel. They are taken apart by indices: outside of jit JAX's iteration gathers what is sharded.
+    found = on_left(xp.astype(xp.stack([x, backwards], axis=0), dtype), left, axis + 1)
+    return xp.astype((found[0] + xp.flip(found[1], axis=axis)) / 2, x.dtype)
+
+
 def apply_multiplier(
     owner: str, x: Samples, definition: Any, dt: Any, dim: Any, manager: BackendManager | None = None
 ) -> Samples:

@@ -95,7 +95,8 @@ class Column:
     @property
     def matrix(self) -> Array:
         """M [channels, n, n] of `DenseToeplitz`."""
-        return self.matrix_by(_Matrix)
+        found = self.made.get(_Matrix) if self.streams is None else None  # the usual case, without a call more
+        return self.matrix_by(_Matrix) if found is None else found
 
     def matrix_by(self, arrangement: Any) -> Array:
         """Return a matrix [channels, n, n] that an arrangement makes, kept if it is not too large."""
@@ -274,6 +275,12 @@ def padded_length(n: int) -> int:
 def saves(workload: Workload) -> float:
     """Return the bytes held for the backward pass: the data, where the weights are learned; nothing else."""
     return float(workload.bytes if workload.learns_weights else 0)
+
+
+def refuses_large(workload: Workload, most: int) -> str | None:
+    """Return why there are no dense matrices, which may take `most` bytes together; or None."""
+    size = workload.channels * workload.n**2 * workload.itemsize
+    return f"n={workload.n} needs {size / 2**30:.3g} GiB of matrices" if size > most else None
 
 
 def refuses_long(workload: Workload, length: int) -> str | None:

@@ -186,8 +186,22 @@ class Power(Leaf):
             values[self.coefficient] = scale**self.sign * ratio ** -_valued(self.exponent, values)
 
 
+class _Timed(Leaf):
+    """A leaf with a strength and a time of its own."""
+
+    strength: Any
+    time: Any
+
+    def guess(self, scale: float, time: Clock, values: dict[str, float]) -> None:
+        """See `Network.guess`."""
+        if isinstance(self.time, str):
+            values[self.time] = time()
+        if isinstance(self.strength, str):
+            values[self.strength] = scale
+
+
 @dataclass(frozen=True)
-class HavriliakNegami(Leaf):
+class HavriliakNegami(_Timed):
     """F = strength (1 + (time s)**alpha)**-gamma."""
 
     strength: Any
@@ -216,16 +230,9 @@ class HavriliakNegami(Leaf):
             "gamma": lambda: -np.log(1 + power),
         }
 
-    def guess(self, scale: float, time: Clock, values: dict[str, float]) -> None:
-        """See `Network.guess`."""
-        if isinstance(self.time, str):
-            values[self.time] = time()
-        if isinstance(self.strength, str):
-            values[self.strength] = scale
-
 
 @dataclass(frozen=True)
-class Diffusion(Leaf):
+class Diffusion(_Timed):
     """F = strength tanh(y) / y with y = (time s)**alpha; coth(y) / y where nothing leaves at the far end.
 
     A name in `strength` and `time` is a parameter; `is_blocked` is a claim.
@@ -256,13 +263,6 @@ class Diffusion(Leaf):
             "time": lambda: part * alpha / time,
             "alpha": lambda: part * s.log(time, NUMPY),
         }
-
-    def guess(self, scale: float, time: Clock, values: dict[str, float]) -> None:
-        """See `Network.guess`."""
-        if isinstance(self.time, str):
-            values[self.time] = time()
-        if isinstance(self.strength, str):
-            values[self.strength] = scale
 
 
 def tanh_ratio(y: Array, xp: Namespace) -> Array:

@@ -49,8 +49,20 @@ class Kept:
         return nbytes((self.columns, self.starts, self.coefficients))
 
 
+class _Whole:
+    """A history that keeps all weights as they are."""
+
+    def keep(self, weights: Weights, dtype: str, xp: Namespace) -> Kept:
+        """Return the weights as a solve keeps them."""
+        return _kept(self, weights, None, xp)  # type: ignore[arg-type]
+
+    def used(self, weights: Weights, found: Nodes | None, xp: Namespace) -> Weights:
+        """Return the weights that the steps amount to, with the exponentials that are found, if there are any."""
+        return weights
+
+
 @dataclass(frozen=True)
-class Automatic:
+class Automatic(_Whole):
     """All of the past, exact to the dtype's tolerance, by whatever algorithm the BackendManager picks.
 
     Examples:
@@ -75,13 +87,9 @@ class Automatic:
             return _kept(self, weights, None, xp)
         return _kept(self, weights, fitting(weights, TOLERANCES[dtype], dtype), xp)
 
-    def used(self, weights: Weights, found: Nodes | None, xp: Namespace) -> Weights:
-        """Return the weights as they are."""
-        return weights
-
 
 @dataclass(frozen=True)
-class Full:
+class Full(_Whole):
     """All of the past, added up directly: O(n**2) in matrix products.
 
     Examples:
@@ -100,17 +108,9 @@ class Full:
     op: ClassVar[str] = "history.full"
     needs_uniform: ClassVar[str | None] = None
 
-    def keep(self, weights: Weights, dtype: str, xp: Namespace) -> Kept:
-        """Return the weights as they are."""
-        return _kept(self, weights, None, xp)
-
-    def used(self, weights: Weights, found: Nodes | None, xp: Namespace) -> Weights:
-        """Return the weights as they are."""
-        return weights
-
 
 @dataclass(frozen=True)
-class FFTBlocks:
+class FFTBlocks(_Whole):
     """All of the past by square blocks of doubling size, the large ones by FFT: exact, O(n log(n)**2).
 
     Steps must be equal, as for `Exponentials` and `Window`: another mesh is a ValueError of the solve.
@@ -132,14 +132,6 @@ class FFTBlocks:
     name: ClassVar[str] = "fft"
     op: ClassVar[str] = "history.fft"
     needs_uniform: ClassVar[str | None] = "blocks of equal weights need equal steps"
-
-    def keep(self, weights: Weights, dtype: str, xp: Namespace) -> Kept:
-        """Return the weights as they are."""
-        return _kept(self, weights, None, xp)
-
-    def used(self, weights: Weights, found: Nodes | None, xp: Namespace) -> Weights:
-        """Return the weights as they are."""
-        return weights
 
 
 @dataclass(frozen=True)
@@ -206,7 +198,7 @@ class Exponentials:
 
 
 @dataclass(frozen=True)
-class Window:
+class Window(_Whole):
     """The newest `n` right-hand sides only: the short-memory principle. What is older is dropped, not replaced.
 
     Args:
@@ -237,10 +229,6 @@ class Window:
 
     def __post_init__(self) -> None:
         errors.count("Window", "n", self.n)
-
-    def keep(self, weights: Weights, dtype: str, xp: Namespace) -> Kept:
-        """Return the weights without the lags above `n`."""
-        return _kept(self, weights, None, xp)
 
     def used(self, weights: Weights, found: Nodes | None, xp: Namespace) -> Weights:
         """Return the weights without the lags above `n`, and without starts from there on."""

@@ -18,11 +18,11 @@ from hpfracc_nn.fractional.definitions.power_law import (
     Marchaud,
     RiemannLiouville,
     RiemannLiouvilleIntegral,
+    Riesz,
     TemperedCaputo,
     TemperedRiemannLiouville,
     logarithmic_times,
 )
-from hpfracc_nn.fractional.definitions.riesz import Riesz
 
 DEFINITIONS: dict[str, type[Definition]] = {
     "caputo": Caputo,

@@ -18,7 +18,7 @@ import jax
 
 from hpfracc_nn.fractional.jax.arrays import Array, fits
 from hpfracc_nn.fractional.jax.weights import Weights
-from hpfracc_nn.fractional.linear import StateSpace, padded_length, refuses_long
+from hpfracc_nn.fractional.linear import StateSpace, padded_length, refuses_large, refuses_long
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
 
 _LARGEST = 1 << 28  # bytes of all matrices: those of a fixed order are constants of what is compiled
@@ -101,14 +101,12 @@ def _dense_cost(workload: Workload) -> Cost:
     )
 
 
-def _too_large(workload: Workload) -> str | None:
-    size = workload.channels * workload.n**2 * workload.itemsize
-    if size > _LARGEST:
-        return f"n={workload.n} needs {size / 2**30:.3g} GiB of matrices"
-    return None
-
-
-_register("dense", lambda weights, workload: weights.dense(), cost=_dense_cost, refuses=_too_large)
+_register(
+    "dense",
+    lambda weights, workload: weights.dense(),
+    cost=_dense_cost,
+    refuses=lambda workload: refuses_large(workload, _LARGEST),
+)
 
 
 def _fft_cost(workload: Workload) -> Cost:

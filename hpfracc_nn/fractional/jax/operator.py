@@ -22,6 +22,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.boundary import boundary_of, difference, finish
 from hpfracc_nn.fractional.definitions import Definition, FourierMultiplier, family
+from hpfracc_nn.fractional.dispatch import on_other_sides
 from hpfracc_nn.fractional.jax import kernels, slices  # noqa: F401  kernels are registered on import
 from hpfracc_nn.fractional.jax.arrays import JAX, Array, assumed, check_known, computed_in, of_numpy, widest  # noqa: F401  texts over all frameworks call these as `operator.name`
 from hpfracc_nn.fractional.jax.definitions import alpha_shape, checked_alpha, floating_alpha, within
@@ -193,8 +194,8 @@ def apply_at(owner: str, x: Array, definition: Definition, dt: float, dim: int, 
     if over is not None and may_be_sliced(owner, x, definition, dt, over.spec[axis]):
         return _over_devices(owner, x, definition, dt, axis, site, over)
     if definition.side != "left":
-        return _on_other_sides(
-            x, dtype, definition, axis, lambda x, left, axis: apply_at(owner, x, left, dt, axis, site)
+        return on_other_sides(
+            x, dtype, definition, axis, JAX, lambda x, left, axis: apply_at(owner, x, left, dt, axis, site)
         )
     alpha = None if definition.is_fixed else checked_alpha(owner, definition)
     layout = layout_of(owner, tuple(x.shape), axis, alpha_shape(definition))
@@ -242,23 +243,6 @@ def _in_slices(
     if alpha is not None and over.mesh.explicit_axes:
         alpha = jax.sharding.reshard(alpha, NamedSharding(over.mesh, of_alpha))
     return jax.shard_map(of_slice, mesh=over.mesh, in_specs=(spec, of_alpha), out_specs=spec)(x, alpha)
-
-
-def _on_other_sides(
-    x: Array, dtype: str, definition: Definition, axis: int, on_left: Callable[[Array, Definition, int], Array]
-) -> Array:
-    """Return the operator with side="right" (in reversed time), or with "both" (the mean), by the one with "left".
-
-    `on_left(samples, definition, axis)` applies a left-sided definition; for the mean one call takes both directions of
-    time, stacked, in `dtype`.
-    """
-    left, backwards = definition.to_the_left, jnp.flip(x, axis)
-    if definition.side == "right":
-        return jnp.flip(on_left(backwards, left, axis), axis)
-    # Until they are added up: they are rounded once, and large parts may cancel.
-    both = jnp.stack([x, backwards]).astype(dtype)
-    found = on_left(both, left, axis + 1)  # taken apart by indices: outside of jit an iteration gathers what is sharded
-    return ((found[0] + jnp.flip(found[1], axis)) / 2).astype(x.dtype)
 
 
 @partial(jax.jit, static_argnames=("call", "kernel", "workload", "chunk"))

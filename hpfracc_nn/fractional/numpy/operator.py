@@ -21,8 +21,10 @@ from scipy.fft import irfftn, rfftn
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.boundary import Boundary
 from hpfracc_nn.fractional.definitions import Definition, FourierMultiplier
+from hpfracc_nn.fractional.dispatch import on_other_sides
 from hpfracc_nn.fractional.gaps import held, is_clear
 from hpfracc_nn.fractional.layout import Layout, layout_of
+from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.numpy import kernels, probe  # noqa: F401  registered on import
 from hpfracc_nn.fractional.numpy.weights import Weights, weights_of
 from hpfracc_nn.fractional.weights import CACHE
@@ -106,9 +108,12 @@ def apply(
     owner: str, x: np.ndarray, definition: Definition, dt: float, dim: int, manager: BackendManager | None
 ) -> np.ndarray:
     """Return the operator applied to `x` along `dim`; same shape and dtype. See `fractional.derivative`."""
-    if definition.side != "left":
-        return _on_other_sides(owner, x, definition, dt, dim, manager)
     dtype = computed_in(owner, x, definition)
+    if definition.side != "left":
+        axis = errors.axis(owner, dim, x.ndim)
+        return on_other_sides(  # type: ignore[no-any-return]
+            x, dtype, definition, axis, NUMPY, lambda x, left, axis: apply(owner, x, left, dt, axis, manager)
+        )
     dt = errors.positive_step(owner, dt)
     if type(dim) is not int:  # a key must not take True for 1
         dim = errors.axis(owner, dim, x.ndim)
@@ -142,25 +147,6 @@ def computed_in(owner: str, x: np.ndarray, definition: Definition | FourierMulti
     if dtype is None or not definition.is_fixed:
         raise _wrong_type(owner, x, definition)
     return np.dtype(np.float64) if definition.is_wide else dtype
-
-
-def _on_other_sides(
-    owner: str, x: np.ndarray, definition: Definition, dt: float, dim: int, manager: BackendManager | None
-) -> np.ndarray:
-    """Return the operator with side="right" (in reversed time), or with "both" (the mean), by the one with "left".
-
-    For the mean one call takes both directions of time, stacked.
-    """
-    axis, left = errors.axis(owner, dim, x.ndim), definition.to_the_left
-    backwards = np.flip(x, axis)
-    if definition.side == "right":
-        return np.ascontiguousarray(np.flip(apply(owner, backwards, left, dt, axis, manager), axis))
-    both = np.stack([x, backwards])
-    if x.dtype in _COMPUTED_IN:  # else `apply` raises
-        # Until they are added up: they are rounded once, and large parts may cancel.
-        both = both.astype(np.float64 if definition.is_wide else _COMPUTED_IN[x.dtype], copy=False)
-    from_left, from_right = apply(owner, both, left, dt, axis + 1, manager)
-    return ((from_left + np.flip(from_right, axis)) / 2).astype(x.dtype, copy=False)
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)

@@ -12,6 +12,7 @@ from torch import Tensor
 from hpfracc_nn import errors
 from hpfracc_nn.fractional import inverse
 from hpfracc_nn.fractional.definitions import Definition, FourierMultiplier
+from hpfracc_nn.fractional.dispatch import on_other_sides
 from hpfracc_nn.fractional.torch.custom_op import compiled
 from hpfracc_nn.fractional.torch.eager import (
     check_alpha,
@@ -193,20 +194,10 @@ def apply_at(
 def _on_other_sides(
     owner: str, x: Tensor, definition: Definition, dim: int, on_left: Callable[[Tensor, Definition, int], Tensor]
 ) -> Tensor:
-    """Return the operator with side="right" (in reversed time), or with "both" (the mean), by the one with "left".
-
-    `on_left(samples, definition, axis)` applies a left-sided definition; for the mean one call takes both directions of
-    time, stacked. `owner` is the name of the public function, for messages.
-    """
     check_dense(owner, "x", x)
-    axis, left = errors.axis(owner, dim, x.ndim), definition.to_the_left
-    backwards = x.flip(axis)
-    if definition.side == "right":
-        return on_left(backwards, left, axis).flip(axis)
-    # Until they are added up: they are rounded once, and large parts may cancel.
-    both = torch.stack([x, backwards]).to(computed_in(owner, x, definition))
-    from_left, from_right = on_left(both, left, axis + 1)
-    return ((from_left + from_right.flip(axis)) / 2).to(x.dtype)
+    axis = errors.axis(owner, dim, x.ndim)
+    found: Tensor = on_other_sides(x, computed_in(owner, x, definition), definition, axis, TORCH, on_left)
+    return found
 
 
 uncompiled(inverse.applied, "the inverse's columns are kept where the call is made; it runs outside the graph")

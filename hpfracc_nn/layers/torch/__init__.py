@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from hpfracc_nn.layers.torch.difference import FractionalDifference as FractionalDifference
     from hpfracc_nn.layers.torch.difference import RoughnessFeatures as RoughnessFeatures
     from hpfracc_nn.layers.torch.fractional import FractionalLayer as FractionalLayer
+    from hpfracc_nn.layers.torch.fractional import param_groups as param_groups
     from hpfracc_nn.layers.torch.linear import FractionalConv1d as FractionalConv1d
     from hpfracc_nn.layers.torch.linear import FractionalConv2d as FractionalConv2d
     from hpfracc_nn.layers.torch.linear import FractionalLinear as FractionalLinear
-    from hpfracc_nn.layers.torch.parameter_groups import param_groups as param_groups
     from hpfracc_nn.layers.torch.recurrent import FractionalGRU as FractionalGRU
     from hpfracc_nn.layers.torch.recurrent import FractionalLSTM as FractionalLSTM
     from hpfracc_nn.layers.torch.solve import FDEBlock as FDEBlock

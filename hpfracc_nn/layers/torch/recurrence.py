@@ -45,12 +45,12 @@ from hpfracc_nn.fractional.torch.tracing import (
     uncompiled,
 )
 from hpfracc_nn.layers.order import memory_nodes
-from hpfracc_nn.selection import Plan, Site, Workload, default_manager, is_process_wide
+from hpfracc_nn.selection import Site, default_manager, is_process_wide
 from hpfracc_nn.selection.workload import Direction
 from hpfracc_nn.solvers.history import Automatic, Window
 from hpfracc_nn.solvers.torch import kernels  # noqa: F401  registered on import
-from hpfracc_nn.solvers.torch.memory import Memory, Toeplitz, TrackedSums
-from hpfracc_nn.solvers.torch.state import Layout
+from hpfracc_nn.solvers.torch.memory import Memory, Toeplitz, TrackedSums, picked
+from hpfracc_nn.solvers.torch.state import NAMES, Layout
 
 _BLOCK = 32  # steps of the plain formula that share one product with what is older
 _KEPT_LAGS = 1 << 15  # weights of fixed orders are kept for another series up to so many of all units
@@ -348,7 +348,7 @@ class LSTMCell:
                     torch.mul(o[j], shown, out=h)
                 else:
                     torch.mm(shown.mul_(o[j]), inputs.projection.t(), out=h)
-        sums.tell(past)
+        past.tell()
         return Record(out, past.values, (gates, memories) if keeps else ())
 
     def pull(self, inputs: Inputs, record: Record, sums: Sums, out: Tensor, values: Tensor | None) -> Cotangents:
@@ -386,7 +386,7 @@ class LSTMCell:
                 rows = pulled[k]
         assert rows is not None, "there is a step"
         value = past.memory(n)
-        sums.tell(past)
+        past.tell()
         of_projection = None
         if projection is not None:
             raw = gates[..., 3 * units :] * torch.tanh(cells)
@@ -436,7 +436,7 @@ class GRUCell:
                 n = torch.addcmul(x_new[k], r[j], q[j], out=new[j]).tanh_()
                 m = held[j].copy_(past.memory(k + 1))
                 h = torch.lerp(n, m, z[j], out=results[k])
-        sums.tell(past)
+        past.tell()
         return Record(past.views[1:], past.values, (gates, news, memories) if keeps else ())
 
     def pull(self, inputs: Inputs, record: Record, sums: Sums, out: Tensor, values: Tensor | None) -> Cotangents:
@@ -469,7 +469,7 @@ class GRUCell:
                 rows = through[k]
         assert rows is not None, "there is a step"
         value = past.memory(steps)
-        sums.tell(past)
+        past.tell()
         of_x = torch.cat([pulled[:, :, :2].flatten(2), pulled[:, :, 3]], dim=-1)
         of_bias = None if inputs.bias is None else hidden.sum((0, 1))
         of_weight = _of_weight(hidden, inputs.h, record.out)
@@ -515,9 +515,6 @@ def _of_weight(pulled: Tensor, h: Tensor, out: Tensor) -> Tensor:
     return found
 
 
-_NAMES = {torch.float32: "float32", torch.float64: "float64"}
-
-
 def operation(window: int | None) -> str:
     """Return the operation that adds up the past: all of it, or a window."""
     return Automatic.op if window is None else Window.op
@@ -556,7 +553,7 @@ def weights_of(
     orders = alpha.numel()
     if definition.bounds is not None:  # certified once between them, not for each alpha
         definition = replace(definition, alpha=alpha)
-    nodes = memory_nodes(definition, n, _NAMES[like.dtype], window)
+    nodes = memory_nodes(definition, n, NAMES[like.dtype], window)
     column = lag_weights(alpha, _count(n, nodes), window)
     layout = Layout((shape,), False, (1, orders) if orders > 1 else (1, 1))
     return Weights(layout, nodes, _toeplitz(column, nodes, like, n, window))
@@ -609,16 +606,12 @@ class Sums:
         else:
             weights = weights_of(definition, self._alpha, like.shape, like, n, window)
         self.layout, self._nodes, self._weights = weights
-        self.plan = self._pick(needs_gradient, direction)
+        states = 0 if self._nodes is None else self._nodes.rates.size
+        self.plan = picked(self.recurrence.site, self.layout, self._like, self.n, states, needs_gradient, direction)
 
     def past(self, direction: Direction) -> Memory:
         """Return an empty past; in the backward one step k is step n - k of the series, which is the transpose."""
         return Memory(self._weights, self.recurrence.site, self.plan, direction, self.layout, self._like)
-
-    def tell(self, past: Memory) -> None:
-        """Give the manager the time that the kernel took, where it wants to know."""
-        if past.plan is self.plan and self.plan.due(past.direction):
-            self.recurrence.site.manager.record(self.plan, past.seconds, past.direction)
 
     def order_gradient(self, values: Tensor, cotangents: Tensor) -> Tensor:
         """Return the gradient in alpha, [orders] in float64: the weights' derivatives add up the same past.
@@ -642,28 +635,6 @@ class Sums:
         count, window = _count(self.n, self._nodes), self.recurrence.window
         (found,) = derivatives(lambda alpha: [lag_weights(alpha, count, window)], self._alpha)
         return _toeplitz(found, self._nodes, self._like, self.n, window)
-
-    def _pick(self, needs_gradient: bool, direction: Direction) -> Plan:
-        site, like, layout = self.recurrence.site, self._like, self.layout
-        states, threads = 0 if self._nodes is None else self._nodes.rates.size, torch.get_num_threads()
-
-        def describe() -> Workload:
-            return Workload(
-                op=site.op,
-                framework="torch",
-                device=str(like.device),
-                dtype=_NAMES[like.dtype],
-                rows=layout.orders,
-                n=self.n,
-                width=layout.width,
-                channels=layout.orders,
-                exponentials=states,
-                needs_gradient=needs_gradient,
-                threads=threads,
-            )
-
-        key = (layout.orders, layout.width, self.n, like.dtype, like.device, states, needs_gradient, threads)
-        return (site.pick if direction == "forward" else site.pick_backward)(key, describe)
 
 
 def _count(n: int, nodes: Nodes | None) -> int:

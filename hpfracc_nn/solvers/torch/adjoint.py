@@ -403,7 +403,7 @@ class Replay:
             if end <= last:
                 memory.begin(last)
             z0_gradient = self.g[0] + self._start(self._with_starts(0, memory.memory(last)))
-            problem.tell(self.plan, memory)
+            memory.tell()
             check_repeated(problem.field.label, problem.field.eps, self.found, self.expected, self._moved)
             totals = problem.layout.as_state(memory.values.sum(2))  # of step n_steps - k at k
             return z0_gradient + totals.sum(0), torch.tensordot(problem.elapsed.flip(0), totals, 1)
@@ -584,7 +584,7 @@ def _forward(
     assert plan is not None, "there is a history"
     memory = Recollection(weighting.problem, plan, z0)
     found = solve.run(z0, weighting.fixed(), memory, keeps)
-    memory.tell()
+    memory.past.tell()
     return found
 
 
@@ -686,7 +686,7 @@ class StochasticReplay:
                 self.memory.add(self.solve.blocks[i][0], list(of_rows.unbind()))
                 z0_gradient = z0_gradient + of_rows.sum(0)
         if isinstance(self.memory, Anticipation):
-            self.memory.tell()
+            self.memory.past.tell()
         return z0_gradient + of_carry[0]
 
     def _block(

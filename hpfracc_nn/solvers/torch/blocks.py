@@ -640,25 +640,21 @@ class Recollection:
 
     def __init__(self, problem: Problem, plan: Plan, z0: Tensor):
         assert problem.kept is not None, "the mesh is uniform"
-        self.problem, self.plan, self._z0 = problem, plan, z0
+        self._z0 = z0
         operand = toeplitz(problem.kept, problem.like, backward=True)  # a value for each set goes in, one memory out
         block = steps_of_block(problem.layout.shape.numel())
-        self._past = Memory(operand, problem.site, plan, "forward", problem.layout, problem.like, block=block)
-        self._views = self._past.views
+        self.past = Memory(operand, problem.site, plan, "forward", problem.layout, problem.like, block=block)
+        self._views = self.past.views
 
     def opened(self, first: int, last: int) -> Tensors:
         """See `BlockMemory`."""
-        out, weights = self._past.opened(first, self._z0)
+        out, weights = self.past.opened(first, self._z0)
         return out[0], weights
 
     def add(self, first: int, values: list[Tensor]) -> None:
         """See `BlockMemory`."""
         if values:
             torch.stack(values, out=self._views[first : first + len(values)])
-
-    def tell(self) -> None:
-        """Give the manager the time that the kernel took, where it wants to know."""
-        self.problem.tell(self.plan, self._past)
 
 
 class Anticipation:
@@ -673,18 +669,18 @@ class Anticipation:
 
     def __init__(self, problem: Problem, plan: Plan):
         assert problem.kept is not None, "the mesh is uniform"
-        self.problem, self.plan = problem, plan
+        self.problem = problem
         forward = toeplitz(problem.kept, problem.like)
         self._block = steps_of_block(problem.layout.shape.numel())
         self._top = -(-(problem.n_steps + 1) // self._block) * self._block - 1
         columns = torch.nn.functional.pad(forward.columns, (0, self._top - problem.n_steps))
         operand = Toeplitz(columns, forward.nodes, forward.coefficients)
-        self._past = Memory(operand, problem.site, plan, "backward", problem.layout, problem.like, block=self._block)
-        self._views = self._past.views
+        self.past = Memory(operand, problem.site, plan, "backward", problem.layout, problem.like, block=self._block)
+        self._views = self.past.views
 
     def opened(self, first: int, last: int) -> Tensors:
         """Return the cotangents that what the steps of a block bring has from all that follows it."""
-        out, _ = self._past.opened(self._top + 1 - first - self._block)
+        out, _ = self.past.opened(self._top + 1 - first - self._block)
         by_step = out[0] if out.shape[0] == 1 else out.transpose(0, 1)
         return (by_step.flip(0)[: last - first],)
 
@@ -696,11 +692,7 @@ class Anticipation:
     @property
     def cotangents(self) -> Tensor:
         """Those of all X_n, [a, n_steps + 1, r]."""
-        return self._past.values[:, :, 0].flip(1)[:, : self.problem.n_steps + 1]
-
-    def tell(self) -> None:
-        """Give the manager the time that the kernel took, where it wants to know."""
-        self.problem.tell(self.plan, self._past)
+        return self.past.values[:, :, 0].flip(1)[:, : self.problem.n_steps + 1]
 
 
 @dataclass(eq=False)

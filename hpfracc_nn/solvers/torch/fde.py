@@ -29,7 +29,7 @@ from hpfracc_nn.solvers.torch.adjoint import recorded, trainable
 from hpfracc_nn.solvers.torch.collocation.solve import collocated, options_of
 from hpfracc_nn.solvers.torch.fixed import CountedField, Steps, doubled, solution_of
 from hpfracc_nn.solvers.torch.integrate import Problem, Progress
-from hpfracc_nn.solvers.torch.solution import Event, Solution, events_of
+from hpfracc_nn.solvers.torch.solution import Event, Form, Solution, events_of, is_plain
 from hpfracc_nn.solvers.torch.state import (
     Casts,
     Field,
@@ -45,7 +45,6 @@ from hpfracc_nn.solvers.torch.state import (
     times_of,
     without,
 )
-from hpfracc_nn.solvers.torch.trees import Form, is_plain
 
 _LONGEST = 1 << 12  # output times of a grid that is kept
 

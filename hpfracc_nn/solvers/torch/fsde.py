@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any, cast
 
@@ -310,6 +311,6 @@ def integrated(
     like = y0[0] if isinstance(y0, tuple | list) and y0 else y0
     kind = like.device.type if isinstance(like, Tensor) else "cpu"
     casts = present(kind)
-    with without(kind):
+    with nullcontext() if casts is None else without(kind):
         call = StochasticCall(sde, y0, ts, alpha, method, dt, casts)
         return call.solved(site, adjoint, generator, params, progress)

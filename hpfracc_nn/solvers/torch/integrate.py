@@ -26,13 +26,13 @@ from hpfracc_nn.fractional.cache import ByteCache, cached_property
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.fractional.torch.tracing import is_watched
-from hpfracc_nn.selection import Plan, Site, Workload
+from hpfracc_nn.selection import Plan, Site
 from hpfracc_nn.solvers.explosions import GROWTH, WINDOW, Limits
 from hpfracc_nn.solvers.history import Exponentials, History, Kept
 from hpfracc_nn.solvers.schemes import BDF2, PredictorCorrector, Rectangle, Scheme, Trapezoid
-from hpfracc_nn.solvers.torch.memory import Forward, Matrix, Memory, Operand, Reversed, toeplitz
+from hpfracc_nn.solvers.torch.memory import Forward, Matrix, Memory, Operand, Reversed, picked, toeplitz
 from hpfracc_nn.solvers.torch.roots import Equation, equation_of, solved_by
-from hpfracc_nn.solvers.torch.state import Field, Layout, Signature, bare, evaluated, fault
+from hpfracc_nn.solvers.torch.state import NAMES, Field, Layout, Signature, bare, evaluated, fault
 
 _FURTHER = 10.0  # times larger: when a solution that was looked at is looked at again
 
@@ -237,7 +237,6 @@ step_of.register(BDF2, ImplicitStep)
 
 T = TypeVar("T")
 _CACHE = ByteCache(1 << 28)
-_NAMES = {torch.float32: "float32", torch.float64: "float64"}
 
 Progress = Callable[[int, int], None]
 
@@ -278,35 +277,8 @@ class Problem:
         self.own_weights = self._diagonal()  # of f_n in the last memory of step n
 
     def pick(self, needs_gradient: bool) -> Plan:
-        """Ask the manager for a plan of both passes."""
-        like, layout, states = self.like, self.layout, self._states()
-        key = (
-            layout.orders,
-            layout.width,
-            self.n_steps,
-            like.dtype,
-            like.device,
-            states,
-            needs_gradient,
-            self.is_uniform,
-        )
-
-        def describe() -> Workload:
-            return Workload(
-                op=self.site.op,
-                framework="torch",
-                device=str(like.device),
-                dtype=_NAMES[like.dtype],
-                rows=layout.orders,
-                n=self.n_steps,
-                width=layout.width,
-                channels=layout.orders,
-                exponentials=states,
-                needs_gradient=needs_gradient,
-                threads=torch.get_num_threads(),
-            )
-
-        return self.site.pick((*key, torch.get_num_threads()), describe)
+        """Return the manager's plan of both passes."""
+        return picked(self.site, self.layout, self.like, self.n_steps, self._states(), needs_gradient)
 
     def past(self, plan: Plan) -> Memory:
         """Return the past of a forward pass."""
@@ -382,13 +354,8 @@ class Problem:
                         signatures[:, last_step:] = signature(states[last_step:])
                 if self.progress is not None:
                     self.progress(end - 1, last_step)
-        self.tell(plan, past)
+        past.tell()
         return states
-
-    def tell(self, plan: Plan, past: Memory) -> None:
-        """Give the manager the time that the kernel took, where it wants to know."""
-        if past.plan is plan and plan.due(past.direction):
-            self.site.manager.record(plan, past.seconds, past.direction)
 
     def watch(self, z0: Tensor) -> Watch | None:
         """Return what looks after explosions, for schemes that explode."""
@@ -440,12 +407,12 @@ class Problem:
         """
         if not self.is_fixed:
             return build()
-        name = _NAMES[self.like.dtype]
+        name = NAMES[self.like.dtype]
         return _CACHE.get((self.scheme, tuple(self.orders.tolist()), self.n_steps, name, *key), build)
 
     def _uniform(self) -> Kept:
         weights = self.scheme.weights(self.orders, self.n_steps, self.dt, NUMPY)
-        return self.history.keep(weights, _NAMES[self.like.dtype], NUMPY)
+        return self.history.keep(weights, NAMES[self.like.dtype], NUMPY)
 
     def _any_mesh(self) -> Matrix:
         return Matrix(self.scheme, self.orders, self.times)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from hpfracc_nn.selection import Plan, Site, Work, Workload, carried_out
 from hpfracc_nn.selection.workload import Direction
 from hpfracc_nn.solvers.history import ANY_MESH, Automatic, Exponentials, FFTBlocks, Full, Kept, Window
 from hpfracc_nn.solvers.schemes import Scheme
-from hpfracc_nn.solvers.torch.state import Layout
+from hpfracc_nn.solvers.torch.state import NAMES, Layout
 
 _AT_ONCE = 32  # steps whose own weights are computed together
 _KEPT = 1 << 26  # bytes of one matrix
@@ -194,24 +194,47 @@ def toeplitz(kept: Kept, like: Tensor, *, backward: bool = False) -> Toeplitz:
     return Toeplitz(placed(kept.columns), kept.nodes, c)
 
 
-class Form(Protocol):
+class Form:
     """The past of one solve in a kernel's own way.
 
     The values of a block's own steps are added up by whoever takes the steps, with the rows that `near` gives; a form
-    brings what is older than `near` reaches.
+    brings what is older than `near` reaches. Where the weights are Toeplitz, the near weights of all blocks of one
+    length are the same.
+
+    Args:
+        operand: The weights.
 
     Attributes:
         overlap: Values before a block that `near` covers too.
     """
 
-    overlap: int
+    overlap = 0
+
+    def __init__(self, operand: Operand):
+        self.operand = operand
+        self._near: dict[tuple[int, int], Tensor] = {}
+
+    @classmethod
+    def prepare(cls, operand: Operand, workload: Workload) -> Self:
+        """Return the form of these weights: a kernel's `prepare`."""
+        return cls(operand)
 
     def near(self, first: int, last: int) -> Tensor:
         """Return the weights of steps first to last - 1 for values max(first - overlap, 0) to last - 1.
 
         [a, outs, rows, columns * ins]; 0 where a value is not past yet.
         """
-        ...
+        before = min(first, self.overlap)
+        if not isinstance(self.operand, Toeplitz):
+            return self.operand.rectangle(first, last, first - before, last)
+        key = (before, last - first)
+        found = self._near.get(key)
+        if found is None:
+            found = self._near[key] = self._rectangle(before, before + last - first).contiguous()
+        return found
+
+    def _rectangle(self, before: int, last: int) -> Tensor:
+        return self.operand.rectangle(before, last, 0, last)
 
     def far(self, values: Tensor, first: int, last: int, out: Tensor) -> None:
         """Add to the memories of steps first to last - 1 what they have of values before max(first - overlap, 0).
@@ -224,31 +247,7 @@ class Form(Protocol):
             last: After the block.
             out: [a, outs, rows, r].
         """
-        ...
-
-
-class Blocks:
-    """What forms share whose weights are Toeplitz: the near weights of all blocks of one length are the same."""
-
-    overlap = 0
-
-    def __init__(self, operand: Operand):
-        self.operand = operand
-        self._near: dict[tuple[int, int], Tensor] = {}
-
-    def near(self, first: int, last: int) -> Tensor:
-        """See `Form.near`."""
-        before = min(first, self.overlap)
-        if not isinstance(self.operand, Toeplitz):
-            return self.operand.rectangle(first, last, first - before, last)
-        key = (before, last - first)
-        found = self._near.get(key)
-        if found is None:
-            found = self._near[key] = self._rectangle(before, before + last - first).contiguous()
-        return found
-
-    def _rectangle(self, before: int, last: int) -> Tensor:
-        return self.operand.rectangle(before, last, 0, last)
+        raise NotImplementedError(f"{type(self).__name__} does not say what is far.")
 
 
 def add_product(weights: Tensor, values: Tensor, out: Tensor) -> None:
@@ -285,6 +284,47 @@ def run(form: Form, values: Tensor, first: int, last: int, out: Tensor) -> None:
     form.far(values, first, last, out)
 
 
+def picked(
+    site: Site,
+    layout: Layout,
+    like: Tensor,
+    n_steps: int,
+    states: int,
+    needs_gradient: bool,
+    direction: Direction = "forward",
+) -> Plan:
+    """Return the site's plan of a history, for both passes.
+
+    Args:
+        site: The call site.
+        layout: How its states are laid out.
+        like: A tensor of their dtype and device.
+        n_steps: Of the solve.
+        states: How many numbers replace the weights by lag; 0 where nothing does.
+        needs_gradient: Whether there will be a backward pass.
+        direction: Of the pass that asks; a backward pass without a forward pass before asks itself.
+    """
+    threads = torch.get_num_threads()
+
+    def describe() -> Workload:
+        return Workload(
+            op=site.op,
+            framework="torch",
+            device=str(like.device),
+            dtype=NAMES[like.dtype],
+            rows=layout.orders,
+            n=n_steps,
+            width=layout.width,
+            channels=layout.orders,
+            exponentials=states,
+            needs_gradient=needs_gradient,
+            threads=threads,
+        )
+
+    key = (layout.orders, layout.width, n_steps, like.dtype, like.device, states, needs_gradient, threads)
+    return (site.pick if direction == "forward" else site.pick_backward)(key, describe)
+
+
 class Memory:
     """The values so far, and the plan's kernel to add them up.
 
@@ -315,7 +355,8 @@ class Memory:
         starts: Tensor | None = None,
         block: int | None = None,
     ):
-        self.operand, self.site, self.plan, self.direction, self.layout = operand, site, plan, direction, layout
+        self.operand, self.site, self.direction, self.layout = operand, site, direction, layout
+        self.plan = self._picked = plan
         self.block = block_length(layout.orders * layout.width) if block is None else block
         self.values = like.new_zeros(layout.orders, operand.steps + 1, operand.ins, layout.width)
         views = layout.as_state(self.values)
@@ -336,6 +377,11 @@ class Memory:
         self._is_one = layout.orders == 1
         self._shape = (operand.outs, *layout.shape) if operand.outs > 1 else tuple(layout.shape)
         self._work = _FORWARD if direction == "forward" else _BACKWARD
+
+    def tell(self) -> None:
+        """Give the manager the time that the kernel took, where it wants to know and no other one had to stand in."""
+        if self.plan is self._picked and self.plan.due(self.direction):
+            self.site.manager.record(self.plan, self.seconds, self.direction)
 
     def begin(self, first: int, base: Tensor | None = None) -> int:
         """Begin the block of steps that starts at `first`, and return where it ends.
@@ -515,24 +561,27 @@ _FORWARD = Work(_far, is_timed=False)
 _BACKWARD = Work(_far, direction="backward", is_timed=False)
 
 
-class OwnSums(Protocol):
+class OwnSums:
     """The sums of one block, made as its steps are taken."""
+
+    _rows: Any  # what the steps have of those before the block
 
     @property
     def first(self) -> Tensor:
         """x_0."""
-        ...
+        found: Tensor = self._rows[0]
+        return found
 
     def room(self, i: int) -> Tensor | None:
         """Return where Z_i may be made, or None."""
-        ...
+        return None
 
     def following(self, i: int, value: Tensor) -> Tensor:
         """Return x_(i+1), [*shape], after Z_i, of that shape or [sets, *shape]; asked for in turn, from 0 on."""
-        ...
+        raise NotImplementedError(f"{type(self).__name__} adds nothing up.")
 
 
-class TrackedSums:
+class TrackedSums(OwnSums):
     """See `OwnSums`: plain torch, for every kind of derivative. Each Z is added to all rows that follow.
 
     Args:
@@ -543,15 +592,6 @@ class TrackedSums:
     def __init__(self, rows: Tensor, weights: Tensor):
         self._rows, self._weights = rows, weights
 
-    @property
-    def first(self) -> Tensor:
-        """See `OwnSums`."""
-        return self._rows[0]
-
-    def room(self, i: int) -> Tensor | None:
-        """See `OwnSums`."""
-        return None
-
     def following(self, i: int, value: Tensor) -> Tensor:
         """See `OwnSums`."""
         rows = self._rows[1:]
@@ -561,7 +601,7 @@ class TrackedSums:
         return rows[0]
 
 
-class BufferedSums:
+class BufferedSums(OwnSums):
     """See `OwnSums`: without a graph. The values lie in one buffer, and a sum over them is one product.
 
     Made once for all blocks of one length, of which one is in use at a time.
@@ -607,7 +647,7 @@ class BufferedSums:
         return row.view(self._shape)
 
 
-class KnownSums:
+class KnownSums(OwnSums):
     """See `OwnSums`: with a graph, for sums that were made before. What brings a value its cotangent is one product.
 
     Made once for all blocks of one length, of which one is in use at a time.
@@ -634,15 +674,6 @@ class KnownSums:
         """Begin the next block."""
         self._rows, self._known = rows.unbind(), rows.detach().unbind()
         self._last: Tensor | None = None  # ties each step to the one before: their cotangents come in turn
-
-    @property
-    def first(self) -> Tensor:
-        """See `OwnSums`."""
-        return self._rows[0]
-
-    def room(self, i: int) -> Tensor | None:
-        """See `OwnSums`."""
-        return None
 
     def following(self, i: int, value: Tensor) -> Tensor:
         """See `OwnSums`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -33,7 +33,27 @@ from hpfracc_nn.solvers.torch.state import S, bare, order_numbers
 from hpfracc_nn.solvers.volterra import VolterraWeights
 
 
-class CaputoEquation(nn.Module):
+class Ordered(nn.Module):
+    """An equation with an order, which is that of `order` where it is learned."""
+
+    if TYPE_CHECKING:  # torch.jit.script reads the annotations of a class
+        order: Alpha | None
+        _fixed: Any  # the numbers of an order that is not learned; no buffer: model.float() would round it
+
+    @property
+    def alpha(self) -> Tensor:
+        """The order in real units, float64; of a random one its mean."""
+        return self._fixed_alpha() if self.order is None else self.order.mean
+
+    def drawn(self) -> Tensor:
+        """Return the order of one solve: alpha, or what a random one draws."""
+        return self._fixed_alpha() if self.order is None else self.order.beside_local(type(self).__name__)
+
+    def _fixed_alpha(self) -> Tensor:
+        return torch.tensor(self._fixed, dtype=torch.float64, device="cpu")
+
+
+class CaputoEquation(Ordered):
     """An equation whose right-hand side is still to be said; `NeuralFDE` and the layers made of a solve are such.
 
     Args:
@@ -75,8 +95,7 @@ class CaputoEquation(nn.Module):
         self.adjoint = errors.claim(owner, "adjoint", adjoint)
         errors.claim(owner, "learn_alpha", learn_alpha)
         check_place(owner, device, dtype)
-        self._fixed: Any = None  # no buffer: model.float() would round it
-        self.order: Alpha | None = None
+        self._fixed, self.order = None, None
         if isinstance(alpha, Alpha):
             _check_bounds(owner, alpha.taken_by(owner, bounds, alpha.shape))
             self.order = alpha
@@ -91,15 +110,6 @@ class CaputoEquation(nn.Module):
                 self._fixed = values.tolist()
         self.learn_alpha = self.order is not None
         self.site = given_manager(owner, manager).site(self.method.op, "torch")
-
-    @property
-    def alpha(self) -> Tensor:
-        """The order in real units, float64; of a random one its mean."""
-        return self._fixed_alpha() if self.order is None else self.order.mean
-
-    def drawn(self) -> Tensor:
-        """Return the order of one solve: alpha, or what a random one draws."""
-        return self._fixed_alpha() if self.order is None else self.order.beside_local(type(self).__name__)
 
     def last(self, f: Callable[[Tensor, Tensor], Tensor], y0: Tensor, t1: float) -> Tensor:
         """Return the state at t1 of a solve from 0 on in `n_steps` equal steps, wherever torch runs.
@@ -118,9 +128,6 @@ class CaputoEquation(nn.Module):
             f, y0, (0.0, t1), self.drawn(), self.method, self.site, self.n_steps, adjoint=self.adjoint
         )
         return states[-1]
-
-    def _fixed_alpha(self) -> Tensor:
-        return torch.tensor(self._fixed, dtype=torch.float64, device="cpu")
 
     def extra_repr(self) -> str:
         kind = "learn_alpha=True" if self.learn_alpha else f"alpha={self._fixed}"
@@ -261,7 +268,7 @@ class NeuralFDE(CaputoEquation):
             )
 
 
-class NeuralFSDE(nn.Module):
+class NeuralFSDE(Ordered):
     """y0 to paths of dX = drift dt + diffusion dZ, or of the Volterra equation below alpha = 1, at given times.
 
     Beside networks that are free to change, an order or a Hurst index that is learned is a hyper-parameter and no
@@ -344,7 +351,6 @@ class NeuralFSDE(nn.Module):
         self.learn_hurst = errors.claim(owner, "learn_hurst", learn_hurst)
         errors.claim(owner, "learn_alpha", learn_alpha)
         check_place(owner, device, dtype)
-        # A fixed one is no buffer: model.float() would round it.
         self._fixed, self.order = stochastic_order(owner, alpha, learn_alpha, bounds, device, dtype)
         self.learn_alpha = self.order is not None
         self.index: Alpha | None = None
@@ -354,14 +360,6 @@ class NeuralFSDE(nn.Module):
             self.index = Alpha(first.tolist(), self._hurst_bounds, first.shape, **made)
         self._present().rule(self.noise_type, 0.75 if self._fixed is None else min(np.ravel(self._fixed)))
         self.site = given_manager(owner, manager).site(self.method.history.op, "torch")
-
-    @property
-    def alpha(self) -> Tensor:
-        """The order in real units, float64; of a random one its mean."""
-        return self._fixed_alpha() if self.order is None else self.order.mean
-
-    def _fixed_alpha(self) -> Tensor:
-        return torch.tensor(self._fixed, dtype=torch.float64, device="cpu")
 
     @property
     def hurst(self) -> Tensor | None:
@@ -379,8 +377,7 @@ class NeuralFSDE(nn.Module):
         """Return a path for each state of y0 at `ts`, time first; arguments as in `fsdeint`."""
         sde = SDE(self.drift, self.diffusion, self.noise_type)
         options = (self.dt, self.adjoint, generator, progress)
-        alpha = self._fixed_alpha() if self.order is None else self.order.beside_local(type(self).__name__)
-        found: S = integrated(sde, y0, ts, alpha, self._present(), self.site, *options)
+        found: S = integrated(sde, y0, ts, self.drawn(), self._present(), self.site, *options)
         return found
 
     def ensemble(

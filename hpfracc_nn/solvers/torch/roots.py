@@ -25,6 +25,7 @@ from hpfracc_nn.solvers import schemes
 from hpfracc_nn.solvers.checks import WITH_FIXED_POINT, WITH_NEWTON, NotSolved, unsolved
 from hpfracc_nn.solvers.schemes import LARGEST_DENSE, ROUNDING, STALLED, FixedPoint, Roots
 from hpfracc_nn.solvers.torch.state import (
+    NAMES,
     Field,
     bare,
     evaluated,
@@ -94,8 +95,7 @@ def _cycle(apply: Callable[[Tensor], Tensor], residual: Tensor, tolerance: float
     return (solution[:, 0] @ basis[: solution.shape[0]]).view_as(residual)
 
 
-_NAMES = {torch.float32: "float32", torch.float64: "float64"}
-TOLERANCES = {dtype: schemes.TOLERANCES[name] for dtype, name in _NAMES.items()}
+TOLERANCES = {dtype: schemes.TOLERANCES[name] for dtype, name in NAMES.items()}
 _SLOW = 0.1  # a change that is not smaller than this part of the last one has the Jacobian made anew
 _CHEAP = 32  # numbers of a state: up to so many factors are made for every w
 _NEAR = 0.05  # of w: factors of larger states serve for one that differs by less

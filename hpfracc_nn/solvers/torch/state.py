@@ -344,6 +344,8 @@ def order_numbers(owner: str, alpha: Any) -> np.ndarray:
     return values
 
 
+NAMES = {torch.float32: "float32", torch.float64: "float64"}  # of dtypes that are solved in
+
 _TIMES = 1024  # are tensors of their own together
 
 RightHandSide = Callable[[Tensor, Any], State]

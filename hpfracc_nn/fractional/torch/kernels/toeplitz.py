@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from hpfracc_nn.fractional.linear import Column, padded_length, saves
+from hpfracc_nn.fractional.linear import Column, padded_length, refuses_large, saves
 from hpfracc_nn.fractional.torch.tiles import by_tiles, is_narrow, tile_bytes
 from hpfracc_nn.fractional.torch.weights import Weights
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
@@ -39,13 +39,6 @@ def dense_cost(workload: Workload) -> Cost:
     )
 
 
-def _too_large(workload: Workload) -> str | None:
-    size = workload.channels * workload.n**2 * workload.itemsize
-    if size > _LARGEST:
-        return f"n={workload.n} needs {size / 2**30:.3g} GiB of matrices"
-    return None
-
-
 def _multiply(matrix: Tensor, x: Tensor, out: Tensor) -> None:
     batch, channels, n, width = x.shape
     if width > 1:
@@ -71,7 +64,7 @@ register(
         ),
         prepare,
         dense_cost,
-        _too_large,
+        lambda workload: refuses_large(workload, _LARGEST),
         saves,
     )
 )

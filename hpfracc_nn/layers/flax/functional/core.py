@@ -291,20 +291,18 @@ class Alpha:
 Operator = Any  # a definition's name, its class or a definition; a core holds the definition that it stands for
 
 
-class Ordered:
-    """The order of a core that has one; `__post_init__` sets both attributes by `settle_order`.
+class WithOrder:
+    """A core that has an order, fixed or learned.
 
     Attributes:
-        definition: The operator; where the order is learned, at its upper bound.
         order: The learned order, or None.
     """
 
-    definition: Operator
     order: Alpha | None
 
-    def alpha_of(self, params: Params) -> float | tuple[float, ...] | Array:
-        """Return the order in real units: an array where it is learned, the mean where it is random."""
-        return self.definition.alpha if self.order is None else self.order.mean(params["order"])
+    def init(self, key: Array | None = None, param_dtype: Any = jnp.float32) -> Params:
+        """Return {"order": {"raw": [*shape of alpha]}} where alpha is learned, else {}; nothing is drawn."""
+        return self._order_params(key, param_dtype)
 
     def _order_params(self, key: Array | None, param_dtype: Any) -> Params:
         """Return the first parameters of the order as `{"order": ...}`, {} where it is fixed.
@@ -314,6 +312,21 @@ class Ordered:
             param_dtype: Of the parameters.
         """
         return {} if self.order is None else {"order": self.order.init(key, param_dtype)}
+
+
+class Ordered(WithOrder):
+    """A core with an order and an operator; `__post_init__` sets both attributes by `settle_order`.
+
+    Attributes:
+        definition: The operator; where the order is learned, at its upper bound.
+        order: The learned order, or None.
+    """
+
+    definition: Operator
+
+    def alpha_of(self, params: Params) -> float | tuple[float, ...] | Array:
+        """Return the order in real units: an array where it is learned, the mean where it is random."""
+        return self.definition.alpha if self.order is None else self.order.mean(params["order"])
 
     def settle_order(self, owner: str, given: Definition, shape: Callable[[Shape], Shape]) -> None:
         """Store the definition and the order that the fields `alpha`, `bounds` and `learn_alpha` say.

@@ -116,10 +116,6 @@ class FractionalDifference(Ordered):
         else:
             self._begin((0.0, 1.0) if self.bounds is None else self.bounds)
 
-    def init(self, key: Array | None = None, param_dtype: Any = jnp.float32) -> Params:
-        """Return {"order": {"raw": [channels * orders]}} where the orders are learned, else {}; nothing is drawn."""
-        return self._order_params(key, param_dtype)
-
     def __call__(self, params: Params, x: Array, *, key: Array | None = None) -> Array:
         """Return every channel's fractional differences.
 

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
-from jax import numpy as jnp
-
 from hpfracc_nn import errors
 from hpfracc_nn.fractional import dispatch
 from hpfracc_nn.fractional.definitions import Definition
@@ -90,10 +88,6 @@ class FractionalLayer(Ordered):
         channels = None if self.channels is None else errors.count(owner, "channels", self.channels)
         settle(self, dt=errors.positive_step(owner, self.dt), channels=channels)
         self.settle_order(owner, definition_of(owner, self.definition, self.scheme), self._order_shape)
-
-    def init(self, key: Array | None = None, param_dtype: Any = jnp.float32) -> Params:
-        """Return {"order": {"raw": [] or [channels]}} where alpha is learned, else {}; nothing is drawn."""
-        return self._order_params(key, param_dtype)
 
     def __call__(self, params: Params, x: Array, *, key: Array | None = None) -> Array:
         """Return the operator applied to x; same shape and dtype.

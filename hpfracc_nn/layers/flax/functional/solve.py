@@ -30,6 +30,7 @@ from hpfracc_nn.layers.flax.functional.core import (
     Alpha,
     Initializer,
     Params,
+    WithOrder,
     check_fields,
     hashable,
     kernel_init,
@@ -52,7 +53,7 @@ from hpfracc_nn.solvers.volterra import VolterraWeights
 Field = Callable[[Array, Array, Any], Array]  # f(t, z, variables), z's shape
 
 
-class Solving:
+class Solving(WithOrder):
     """A core around an equation that has an order.
 
     Attributes:
@@ -60,7 +61,6 @@ class Solving:
     """
 
     alpha: Any
-    order: Alpha | None
 
     @property
     def orders_shape(self) -> tuple[int, ...]:
@@ -70,15 +70,6 @@ class Solving:
     def alpha_of(self, params: Params) -> float | tuple[float, ...] | Array:
         """Return the order in real units: an array where it is learned, the mean where it is random."""
         return self.alpha if self.order is None else self.order.mean(params["order"])  # type: ignore[no-any-return]
-
-    def _order_params(self, key: Array | None, param_dtype: Any) -> Params:
-        """Return the first parameters of the order as `{"order": ...}`, {} where it is fixed.
-
-        Args:
-            key: Randomness, which a random order starts with; or None.
-            param_dtype: Of the parameters.
-        """
-        return {} if self.order is None else {"order": self.order.init(key, param_dtype)}
 
     def _orders(self, params: Params, key: Array | None) -> float | np.ndarray | Array:
         """Return alpha for one solve; where it is random and a key is given, a draw of it."""
@@ -227,10 +218,6 @@ class FDEBlock(CaputoEquation):
         check_fields(type(self).__name__, self)
         self._begin()
 
-    def init(self, key: Array | None = None, param_dtype: Any = jnp.float32) -> Params:
-        """Return {"order": {"raw": ...}} where alpha is learned, else {}; those of f are the caller's."""
-        return self._order_params(key, param_dtype)
-
     def __call__(self, params: Params, x: Array, variables: Any = (), *, key: Array | None = None) -> Array:
         """Return z(t1); same shape and dtype as x.
 
@@ -340,10 +327,6 @@ class FSDEBlock(Solving):
         if not self.learn_alpha:
             return None
         return Alpha(hashable(values.tolist()), stochastic_bounds(owner, self.bounds), values.shape, owner=owner)
-
-    def init(self, key: Array | None = None, param_dtype: Any = jnp.float32) -> Params:
-        """Return {"order": {"raw": ...}} where alpha is learned, else {}; others are the caller's."""
-        return self._order_params(key, param_dtype)
 
     def __call__(
         self,

@@ -102,10 +102,6 @@ class SpectralFractional(Ordered):
         dim = None if self.dim is None else axes
         settle(self, dt=steps * len(axes) if len(steps) == 1 else steps, dim=dim)
 
-    def init(self, key: Array | None = None, param_dtype: Any = jnp.float32) -> Params:
-        """Return {"order": {"raw": [] or [channels]}} where alpha is learned, else {}; nothing is drawn."""
-        return self._order_params(key, param_dtype)
-
     def __call__(self, params: Params, x: Array, *, key: Array | None = None) -> Array:
         """Return the operator applied to x; same shape and dtype.
 

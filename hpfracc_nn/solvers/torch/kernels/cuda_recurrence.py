@@ -13,8 +13,8 @@ from torch import Tensor
 from hpfracc_nn.fractional.torch.kernels import cuda_launch
 from hpfracc_nn.fractional.torch.kernels.cuda_launch import Source
 from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, register
-from hpfracc_nn.solvers.torch.kernels import recurrence
-from hpfracc_nn.solvers.torch.memory import OPS, Operand, block_length, run, saves
+from hpfracc_nn.solvers.torch.kernels.plain import Matrices, RecurrenceForm, recurrence_cost, recurrence_refuses
+from hpfracc_nn.solvers.torch.memory import OPS, block_length, run, saves
 
 _THREADS = 128
 
@@ -27,10 +27,10 @@ _PAST = np.dtype(
 )
 
 
-class CudaForm(recurrence.RecurrenceForm):
+class CudaForm(RecurrenceForm):
     """See `memory.Form`."""
 
-    def advance(self, values: Tensor, states: Tensor, fresh: slice, matrices: recurrence.Matrices, out: Tensor) -> None:
+    def advance(self, values: Tensor, states: Tensor, fresh: slice, matrices: Matrices, out: Tensor) -> None:
         """See `RecurrenceForm.advance`."""
         into, decay, out_of = matrices
         equations, pushed, width = values.shape
@@ -50,18 +50,14 @@ def source_of(dtype: str) -> Source:
     return Source(__package__, "cuda_recurrence.cu", dtype)
 
 
-def prepare(operand: Operand, workload: Workload) -> CudaForm:
-    return CudaForm(operand)
-
-
 def refuses(workload: Workload) -> str | None:
-    return cuda_launch.refusal(workload) or recurrence.refuses(workload)
+    return cuda_launch.refusal(workload) or recurrence_refuses(workload)
 
 
 def cost(workload: Workload) -> Cost:
     passes = 1 + workload.needs_gradient
     blocks = workload.n / block_length(workload.rows * workload.width)
-    return replace(recurrence.cost(workload), launches=int(4 * blocks * passes))
+    return replace(recurrence_cost(workload), launches=int(4 * blocks * passes))
 
 
 def compiles(workload: Workload) -> Compilation | None:
@@ -69,4 +65,4 @@ def compiles(workload: Workload) -> Compilation | None:
 
 
 for op in (OPS["auto"], OPS["exponentials"]):
-    register(Kernel(op, "torch", "cuda", "recurrence", run, run, prepare, cost, refuses, saves, compiles))
+    register(Kernel(op, "torch", "cuda", "recurrence", run, run, CudaForm.prepare, cost, refuses, saves, compiles))

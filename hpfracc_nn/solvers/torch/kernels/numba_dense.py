@@ -13,14 +13,14 @@ from torch import Tensor
 
 from hpfracc_nn.fractional.numba.kernel import compilation, refusal
 from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, register
-from hpfracc_nn.solvers.torch.memory import OPS, Blocks, Operand, Toeplitz, block_length, run, saves
+from hpfracc_nn.solvers.torch.memory import OPS, Form, Operand, Toeplitz, block_length, run, saves
 
 _COMPILED, _LOADED = 1.0, 0.1  # seconds, on a core of 2.5 GHz
 
 _ready: set[str] = set()  # dtypes whose function has run
 
 
-class SumForm(Blocks):
+class SumForm(Form):
     """See `memory.Form`."""
 
     def __init__(self, operand: Operand):
@@ -44,10 +44,6 @@ class SumForm(Blocks):
         _ready.add(self._backwards.dtype.name)
 
 
-def prepare(operand: Operand, workload: Workload) -> SumForm:
-    return SumForm(operand)
-
-
 def cost(workload: Workload) -> Cost:
     passes = 1 + workload.needs_gradient
     numbers, size = workload.rows * workload.width, workload.itemsize
@@ -60,11 +56,6 @@ def cost(workload: Workload) -> Cost:
     )
 
 
-def refuses(workload: Workload) -> str | None:
-    """Return why the workload cannot be taken, or None."""
-    return refusal(workload)
-
-
 def compiles(workload: Workload) -> Compilation | None:
     """Return what the next call loads or compiles: the function for this dtype."""
     if workload.dtype in _ready:
@@ -73,4 +64,4 @@ def compiles(workload: Workload) -> Compilation | None:
 
 
 for op in (OPS["auto"], OPS["full"], OPS["window"]):
-    register(Kernel(op, "torch", "numba", "dense", run, run, prepare, cost, refuses, saves, compiles))
+    register(Kernel(op, "torch", "numba", "dense", run, run, SumForm.prepare, cost, refusal, saves, compiles))

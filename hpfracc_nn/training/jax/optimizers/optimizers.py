@@ -16,10 +16,17 @@ import optax
 
 from hpfracc_nn.fractional.jax.arrays import Array
 from hpfracc_nn.training.directions import LAWS, cannot_fade, check_kind, check_memory, keeps_no_gradients
-from hpfracc_nn.training.jax.optimizers import arguments, averages, caputo
-from hpfracc_nn.training.jax.optimizers.arguments import Alpha
+from hpfracc_nn.training.jax.optimizers.transformations import (
+    Alpha,
+    check,
+    closed_form,
+    fading,
+    fixed_terminal,
+    is_identity,
+    window,
+)
 
-_BY_THE_WAY = {"caputo": caputo.closed_form, "caputo_terminal": caputo.fixed_terminal}
+_BY_THE_WAY = {"caputo": closed_form, "caputo_terminal": fixed_terminal}
 KINDS = (*LAWS, *_BY_THE_WAY)
 
 
@@ -69,21 +76,21 @@ def scale_by_fractional(
         Array([0.3333], dtype=float32)
         >>> optimizer = optax.chain(scale_by_fractional(0.9), optax.lion(1e-4))
     """
-    arguments.check(alpha)
+    check(alpha)
     check_kind(kind, KINDS)
     length = _length(memory)
     if kind not in LAWS:
         if isinstance(length, str):
             raise ValueError(keeps_no_gradients(kind))
-        return optax.identity() if arguments.is_identity(alpha) else _BY_THE_WAY[kind](alpha)
+        return optax.identity() if is_identity(alpha) else _BY_THE_WAY[kind](alpha)
     law = LAWS[kind]
     if isinstance(length, str) and not law.fades:
         raise ValueError(cannot_fade(kind))
-    if arguments.is_identity(alpha) or (isinstance(memory, Integral) and memory == 1):
+    if is_identity(alpha) or (isinstance(memory, Integral) and memory == 1):
         return optax.identity()
     if isinstance(length, str):
-        return averages.fading(alpha, history_dtype)
-    return averages.window(alpha, law, length, key, history_dtype)
+        return fading(alpha, history_dtype)
+    return window(alpha, law, length, key, history_dtype)
 
 
 def _length(memory: Any) -> int | str | None:

@@ -501,21 +501,32 @@ def _check_capture(device: torch.device) -> None:
         )
 
 
-@dataclass(frozen=True)
-class ClosedForm:
-    """The gradient times a power of the last step's length; the first step takes the gradient as it is."""
-
-    needs_closure = False
-    keeps = ("previous",)
+class _OfCaputo:
+    """What the two kinds share that are made of Caputo's derivative along the way of the parameters."""
 
     def fault(self, group: Group) -> str | None:
-        return _fault(group)
+        if group["memory"] == EXPONENTIALS:
+            return keeps_no_gradients(group["kind"])
+        if group.get("differentiable"):
+            return (
+                f"kind {group['kind']!r} does not support differentiable: abs(x)**(1 - alpha) has no derivative at 0; "
+                "pass kind='integral'"
+            )
+        return None
 
     def is_identity(self, group: Group) -> bool:
         return group["alpha"] == 1
 
     def rewind(self, state: State) -> None:
         """Nothing: a previous point that is the present one says no more than none."""
+
+
+@dataclass(frozen=True)
+class ClosedForm(_OfCaputo):
+    """The gradient times a power of the last step's length; the first step takes the gradient as it is."""
+
+    needs_closure = False
+    keeps = ("previous",)
 
     def prepared(
         self,
@@ -543,20 +554,11 @@ class ClosedForm:
 
 
 @dataclass(frozen=True)
-class FixedTerminal:
+class FixedTerminal(_OfCaputo):
     """The derivative from 0; the gradients that it is given are means along the line, made by `mean_gradients`."""
 
     needs_closure = True
     keeps = ()
-
-    def fault(self, group: Group) -> str | None:
-        return _fault(group)
-
-    def is_identity(self, group: Group) -> bool:
-        return group["alpha"] == 1
-
-    def rewind(self, state: State) -> None:
-        """Nothing: it keeps nothing."""
 
     def prepared(
         self,
@@ -621,17 +623,6 @@ def _modulated(grad: Tensor, way: Tensor, alpha: float) -> Tensor:
     real_grad, real_way = as_real([grad, way])
     result = real_way.abs().pow_(1 - alpha).mul_(real_grad).mul_(1 / gamma(2 - alpha))
     return torch.view_as_complex(result) if grad.is_complex() else result
-
-
-def _fault(group: Group) -> str | None:
-    if group["memory"] == EXPONENTIALS:
-        return keeps_no_gradients(group["kind"])
-    if group.get("differentiable"):
-        return (
-            f"kind {group['kind']!r} does not support differentiable: abs(x)**(1 - alpha) has no derivative at 0; "
-            "pass kind='integral'"
-        )
-    return None
 
 
 KINDS: dict[str, Kind] = {

@@ -15,13 +15,19 @@ fails after that, as where memory runs out, gradients that were averaged stay re
 A first step without rate and gradient is torch's distributed checkpoints asking for a state to fill: it makes the state
 and leaves no trace in it. A history that was loaded beside a count of steps that it does not fit begins anew.
 
+Parameters may be DTensors, as of `fully_shard` and of tensor parallel plans. An average is formed number by number, so
+that every process keeps the past of its own part of a parameter and nothing is exchanged. States hold DTensors that lie
+as the parameter does, for checkpoints to read and to write; kernels get the parts. The other kinds are torch's
+operations, which follow DTensors by themselves: whether a parameter moved at all is known to all processes together.
+
 Under torch.compile the step is an eager function around the base optimizer's step, which is compiled: the directions
 are made at run time, by the kernel that is best then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,9 +35,10 @@ from torch import Tensor
 
 from hpfracc_nn.fractional.torch.parameters import is_spread
 from hpfracc_nn.fractional.torch.tracing import around_compiled, uncompiled
-from hpfracc_nn.selection import BackendManager, given_manager
+from hpfracc_nn.selection import BackendManager, Site, given_manager
 from hpfracc_nn.training.torch.optimizers.directions import (
     KINDS,
+    Average,
     Directions,
     Group,
     State,
@@ -42,7 +49,6 @@ from hpfracc_nn.training.torch.optimizers.directions import (
     kind_of,
     mean_gradients,
 )
-from hpfracc_nn.training.torch.optimizers.spread import prepared_spread
 
 _KEPT = frozenset(key for kind in KINDS.values() for key in kind.keeps)
 _DROPPED = {name: _KEPT - frozenset(kind.keeps) for name, kind in KINDS.items()}  # what a kind does not go on with
@@ -406,3 +412,77 @@ class _Exchange:
     def undo(self) -> None:
         for p, gradient in reversed(self._gradients):  # a parameter may be there twice: its own gradient came first
             p.grad = gradient
+
+
+def prepared_spread(
+    group: Group,
+    params: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    states: Sequence[State],
+    site: Site,
+    views: list[View],
+) -> Directions:
+    """Return what `Kind.prepared` does, for parameters some of which are DTensors."""
+    kind, grads = kind_of(group), [_as_laid(grad, p) for p, grad in zip(params, grads, strict=True)]
+    if not isinstance(kind, Average):
+        return kind.prepared(group, params, grads, states, site, views)
+    parts: list[State] = [{key: _part(value) for key, value in state.items()} for state in states]
+    make = kind.prepared(group, [*map(_part, params)], [*map(_part, grads)], parts, site, views)
+
+    def directions() -> list[Tensor]:
+        found = make()
+        for p, state, part in zip(params, states, parts, strict=True):
+            for key in kind.keeps:
+                if key not in part:
+                    state.pop(key, None)
+                elif not isinstance(part[key], Tensor):
+                    state[key] = part[key]
+                elif _part(state.get(key)) is not part[key]:
+                    state[key] = _spread(part[key], p)
+        return [_spread(direction, p) for p, direction in zip(params, found, strict=True)]
+
+    return directions
+
+
+def _as_laid(grad: Tensor, p: Tensor) -> Tensor:
+    """Return a gradient that lies as its parameter does, added up where it is terms of a sum."""
+    if not is_spread(p) or grad.placements == p.placements:  # type: ignore[attr-defined]
+        return grad
+    laid: Tensor = grad.redistribute(placements=p.placements)  # type: ignore[attr-defined]
+    return laid
+
+
+def _part(value: Any) -> Any:
+    """Return this process's part of a DTensor, and all else as it is."""
+    if not isinstance(value, Tensor) or not is_spread(value):
+        return value
+    with torch.no_grad():  # the part itself, not a view
+        part: Any = value.to_local()  # type: ignore[attr-defined]
+    return part.wait() if hasattr(type(part), "wait") else part  # of a sum that is still under way
+
+
+def _spread(part: Tensor, p: Tensor) -> Tensor:
+    """Return a part as a DTensor that lies as p does in its last axes, and is whole along others; or as it is."""
+    if not is_spread(p):
+        return part
+    from torch.distributed.tensor import DTensor  # loaded, since there is such a parameter
+
+    more = part.shape[: part.ndim - p.ndim]
+    placements = [_moved(each, len(more)) for each in p.placements]  # type: ignore[attr-defined]
+    strides = [p.numel() * math.prod(more[k + 1 :]) for k in range(len(more))]
+    return DTensor.from_local(
+        part,
+        p.device_mesh,  # type: ignore[attr-defined]
+        placements,
+        run_check=False,
+        shape=torch.Size((*more, *p.shape)),
+        stride=(*strides, *p.stride()),
+    )
+
+
+def _moved(placement: Any, axes: int) -> Any:
+    """Return a placement of a tensor that has so many axes more in front."""
+    if not hasattr(placement, "dim"):
+        return placement
+    options = {"split_factor": placement.split_factor} if hasattr(placement, "split_factor") else {}
+    return type(placement)(placement.dim + axes, **options)
