@@ -9,8 +9,8 @@ the stages. On step n, of length h, they solve
 where a row of weights is the integral of the kernel times the Lagrange polynomials of one step, seen from one time. All
 that depends on a is explicit, so that any framework can differentiate it:
 
-- within the step, and from close after it: what the polynomial has where the kernel is largest, whose integral is known,
-  and the rest by one rule for all orders and distances, `Graded`;
+- within the step, and from close after it: what the polynomial is where the kernel is largest, whose integral is
+  known, and the rest by one rule for all orders and distances, `Graded`;
 - from far away: Gauss's rule with the stages themselves.
 
 Seen from as far as their own length, several steps together are a few points: the kernel is a polynomial there, and

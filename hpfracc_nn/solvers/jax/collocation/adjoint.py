@@ -153,9 +153,7 @@ class Replay:
             rows = tuple(jnp.where(x.is_taken, each[k], 0) for each in (of_values, cotangents[1]))
             past, more = jax.linear_transpose(local(x), none, nothing)(rows)
             times = x.times[1] * problem.nodes
-            of_values = spread_back(
-                problem.scheme.stages, problem.alpha, self.lengths, x.n, times, past, of_values
-            )
+            of_values = spread_back(problem.scheme.stages, problem.alpha, self.lengths, x.n, times, past, of_values)
             return of_values, jax.tree.map(jnp.add, total, more)
 
         return lax.fori_loop(0, most, one, (cotangents[0], nothing))[1]  # type: ignore[no-any-return]
@@ -360,9 +358,7 @@ def _transposed(cotangents: Sequence[Any], *arguments: Any, kind: _Linear) -> li
     return nothing + _LINEAR.bind(*arguments[:first], *map(ad.instantiate_zeros, cotangents), kind=back)
 
 
-def _batched(
-    arguments: Sequence[Array], axes: Sequence[int | None], *, kind: _Linear
-) -> tuple[list[Array], list[int]]:
+def _batched(arguments: Sequence[Array], axes: Sequence[int | None], *, kind: _Linear) -> tuple[list[Array], list[int]]:
     """Batching rule: all members take as many steps of the loop as the longest of them.
 
     What it is linear in gets the batch in any case, so that the transpose needs no sum over it.
