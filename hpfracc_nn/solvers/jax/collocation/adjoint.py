@@ -268,7 +268,8 @@ class _Linear:
         known: How many leaves are known.
         adjoint: See `attached`.
         is_transposed: Whether it takes cotangents.
-        batches: For each batch, the outermost first, whether each argument has it, as its first axis.
+        batches: For each batch, the outermost first, whether each argument has it, as its first axis; those that it is
+            linear in have it.
     """
 
     frame: Problem
@@ -313,7 +314,8 @@ def _found(*arguments: Array, kind: _Linear, is_looped: bool = True) -> list[Arr
     """Return the values of the primitive, or the same by what JAX differentiates."""
     function: Callable[..., Any] = partial(kind, is_looped=is_looped)
     for each in reversed(kind.batches):
-        function = jax.vmap(function, in_axes=tuple(0 if is_batched else None for is_batched in each))
+        known = tuple(0 if is_batched else None for is_batched in each)
+        function = jax.vmap(function, in_axes=(*known, *[0] * (len(arguments) - len(known))))
     return list(function(*arguments))
 
 
@@ -372,7 +374,7 @@ def _batched(arguments: Sequence[Array], axes: Sequence[int | None], *, kind: _L
     for k in range(kind.known, len(given)):
         if axes[k + 1] is None:
             given[k] = jnp.broadcast_to(given[k], (size, *given[k].shape))
-    batched = (False, *(axis is not None for axis in axes[1 : 1 + kind.known]), *[True] * (len(given) - kind.known))
+    batched = (False, *(axis is not None for axis in axes[1 : 1 + kind.known]))
     found = _LINEAR.bind(most, *given, kind=replace(kind, batches=(batched, *kind.batches)))
     return found, [0] * len(found)
 
