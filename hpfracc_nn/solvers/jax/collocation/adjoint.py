@@ -285,8 +285,7 @@ class _Linear:
         """Return the value without batches, by a loop over `most` steps or by one that JAX differentiates."""
         given, begin, rest = jax.tree.unflatten(self.tree, arguments[: self.known])
         replay, linear = Replay(replace(self.frame, begin=begin).of(*given), *rest), arguments[self.known :]
-        of_moved = [None if each is None else jnp.zeros_like(each) for each in (*given[:3], *given[3])]
-        full = Moved(*of_moved[:3], tuple(of_moved[3:]))
+        full = Moved(*jax.tree.map(jnp.zeros_like, given))
 
         def run(leaves: tuple[Array, ...]) -> tuple[Array, Array]:
             moved = jax.tree.unflatten(self.moving, leaves)
@@ -346,8 +345,7 @@ def _moved(primals: Sequence[Array], tangents: Sequence[Any], *, kind: _Linear) 
         every = dict(enumerate(primals)) | dict(zip(moving, some, strict=True))
         return _found(*every.values(), kind=kind, is_looped=False)
 
-    given = [primals[k] for k in moving], [tangents[k] for k in moving]
-    return found, jax.jvp(function, *map(tuple, given))[1]
+    return found, jax.jvp(function, [primals[k] for k in moving], [tangents[k] for k in moving])[1]
 
 
 def _transposed(cotangents: Sequence[Any], *arguments: Any, kind: _Linear) -> list[Any]:
