@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import numpy as np
 from jax import lax
 from jax import numpy as jnp
 from jax.extend.core import Primitive
@@ -28,7 +29,6 @@ from hpfracc_nn.fractional.jax.arrays import JAX, Array
 from hpfracc_nn.solvers.collocation import FAR, after, after_far
 
 _BLOCK, _CLOSE = 32, 8  # steps of a block: of those far away, and of others
-_AXES = (0, None, None, None, 0)  # of the arguments that are batched
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class _Sum:
         in_time: 1 for the derivative in time.
         in_alpha: How often the weights are differentiated in alpha.
         is_transposed: Whether it takes what is summed from what the sum is.
-        batches: For each batch, the outermost first, whether each of the five arguments has it, as its first axis.
+        batches: For each batch, the outermost first, whether each of the six arguments has it, as its first axis.
     """
 
     stages: int
@@ -67,61 +67,90 @@ def sums(
         in_time: 1 for the derivative in time.
         in_alpha: How often it is differentiated in alpha.
     """
-    return _SUMS.bind(alpha, lengths, n, rows, values, kind=_Sum(stages, in_time, in_alpha))  # type: ignore[no-any-return]
+    total = jnp.zeros((*rows.shape, *values.shape[2:]), values.dtype)
+    return _SUMS.bind(alpha, lengths, n, rows, values, total, kind=_Sum(stages, in_time, in_alpha))  # type: ignore[no-any-return]
+
+
+def spread_back(
+    stages: int, alpha: Array, lengths: Array, n: Array, rows: Array, cotangent: Array, total: Array
+) -> Array:
+    """Return the total [N, s, a, r] with what the transpose of `sums` makes of a cotangent [rows, a, r] added to it."""
+    kind = _Sum(stages, is_transposed=True)
+    return _SUMS.bind(alpha, lengths, n, rows, cotangent, total, kind=kind)  # type: ignore[no-any-return]
 
 
 _SUMS = Primitive("sums_over_steps")
 
 
-def _found(alpha: Array, lengths: Array, n: Array, rows: Array, x: Array, *, kind: _Sum) -> Array:
-    """Return the value of the primitive."""
+def _found(alpha: Array, lengths: Array, n: Array, rows: Array, x: Array, total: Array, *, kind: _Sum) -> Array:
+    """Return the value of the primitive: the total, with the sum added to it."""
     function: Callable[..., Array] = partial(_one, kind)
     for each in reversed(kind.batches):
         function = jax.vmap(function, in_axes=tuple(0 if is_batched else None for is_batched in each))
-    return function(alpha, lengths, n, rows, x)
+    return function(alpha, lengths, n, rows, x, total)
 
 
-def _one(kind: _Sum, alpha: Array, lengths: Array, n: Array, rows: Array, x: Array) -> Array:
-    """Return the sum, or its transpose, without batches."""
+def _one(kind: _Sum, alpha: Array, lengths: Array, n: Array, rows: Array, x: Array, total: Array) -> Array:
+    """Return the total with the sum, or its transpose, added to it, without batches."""
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         alpha, rows = alpha.astype(jnp.float64), rows.astype(jnp.float64)
         count, orders = lengths.size, alpha.size
         is_past = jnp.arange(count) < n
         h = jnp.where(is_past, lengths.astype(jnp.float64), 0.0)
-        since = jnp.append(jnp.cumsum(h[::-1])[::-1][1:], 0.0)  # of differences of times, digits would be lost
-        h = jnp.where(is_past, h, 1.0)
+        since = _later(h)
         is_close = is_past & (since + rows[0] <= FAR * h)
-        shape = (count, kind.stages, orders, x.shape[-1]) if kind.is_transposed else (rows.size, orders, x.shape[-1])
 
-        def add(weights_of: Callable[..., Array], index: Array, counts: Array, total: Array) -> Array:
-            gap = since[index] + rows[:, None]
-            pairs = gap.reshape(-1), jnp.broadcast_to(h[index], gap.shape).reshape(-1)
+        def add(weights_of: Callable[..., Array], first: Array, size: int, counting: Array, total: Array) -> Array:
+            """Add those of the steps [first, first + size) that count."""
+            begin = jnp.minimum(first, count - size)  # the last block reaches back into the one before
+
+            def block(each: Array) -> Array:
+                return lax.dynamic_slice_in_dim(each, begin, size)
+
+            counts = block(counting) & (begin + jnp.arange(size) >= first)
+            gap = block(since) + rows[:, None]
+            length = jnp.broadcast_to(jnp.where(counts, block(h), 1.0), gap.shape)
 
             def weights(alpha: Array) -> Array:
-                return weights_of(kind.stages, alpha, *pairs, JAX, kind.in_time)
+                return weights_of(kind.stages, alpha, gap.reshape(-1), length.reshape(-1), JAX, kind.in_time)
 
             for _ in range(kind.in_alpha):
                 weights = partial(_slope, weights)
-            found = weights(alpha).reshape(orders, rows.size, index.size, kind.stages)
+            found = weights(alpha).reshape(orders, rows.size, size, kind.stages)
             found = jnp.where(counts[:, None], found, 0.0).astype(x.dtype)
             if kind.is_transposed:
                 part = jnp.einsum("akms,kar->msar", found, x, precision=lax.Precision.HIGHEST)
-                return total.at[index].add(part)
-            return total + jnp.einsum("akms,msar->kar", found, x[index], precision=lax.Precision.HIGHEST)
-
-        def far(block: Array, total: Array) -> Array:
-            index = jnp.minimum(block * size + jnp.arange(size), count - 1)
-            counts = is_past[index] & ~is_close[index] & (block * size + jnp.arange(size) < count)
-            return add(after_far, index, counts, total)
-
-        def close(block: Array, total: Array) -> Array:
-            place = block * few + jnp.arange(few)
-            return add(after, order[jnp.minimum(place, count - 1)], place < is_close.sum(), total)
+                return lax.dynamic_update_slice_in_dim(total, block(total) + part, begin, 0)
+            return total + jnp.einsum("akms,msar->kar", found, block(x), precision=lax.Precision.HIGHEST)
 
         size, few = min(_BLOCK, count), min(_CLOSE, count)
-        order = jnp.argsort(~is_close, stable=True)
-        total = lax.fori_loop(0, -(-jnp.minimum(n, count) // size), far, jnp.zeros(shape, x.dtype))
-        return lax.fori_loop(0, -(-is_close.sum() // few), close, total)
+        blocks = -(-jnp.minimum(n, count) // size)
+        total = lax.fori_loop(
+            0, blocks, lambda k, total: add(after_far, k * size, size, is_past & ~is_close, total), total
+        )
+        numbers = jnp.arange(-(-count // few))
+        has_close = jnp.pad(is_close, (0, numbers.size * few - count)).reshape(-1, few).any(1)
+
+        def following(k: Array | int) -> Array:
+            return jnp.min(jnp.where(has_close & (numbers > k), numbers, numbers.size))
+
+        def close(state: tuple[Array, Array]) -> tuple[Array, Array]:
+            k, total = state
+            return following(k), add(after, k * few, few, is_close, total)
+
+        return lax.while_loop(lambda state: state[0] < numbers.size, close, (following(-1), total))[1]
+
+
+def _later(h: Array) -> Array:
+    """Return for each length the sum of those after it; of differences of times, digits would be lost."""
+    size = min(_BLOCK, h.size)
+    blocks = jnp.pad(h, (0, -h.size % size)).reshape(-1, size)
+
+    def after_each(x: Array) -> Array:
+        place = np.arange(x.shape[-1])
+        return jnp.where(place > place[:, None], x[..., None, :], 0.0).sum(-1)
+
+    return (after_each(blocks) + after_each(blocks.sum(1))[:, None]).reshape(-1)[: h.size]
 
 
 def _slope(function: Callable[[Array], Array], alpha: Array) -> Array:
@@ -129,45 +158,48 @@ def _slope(function: Callable[[Array], Array], alpha: Array) -> Array:
     return jax.jvp(function, (alpha,), (jnp.ones_like(alpha),))[1]
 
 
-def _type(alpha: Any, lengths: Any, n: Any, rows: Any, x: Any, *, kind: _Sum) -> Any:
+def _type(alpha: Any, lengths: Any, n: Any, rows: Any, x: Any, total: Any, *, kind: _Sum) -> Any:
     """Abstract evaluation rule."""
-    batch, end = x.shape[: len(kind.batches)], x.shape[-2:]
-    middle = (lengths.shape[-1], kind.stages) if kind.is_transposed else rows.shape[-1:]
-    return jax.core.ShapedArray((*batch, *middle, *end), x.dtype)
+    return jax.core.ShapedArray(total.shape, total.dtype)
 
 
 def _moved(primals: Sequence[Array], tangents: Sequence[Any], *, kind: _Sum) -> tuple[Array, Any]:
     """JVP rule: of lengths and times, which are constants, there is no tangent."""
-    alpha, *steps = primals[:4]
+    alpha, *steps, x, total = primals
     found = _SUMS.bind(*primals, kind=kind)
-    total = ad.Zero(jax.typeof(found).to_tangent_aval())
+    moved = tangents[5]
     if not isinstance(tangents[4], ad.Zero):
-        total = ad.add_tangents(total, _SUMS.bind(alpha, *steps, tangents[4], kind=kind))
+        moved = _SUMS.bind(alpha, *steps, tangents[4], ad.instantiate_zeros(moved), kind=kind)
     if not isinstance(tangents[0], ad.Zero):
-        slope = _SUMS.bind(*primals, kind=replace(kind, in_alpha=kind.in_alpha + 1))
+        slope = _SUMS.bind(alpha, *steps, x, jnp.zeros_like(total), kind=replace(kind, in_alpha=kind.in_alpha + 1))
         sizes = iter(alpha.shape)
         batch = [next(sizes) if each[0] else 1 for each in kind.batches]
         middle = (1,) * (slope.ndim - len(batch) - 2)
-        moved = jnp.asarray(tangents[0]).astype(slope.dtype).reshape(*batch, *middle, *sizes, 1)
-        total = ad.add_tangents(total, slope * moved)
-    return found, total
+        of_alpha = jnp.asarray(tangents[0]).astype(slope.dtype).reshape(*batch, *middle, *sizes, 1)
+        moved = ad.add_tangents(moved, slope * of_alpha)
+    return found, moved
 
 
-def _transposed(cotangent: Any, alpha: Any, lengths: Any, n: Any, rows: Any, x: Any, *, kind: _Sum) -> list[Any]:
+def _transposed(cotangent: Any, alpha: Any, lengths: Any, n: Any, rows: Any, x: Any, total: Any, *, kind: _Sum) -> Any:
     """Transposition rule."""
+    back = cotangent if ad.is_undefined_primal(total) else None
+    if not ad.is_undefined_primal(x):
+        return [None, None, None, None, None, back]
     if isinstance(cotangent, ad.Zero):
-        return [None, None, None, None, ad.Zero(x.aval)]
-    back = replace(kind, is_transposed=not kind.is_transposed)
-    return [None, None, None, None, _SUMS.bind(alpha, lengths, n, rows, cotangent, kind=back)]
+        return [None, None, None, None, ad.Zero(x.aval), back]
+    kind = replace(kind, is_transposed=not kind.is_transposed)
+    none = jnp.zeros(x.aval.shape, x.aval.dtype)
+    return [None, None, None, None, _SUMS.bind(alpha, lengths, n, rows, cotangent, none, kind=kind), back]
 
 
 def _batched(arguments: Sequence[Array], axes: Sequence[int | None], *, kind: _Sum) -> tuple[Array, int]:
-    """Batching rule: what is summed gets the batch in any case, so that the transpose needs no sum over it."""
+    """Batching rule: what it is linear in gets the batch in any case, so that the transpose needs no sum over it."""
     size = next(each.shape[axis] for each, axis in zip(arguments, axes, strict=True) if axis is not None)
     given = [each if axis is None else jnp.moveaxis(each, axis, 0) for each, axis in zip(arguments, axes, strict=True)]
-    if axes[4] is None:
-        given[4] = jnp.broadcast_to(given[4], (size, *given[4].shape))
-    batched = (*(axis is not None for axis in axes[:4]), True)
+    for k in (4, 5):
+        if axes[k] is None:
+            given[k] = jnp.broadcast_to(given[k], (size, *given[k].shape))
+    batched = (*(axis is not None for axis in axes[:4]), True, True)
     return _SUMS.bind(*given, kind=replace(kind, batches=(batched, *kind.batches))), 0
 
 

@@ -1,8 +1,6 @@
-"""`fdeint` by collocation in JAX: derivatives, the solution at any time, and what is made of the steps.
+"""`fdeint` by collocation in JAX: the solution at any time, and what is made of the steps.
 
-Steps are taken without derivatives. These are attached to what was found: with F the right-hand sides at the stages,
-the equations F = f(G + W F), W block lower triangular, give the tangent of F step by step, one linear equation each,
-and JAX transposes that loop. The mesh is a constant. Nothing is saved but F and the states of the stages.
+Steps are taken without derivatives, which `adjoint` attaches to what was found.
 
 Shapes: a orders alpha, r numbers of a state for each, s stages, N steps that there may be.
 """
@@ -10,7 +8,7 @@ Shapes: a orders alpha, r numbers of a state for each, s stages, N steps that th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,7 +16,6 @@ import jax
 import numpy as np
 from jax import lax
 from jax import numpy as jnp
-from jax.custom_derivatives import SymbolicZero
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.jax.arrays import JAX, Array, widest
@@ -26,6 +23,7 @@ from hpfracc_nn.fractional.jax.checked import checked
 from hpfracc_nn.fractional.jax.float64 import jointly_in_float64
 from hpfracc_nn.solvers import checks
 from hpfracc_nn.solvers.collocation import Statistics, points_of, tolerances, within
+from hpfracc_nn.solvers.jax.collocation.adjoint import attached
 from hpfracc_nn.solvers.jax.collocation.past import sums
 from hpfracc_nn.solvers.jax.collocation.steps import (
     FAILED,
@@ -36,8 +34,6 @@ from hpfracc_nn.solvers.jax.collocation.steps import (
     Steps,
     Tolerance,
     along,
-    linear_solution,
-    mixed,
     to,
 )
 from hpfracc_nn.solvers.jax.state import (
@@ -50,10 +46,8 @@ from hpfracc_nn.solvers.jax.state import (
     without_gradient,
 )
 from hpfracc_nn.solvers.mesh import MESHES, Graded, Mesh, Points, Uniform
-from hpfracc_nn.solvers.schemes import TOLERANCES
 
 OWNER = "fdeint"
-_BLOCK = 16  # steps whose tangents are found together
 _TINY = 1e-37  # in place of a time of 0
 
 jax.tree_util.register_dataclass(
@@ -404,124 +398,3 @@ def _raise(problem: Problem, found: Steps, options: Options, end: float) -> None
         raise checks.stuck(OWNER, n, t, h, size)
     way_out = "take more steps, or pass rtol and atol, which choose them"
     raise checks.unsolved(OWNER, n, t, problem.scheme.roots.iterations, way_out)
-
-
-def attached(problem: Problem, found: Steps, adjoint: bool) -> Array:
-    """Return F of the steps that were found, with its derivatives in alpha, z0, dz0 and what f reads.
-
-    Args:
-        problem: What was solved.
-        found: The steps, without derivatives.
-        adjoint: Whether a backward pass evaluates f and the weights again, at each step, instead of saving them.
-    """
-    given = problem.alpha, problem.z0, problem.dz0, problem.right_side.read
-
-    @jax.custom_jvp
-    def pair(given: Any, still: tuple[Array, Steps]) -> tuple[Array, Array]:
-        return still[1].values, still[1].states
-
-    def rule(primals: tuple[Any, tuple[Array, Steps]], tangents: tuple[Any, Any]) -> Any:
-        (given, still), (moved, _) = primals, tangents
-        (begin, found), (values, states) = still, pair(given, still)
-        same = replace(problem, begin=begin).of(*given)  # a rule may hold nothing that is traced
-        replay = Replay(same, found.lengths, found.n, values, states, moved)
-        return (values, states), replay.run(adjoint)
-
-    pair.defjvp(rule, symbolic_zeros=True)
-    return pair(given, jax.tree.map(lax.stop_gradient, (problem.begin, found)))[0]
-
-
-@dataclass(frozen=True, eq=False)
-class Replay:
-    """The tangents of a solve, step by step.
-
-    Attributes:
-        problem: What was solved.
-        lengths: Of the steps, [N].
-        n: How many were taken.
-        values: F, [N, s, a, r].
-        states: Of the stages, [N, s, a, r].
-        moved: The tangents of alpha, z0, dz0 and what f reads, some of them JAX's symbolic zeros.
-    """
-
-    problem: Problem
-    lengths: Array
-    n: Array
-    values: Array
-    states: Array
-    moved: Any
-
-    @promoting
-    def run(self, adjoint: bool) -> tuple[Array, Array]:
-        """Return the tangents of F and of the states of the stages, [N, s, a, r] both."""
-        alpha, of_alpha = self.problem.alpha, self.moved[0]
-        is_moved = not isinstance(of_alpha, SymbolicZero)
-        own, moved = jax.jvp(self.problem.own, (alpha,), (of_alpha,)) if is_moved else (self.problem.own(alpha), None)
-        step = partial(self._step, own[:, :-1], None if moved is None else moved[:, :-1])
-
-        def one(tangents: Array, x: dict[str, Array]) -> tuple[Array, Array]:
-            of_values, of_states = step(tangents, x)
-            return lax.dynamic_update_index_in_dim(tangents, of_values, x["n"], 0), of_states
-
-        def block(tangents: Array, xs: dict[str, Array]) -> tuple[Array, Array]:
-            return lax.scan(one, tangents, xs)
-
-        # Steps that were not taken are not left out by `cond`: of one that `vmap` has made a choice of, JAX has no
-        # transpose where it is a part of a derivative rule.
-        block = jax.checkpoint(block, prevent_cse=False) if adjoint else block
-        count, size = self.lengths.size, min(_BLOCK, self.lengths.size)
-        blocks = -(-count // size)
-        steps = {"start": jnp.append(0.0, jnp.cumsum(self.lengths)[:-1]), "h": self.lengths}
-        steps |= {"values": self.values, "states": self.states}
-        padded = {
-            name: jnp.pad(x, ((0, blocks * size - count), *((0, 0),) * (x.ndim - 1))) for name, x in steps.items()
-        }
-        padded["n"] = jnp.arange(blocks * size)
-        xs = {name: x.reshape(blocks, size, *x.shape[1:]) for name, x in padded.items()}
-        of_values, of_states = lax.scan(block, jnp.zeros_like(padded["values"]), xs)
-        return of_values[:count], of_states.reshape(padded["states"].shape)[:count]
-
-    def _step(self, own: Array, moved_own: Array | None, tangents: Array, x: dict[str, Array]) -> tuple[Array, Array]:
-        """Return the tangents of a step, [s, a, r] both, from those of the steps before.
-
-        Args:
-            own: The weights within a step of length 1 in its stages, [a, s, s].
-            moved_own: Their tangent, or None where alpha has none.
-            tangents: Of F, [N, s, a, r].
-            x: Number, start, length, F and states of the step.
-        """
-        problem, is_taken = self.problem, x["n"] < self.n
-        # A step that was not taken fills up a block: f is evaluated at the start there, and nothing comes of it.
-        n, start = jnp.where(is_taken, x["n"], 0), jnp.where(is_taken, x["start"], 0)
-        h = jnp.where(is_taken, x["h"], _TINY)
-        of_alpha, of_z0, of_dz0, of_read = self.moved
-        states = jnp.where(is_taken, x["states"], problem.z0)
-        rows, stages = h * problem.nodes, problem.scheme.stages
-        lengths = jnp.pad(self.lengths, (0, tangents.shape[0] - self.lengths.size))
-        moved = sums(stages, problem.alpha, lengths, n, rows, tangents)
-        power = problem.power(h)[:, None, None]
-        if moved_own is not None:
-            slopes = sums(stages, problem.alpha, self.lengths, n, rows, self.values, in_alpha=1)
-            moved = moved + slopes * of_alpha.astype(slopes.dtype)[:, None]
-            logs = (jnp.log(h) * of_alpha).astype(own.dtype)[:, None, None]
-            moved = moved + mixed((moved_own + own * logs) * power, x["values"])
-        if not isinstance(of_z0, SymbolicZero):
-            moved = moved + of_z0
-        if of_dz0 is not None and not isinstance(of_dz0, SymbolicZero):
-            moved = moved + (start + rows).astype(moved.dtype)[:, None, None] * of_dz0
-        read = problem.right_side.read
-        moving = {k: each for k, each in enumerate(of_read) if not isinstance(each, SymbolicZero)}
-
-        def f(states: Array, some: list[Array]) -> Array:
-            every = dict(enumerate(read)) | dict(zip(moving, some, strict=True))
-            reading = replace(problem, right_side=problem.right_side.reading(tuple(every.values())))
-            return reading.values(start, h, states)
-
-        some = [read[k] for k in moving]
-        pushed = jax.jvp(f, (states, some), (moved, list(moving.values())))[1]
-        weights = own * power
-        roots = problem.scheme.roots
-        tolerance = roots.tolerance or TOLERANCES[pushed.dtype.name]
-        solved = linear_solution(problem, (start, h), states, weights, pushed, tolerance)
-        found = solved, moved + mixed(weights, solved)
-        return tuple(jnp.where(is_taken, each, 0) for each in found)  # type: ignore[return-value]
