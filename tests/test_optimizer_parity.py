@@ -23,11 +23,11 @@ from hpfracc_nn.training import (  # noqa: E402
     FractionalSGD,
 )
 from hpfracc_nn.training.jax.optimizers import (  # noqa: E402
-    averages,
     fractional_adam,
     fractional_adamw,
     fractional_rmsprop,
     fractional_sgd,
+    transformations,
 )
 from hpfracc_nn.training.torch.optimizers import directions  # noqa: E402
 
@@ -120,7 +120,7 @@ def assert_same_way(base, options, dtype, schedule, monkeypatch):
 def draws():
     """Return what the transformation leaves out after each number of gradients, of ten, as torch's optimizer asks."""
     counts = jnp.arange(STEPS, dtype=jnp.int32)
-    lags = np.asarray(jax.vmap(lambda count: averages._dropped(0, count, 10))(counts))
+    lags = np.asarray(jax.vmap(lambda count: transformations._dropped(0, count, 10))(counts))
     return lambda seed, stored, past: int(lags[stored])
 
 
