@@ -90,9 +90,7 @@ def main():
         print(f"Hurst index {hurst}: {found:.4f} from the slope of the log energies of {count} x {n} samples")
         assert abs(found - hurst) < (0.02 if arguments.quick else 0.01)
     linear, likely = told_apart(20 if arguments.quick else 100, rng)
-    print(
-        f"five indices from 128 samples: {linear:.2f} right by a linear map, {likely:.2f} by Whittle's likelihood"
-    )
+    print(f"five indices from 128 samples: {linear:.2f} right by a linear map, {likely:.2f} by Whittle's likelihood")
     assert linear > 0.7  # 0.2 by chance
     picture(measured, arguments.output / "roughness.png")
 

@@ -1,9 +1,9 @@
 """The Python blocks of a page of the documentation run, one after another, as a reader runs them down the page.
 
 A block may use what earlier blocks of its page have made. What a comment at the end of a line says in numbers is held
-against the value: of an expression `# (4, 16)`, of a name that is given a value its shape, `# [4, 16]`. The block of text
-that follows a block of code is what that prints: word for word but for blanks, `...` stands for anything, and numbers
-are right to a thousandth. On the pages that a newcomer reads first, what prints shows what it prints.
+against the value: of an expression `# (4, 16)`, of a name that is given a value its shape, `# [4, 16]`. The block of
+text that follows a block of code is what that prints: word for word but for blanks, `...` stands for anything, and
+numbers are right to a thousandth. On the pages that a newcomer reads first, what prints shows what it prints.
 """
 
 import ast

@@ -193,7 +193,7 @@ class ARFIMA(nn.Module):
             axis = errors.axis("ARFIMA", self.dim, x.ndim)
             return each_on_its_own("ARFIMA", self, ARFIMA.forward, [x], {*range(x.ndim)} - {axis})
         if has_lengths(x):
-            return each_to_its_length("ARFIMA", x, partial(ARFIMA.forward, self), self.dim, False)
+            return each_to_its_length("ARFIMA", x, partial(ARFIMA.forward, self), self.dim, looks_ahead=False)
         check_dense("ARFIMA", "x", x)
         computed_in("ARFIMA", x)  # raises, where the mean would make floats of integers
         axis = errors.axis("ARFIMA", self.dim, x.ndim)

@@ -19,7 +19,7 @@ from torch.utils import _pytree
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
-from hpfracc_nn.fractional.streaming import HORIZON, StreamSource, slice_shape
+from hpfracc_nn.fractional.streaming import HORIZON, StreamSource, slice_shape, versioned
 from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.fractional.torch.eager import check_dense, computed_in
 from hpfracc_nn.fractional.torch.operator import apply_at
@@ -527,7 +527,7 @@ def _wide(owner: str, x: Tensor) -> torch.dtype:
     return computed_in(owner, x)
 
 
-@streaming.versioned
+@versioned
 @dataclass(frozen=True, eq=False)
 class RoughnessState(LayerState):
     """The states of the differences, and the sums of their squares so far.

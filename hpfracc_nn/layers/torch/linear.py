@@ -13,11 +13,11 @@ from torch.nn import functional as F
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
-from hpfracc_nn.fractional.streaming import HORIZON, slice_shape
+from hpfracc_nn.fractional.streaming import HORIZON, slice_shape, versioned
 from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.operator import apply_at
 from hpfracc_nn.fractional.torch.parameters import Alpha, check_place, is_spread
-from hpfracc_nn.fractional.torch.streaming import StreamState, register_tree, versioned
+from hpfracc_nn.fractional.torch.streaming import StreamState, register_tree
 from hpfracc_nn.layers.order import counted_orders, definition_of, options_text
 from hpfracc_nn.layers.shapes import (
     PADDING_MODES,

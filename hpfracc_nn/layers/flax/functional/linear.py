@@ -20,7 +20,7 @@ from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.jax.arrays import of_numpy, widest
 from hpfracc_nn.fractional.jax.sharding import unplaced
 from hpfracc_nn.fractional.jax.streaming import HORIZON, StreamState
-from hpfracc_nn.fractional.streaming import slice_shape
+from hpfracc_nn.fractional.streaming import slice_shape, versioned
 from hpfracc_nn.layers.flax.functional.core import (
     BIAS_INIT,
     Alpha,
@@ -295,6 +295,7 @@ class Convolution(Weighted):
 
 
 @jax.tree_util.register_dataclass
+@versioned
 @dataclass(frozen=True)
 class ConvolutionState:
     """What a causal `FractionalConv1d` remembers between two steps: that of its derivative, and its last samples.
