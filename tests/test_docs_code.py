@@ -28,6 +28,8 @@ PAGES = [
     "docs/index.md",
     "docs/tour.md",
     "docs/quickstarts.md",
+    "docs/operators.md",
+    "docs/series.md",
     "docs/differencing.md",
     "docs/scale.md",
     "docs/migration.md",
@@ -128,7 +130,11 @@ def test_the_page_runs(page, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("page", FIRST_READ)
 def test_what_prints_shows_what_it_prints(page):
-    assert [str(block) for block in blocks(page) if "print(" in block.text and block.output is None] == []
+    text = (ROOT / page).read_text("utf-8")
+    for found in BLOCK.finditer(text):
+        # What another machine prints otherwise stands below a sentence, and is not compared.
+        is_shown = found[2] or re.match(r"\n[^`#\n]+:\n\n``` \{ \.text", text[found.end() :])
+        assert "print(" not in found[1] or is_shown, found[1]
 
 
 def test_a_difference_from_the_shown_output_is_seen():
