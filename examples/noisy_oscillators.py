@@ -88,7 +88,7 @@ def main():
         order, slope = solved(value, paths, 10.0)
         print(f"{value:<12g}{stated(order):<23}{stated(slope)}")
         found.append((value, order.mean(), slope.mean()))
-    print("time        slope at coupling 1    by differences       largest of a path")
+    print("\ntime        slope at coupling 1    by differences       largest of a path")
     for end in ends:
         slope, (low, high) = solved(1.0, paths, end)[1], (solved(value, paths, end)[0] for value in (0.9, 1.1))
         print(f"{end:<12g}{stated(slope):<23}{stated((high - low) / 0.2):<21}{slope.abs().max():.1f}")
