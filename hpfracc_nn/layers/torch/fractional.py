@@ -130,8 +130,8 @@ class FractionalLayer(Ordered):
             if is_spread(x):
                 return self._on_mesh(x)
             if self._split is None and has_lengths(x):
-                of = partial(FractionalLayer.forward, self)
-                return each_to_its_length("FractionalLayer", x, of, self.dim, self.definition.looks_ahead)
+                forward = partial(FractionalLayer.forward, self)
+                return each_to_its_length("FractionalLayer", x, forward, self.dim, self.definition.looks_ahead)
         if self._split is not None:
             of = partial(self._definition_for, x)
             return self._split("FractionalLayer", x, of, self.dt, self.dim, self.site)
