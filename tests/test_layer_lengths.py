@@ -112,6 +112,6 @@ def test_bad_input_is_refused_with_the_way_out() -> None:
         fnn.FractionalConv1d(2, 2, 5, dtype=torch.float64)(pack_sequence([torch.zeros(5, 2, dtype=torch.float64)]))
     with pytest.raises(TypeError, match=r"nested tensor\): needs rows of one length; .* take the layout torch.jagged"):
         fnn.FractionalLayer(0.5)(torch.nested.nested_tensor([torch.zeros(2, 3)]))
+    packed: Any = pack_sequence([torch.zeros(5, 2)])
     with pytest.raises(TypeError, match=r"PackedSequence\): needs rows of one length"):
-        packed: Any = pack_sequence([torch.zeros(5, 2)])
         fnn.FractionalLayer(0.5, dim=1).run(packed)
