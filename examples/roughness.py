@@ -1,8 +1,9 @@
 """How rough is a signal? Log energies of fractional differences, and the Hurst index that they tell.
 
 Fractional Gaussian noises of several Hurst indices go through `RoughnessFeatures` at eight orders. What comes out is
-compared with the closed form, an integral over the spectrum; the index is read back from the slope between two orders.
-At last a linear map tells five indices apart from 128 samples each, beside Whittle's likelihood, which knows the noise.
+compared with the closed form, an integral over the spectrum; the index follows from the slope between two orders.
+At last a linear classifier tells five indices apart from 128 samples each, beside Whittle's likelihood; neither knows
+the variance of a signal. For five other indices and a known variance docs/layers.md has 0.875 and 0.821.
 
 Run:  python examples/roughness.py [--quick]
 """
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 from scipy.special import gamma, zeta
+from sklearn.linear_model import LogisticRegression
 
 from hpfracc_nn import RoughnessFeatures
 from hpfracc_nn.data import fgn
@@ -46,22 +48,20 @@ def hurst_of(features):
     """The index at which the closed form has the same slope between orders 0 and 1."""
     grid = np.linspace(0.01, 0.99, 99)
     slopes = [log_energy(1.0, hurst) - log_energy(0.0, hurst) for hurst in grid]
-    found = features[ORDERS.index(1.0)] - features[ORDERS.index(0.0)]
-    return np.interp(-found, -np.array(slopes), grid)  # the slope falls as the index grows
+    return np.interp(features[0] - features[-1], -np.array(slopes), grid)  # the slope falls as the index grows
 
 
 def told_apart(count, rng):
-    """Parts of five classes that a linear map of the features and that Whittle's estimate get right."""
+    """Parts of five classes that a linear classifier of the features and that Whittle's estimate get right."""
     x = torch.cat([signals(hurst, 2 * count, 128, rng) for hurst in INDICES])
-    classes = torch.arange(len(INDICES)).repeat_interleave(2 * count)
-    features = RoughnessFeatures(1, len(ORDERS), alpha=list(ORDERS), bounds=(0, 1))(x)
-    features = torch.cat([features - features.mean(1, keepdim=True), torch.ones(len(x), 1)], 1)  # no variance
-    trains, targets = torch.arange(len(x)) % 2 == 0, torch.nn.functional.one_hot(classes).double()
-    linear = torch.linalg.lstsq(features[trains], targets[trains], driver="gelsd").solution
-    linearly = (features[~trains] @ linear).argmax(1) == classes[~trains]
+    classes, trains = np.arange(len(INDICES)).repeat(2 * count), np.arange(len(x)) % 2 == 0
+    features = RoughnessFeatures(1, len(ORDERS), alpha=list(ORDERS), bounds=(0, 1))(x).numpy()
+    features = features[:, 1:] - features[:, :1]  # in which the variance cancels
+    # Not least squares on the classes' indicators: the middle ones of classes in a row are then rarely the largest.
+    classifier = LogisticRegression(C=1e4, max_iter=5000).fit(features[trains], classes[trains])
     found = np.array([whittle(np.append(0.0, np.cumsum(noise))).hurst for noise in x[~trains, 0].numpy()])
-    nearest = np.abs(found[:, None] - np.array(INDICES)).argmin(1) == classes[~trains].numpy()
-    return linearly.double().mean(), nearest.mean()
+    nearest = np.abs(found[:, None] - np.array(INDICES)).argmin(1)
+    return classifier.score(features[~trains], classes[~trains]), np.mean(nearest == classes[~trains])
 
 
 def picture(measured, path):
@@ -91,7 +91,7 @@ def main():
         assert abs(found - hurst) < (0.02 if arguments.quick else 0.01)
     linear, likely = told_apart(20 if arguments.quick else 100, rng)
     print(f"five indices from 128 samples: {linear:.2f} right by a linear map, {likely:.2f} by Whittle's likelihood")
-    assert linear > 0.4  # 0.2 by chance
+    assert linear > 0.7  # 0.2 by chance
     picture(measured, arguments.output / "roughness.png")
 
 

@@ -1,12 +1,17 @@
 """The Python blocks of a page of the documentation run, one after another, as a reader runs them down the page.
 
 A block may use what earlier blocks of its page have made. What a comment at the end of a line says in numbers is held
-against the value: of an expression `# (4, 16)`, of a name that is given a value its shape, `# [4, 16]`.
+against the value: of an expression `# (4, 16)`, of a name that is given a value its shape, `# [4, 16]`. The block of
+text that follows a block of code is what that prints: word for word but for blanks, `...` stands for anything, and
+numbers are right to a thousandth. On the pages that a newcomer reads first, what prints shows what it prints.
 """
 
 import ast
 import builtins
+import contextlib
 import importlib.util
+import io
+import math
 import pathlib
 import re
 import symtable
@@ -23,6 +28,8 @@ PAGES = [
     "docs/index.md",
     "docs/tour.md",
     "docs/quickstarts.md",
+    "docs/operators.md",
+    "docs/series.md",
     "docs/differencing.md",
     "docs/scale.md",
     "docs/migration.md",
@@ -35,7 +42,9 @@ PAGES = [
     "docs/jax_sde.md",
     "docs/jax_optimizers.md",
 ]
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FIRST_READ = ["docs/index.md", "docs/tour.md", "docs/quickstarts.md", "docs/operators.md", "docs/series.md"]
+BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n``` ?\{ \.text \.no-copy \}\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
+NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.]*[A-Za-z_])")
 NUMBERS = re.compile(r"#\s*([\[(][\d, ]*[\])])\s*(?:,.*)?$")
 PACKAGES = {"hpfracc_nn", "__future__"}
 
@@ -47,6 +56,7 @@ class Block:
     page: str
     line: int
     text: str
+    output: str | None = None
 
     def __str__(self) -> str:
         return f"{self.page}:{self.line}"
@@ -58,7 +68,7 @@ class Block:
 
 def blocks(page: str) -> list[Block]:
     text = (ROOT / page).read_text("utf-8")
-    return [Block(page, text.count("\n", 0, found.start(1)) + 1, found[1]) for found in BLOCK.finditer(text)]
+    return [Block(page, text.count("\n", 0, found.start(1)) + 1, *found.groups()) for found in BLOCK.finditer(text)]
 
 
 def imported(block: Block) -> set[str]:
@@ -112,7 +122,42 @@ def test_the_page_runs(page, monkeypatch, tmp_path):
         missing = sorted(name for name in imported(block) if importlib.util.find_spec(name) is None)
         if missing:
             pytest.skip(f"{block} needs {', '.join(missing)}")
-        run(block, names)
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            run(block, names)
+        if block.output is not None:
+            assert is_as_shown(block.output, printed.getvalue()), f"{block} prints\n{printed.getvalue()}"
+
+
+@pytest.mark.parametrize("page", FIRST_READ)
+def test_what_prints_shows_what_it_prints(page):
+    text = (ROOT / page).read_text("utf-8")
+    for found in BLOCK.finditer(text):
+        # What another machine prints otherwise stands below a sentence, and is not compared.
+        is_shown = found[2] or re.match(r"\n[^`#\n]+:\n\n``` \{ \.text", text[found.end() :])
+        assert "print(" not in found[1] or is_shown, found[1]
+
+
+def test_a_difference_from_the_shown_output_is_seen():
+    shown = "alpha  0.603 in [0.58, -1e-3] ...\nresidual 0.0161 over 40"
+    assert is_as_shown(shown, "alpha 0.6030 in [0.58, -0.001] of\n3 things\n residual 0.016101 over 40\n")
+    assert not is_as_shown(shown, "alpha 0.605 in [0.58, -0.001] of\nresidual 0.0161 over 40\n")
+    assert not is_as_shown(shown, "beta 0.603 in [0.58, -0.001] of\nresidual 0.0161 over 40\n")
+    assert not is_as_shown(shown, "alpha 0.603 in [0.58, 0.001] of\nresidual 0.0161 over 40\n")
+    assert not is_as_shown("1.4076", "1.4076 2")
+
+
+def is_as_shown(shown: str, printed: str) -> bool:
+    """Return whether a page shows what was printed: words, and numbers to a thousandth or their last shown digit."""
+    parts, numbers = NUMBER.split(shown), NUMBER.findall(shown)
+    words = [
+        r"\s+".join(re.escape(word).replace(r"\.\.\.", ".*?") for word in re.split(r"\s+", part)) for part in parts
+    ]
+    pattern = rf"\s*{f'({NUMBER.pattern})'.join(words)}\s*"
+    found = re.fullmatch(pattern, printed, re.DOTALL)
+    return found is not None and all(
+        math.isclose(float(one), float(other), rel_tol=1e-3, abs_tol=1e-12)
+        for one, other in zip(numbers, found.groups(), strict=True)
+    )
 
 
 def run(block: Block, names: dict[str, Any]) -> None:

@@ -280,6 +280,26 @@ def test_a_state_is_pickled_and_modules_of_both_kinds_have_blocks() -> None:
         assert apart(jnp.concatenate([y, rest[0]], 1), layer(x)) < 1e-6
 
 
+STATES: list[Any] = [
+    F.FractionalLayer(0.4).initial_state({}, (2, 3), horizon=9),
+    F.FractionalConv1d(3, 4, 3, padding="CAUSAL").initial_state({}, (2, 3), horizon=9),
+]
+
+
+@pytest.mark.parametrize("state", STATES, ids=lambda state: type(state).__name__)
+def test_a_state_of_an_unknown_version_is_refused(state: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = r"needs a state pickled in version 1 or before, .* 7; load it with the"
+    for version, message in ((1, None), (7, refused)):
+        with monkeypatch.context() as later:
+            later.setattr("hpfracc_nn.fractional.streaming._VERSION", version)
+            written = pickle.dumps(state)
+        if message is None:
+            assert jax.tree.structure(pickle.loads(written)) == jax.tree.structure(state)
+        else:
+            with pytest.raises(ValueError, match=message):
+                pickle.loads(written)
+
+
 def ones(*shape: int) -> Any:
     return jnp.ones(shape)
 

@@ -208,6 +208,56 @@ def of_slices(x: Any, definition: Any, name: str = "time", spec: Any = TIME) -> 
     return jax.shard_map(of_slice, mesh=mesh_of(), in_specs=spec, out_specs=jax.P("time"))(x)
 
 
+def of_layer(make: Callable[..., Any], x: Any, g: Any, axis_name: str | None) -> tuple[Any, Any]:
+    """Return the output of a layer [batch, n, features], and gradients in its parameters and x."""
+    layer = make(axis_name=axis_name)
+    params, spec = layer.init(jax.random.key(0), x.dtype), jax.P(None, "time")
+
+    def call(params: Any, x: Any) -> Any:
+        return layer(params, x)
+
+    if axis_name:
+        call = jax.shard_map(call, mesh=mesh_of(), in_specs=(jax.P(), spec), out_specs=spec)
+
+    def loss(params: Any, x: Any) -> Any:
+        y = call(params, x)
+        return (y * g).sum(), y
+
+    slopes, y = jax.jit(jax.grad(loss, (0, 1), has_aux=True))(params, x)
+    return y, slopes
+
+
+LEARNED: dict[str, Any] = {"learn_alpha": True, "dt": DT}
+LAYERS: dict[str, Callable[..., Any]] = {
+    "FractionalLayer": partial(fjx.functional.FractionalLayer, 0.6, **LEARNED),
+    "orders of channels": partial(fjx.functional.FractionalLayer, [0.3, 0.6, 0.8], **LEARNED),
+    "a fixed order": partial(fjx.functional.FractionalLayer, 1.5, "riemann_liouville_integral", dt=DT),
+    "FractionalLinear": partial(fjx.functional.FractionalLinear, 3, 3, alpha=[0.3, 0.6, 0.8], **LEARNED),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_over_an_axis_has_the_results_and_gradients_of_one_device(name: str) -> None:
+    with jax.enable_x64(True):
+        x, g = (jnp.asarray(noise(2, 160, 3, seed=seed)) for seed in (0, 1))
+        found, wanted = (of_layer(LAYERS[name], x, g, axis_name) for axis_name in ("time", None))
+    # As of the operators; a kernel's gradient is a sum over the samples, as alpha's is.
+    assert all(apart(*each) < 1e-11 for each in zip(*map(jax.tree.leaves, (found, wanted)), strict=True))
+
+
+def test_modules_take_the_axis_and_have_no_steps_over_it() -> None:
+    x, spec = jnp.asarray(noise(2, 160, 3), jnp.float32), jax.P(None, "time")
+    whole = fjx.nnx.FractionalLayer(0.6)(x)
+    for layer in (
+        fjx.nnx.FractionalLayer(0.6, axis_name="time"),
+        fjx.linen.FractionalLayer(0.6, axis_name="time").bind({}),
+    ):
+        y = jax.shard_map(layer, mesh=mesh_of(), in_specs=spec, out_specs=spec)(x)
+        assert apart(y, whole) < 2e-6
+        with pytest.raises(ValueError, match=r"axis_name='time'\): needs whole series for step and run"):
+            layer.initial_state((2, 3))
+
+
 MIXED = (-0.5, 1.5)  # one set of exponentials does not serve both
 REFUSALS: list[tuple[Callable[[], Any], type, str]] = [
     (

@@ -60,6 +60,7 @@ def test_the_rows_have_what_the_table_shows_and_features_tell_classes_apart(task
 
 @pytest.mark.slow
 def test_the_example_finds_the_hurst_indices(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("sklearn")
     picture = tmp_path / "roughness.png"
     monkeypatch.setattr(sys, "argv", ["roughness.py", "--quick", "--output", str(tmp_path)])
     runpy.run_path(str(ROOT / "examples" / "roughness.py"), run_name="__main__")

@@ -23,7 +23,9 @@ OPTIONS = (
 )
 FACTS = """
 const wide = [...document.querySelectorAll("article *")].filter(each => {
-    const scrolls = each.closest("pre, .md-typeset__scrollwrap, .md-typeset__table, .katex-display, svg");
+    const scrolls = each.closest(
+        "pre, .md-typeset__scrollwrap, .md-typeset__table, .katex-display, svg, p:has(img.wide)"
+    );
     return !scrolls && each.getBoundingClientRect().right > innerWidth + 1;
 });
 return {

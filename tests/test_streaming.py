@@ -261,7 +261,7 @@ def test_a_state_that_an_older_version_pickled_goes_on() -> None:
 def test_a_state_of_an_unknown_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     states = [layer.initial_state(shape, horizon=9).detach() for layer, shape in OTHERS.values()]
     with monkeypatch.context() as later:
-        later.setattr(streaming, "_VERSION", 7)
+        later.setattr("hpfracc_nn.fractional.streaming._VERSION", 7)
         written = [pickle.dumps(state) for state in states]
     for each in written:
         with pytest.raises(ValueError, match=r"needs a state pickled in version 1 or before, .* 7; load it with the"):
@@ -314,6 +314,15 @@ def test_an_exported_step_serves_every_step(name: str) -> None:
     again = torch.utils._pytree.tree_map(lambda leaf: leaf, counted)
     assert type(again) is type(counted)
     assert torch.equal(layer.step(x, again)[0], layer.step(x, counted)[0])
+
+
+def test_a_counted_state_says_where_its_horizon_ends() -> None:
+    layer, x = FractionalLayer(0.4), torch.ones(2)
+    state = layer.initial_state((2,), horizon=4).counted()
+    for _ in range(4):
+        _, state = layer.step(x, state)
+    with pytest.raises(ValueError, match=r"step\(step 5\): needs at most horizon=4 steps"):
+        layer.step(x, state)
 
 
 @pytest.mark.slow

@@ -72,7 +72,7 @@ def derivative(
     """
     owner = "distributed.derivative"
     check_definition(owner, definition)
-    return _applied(owner, x, definition, axis_name, dt, dim, manager)
+    return applied(owner, x, definition, axis_name, dt, dim, manager)
 
 
 def integral(
@@ -113,10 +113,10 @@ def integral(
         (8, 100)
     """
     owner = "distributed.integral"
-    return _applied(owner, x, integral_of(owner, alpha), axis_name, dt, dim, manager)
+    return applied(owner, x, integral_of(owner, alpha), axis_name, dt, dim, manager)
 
 
-def _applied(
+def applied(
     owner: str,
     x: Array,
     definition: Definition,
@@ -125,6 +125,7 @@ def _applied(
     dim: int,
     manager: BackendManager | None,
 ) -> Array:
+    """Return this device's slice of a definition's operator on a series over a mesh axis; `owner` is for messages."""
     x, dt = of_numpy(x), errors.positive_step(owner, dt)
     computed_in(owner, x, definition)
     axis = errors.axis(owner, dim, x.ndim)

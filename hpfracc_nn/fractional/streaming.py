@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -33,6 +33,28 @@ from hpfracc_nn.fractional.weights import CACHE
 
 HORIZON = 2**20
 _PIECE = 1024  # steps whose exponentials are one matrix
+_VERSION = 1  # of what is pickled of states; 0 had no number
+K = TypeVar("K", bound=type)
+
+
+def versioned(kind: K) -> K:
+    """Let a class of states be pickled with a version, and refuse pickles of versions that are not known here."""
+
+    def getstate(state: Any) -> dict[str, Any]:
+        return {**state.__dict__, "version": _VERSION}
+
+    def setstate(state: Any, given: dict[str, Any]) -> None:
+        version = given.get("version", 0)
+        if version not in range(_VERSION + 1):
+            raise ValueError(
+                f"{kind.__name__}: needs a state pickled in version {_VERSION} or before, and this one has version "
+                f"{version!r}; load it with the version of hpfracc_nn that wrote it, or a newer one."
+            )
+        state.__dict__.update({name: value for name, value in given.items() if name != "version"})
+
+    kind.__getstate__ = getstate  # type: ignore[method-assign, assignment]
+    kind.__setstate__ = setstate  # type: ignore[attr-defined]
+    return kind
 
 
 class StreamSource(NamedTuple):

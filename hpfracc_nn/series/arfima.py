@@ -49,7 +49,8 @@ def fit_arfima(
             series, an array [n, series] or a DataFrame are several; one column is one series, unless something is
             shared.
         exog: Regressors, [n, k]; for several series a list of such, or one table for all.
-        ar: p, or the coefficients themselves, which are then fixed.
+        ar: p, or the coefficients themselves, which are then fixed. No lags by default, as statsmodels' `ARIMA`; the
+            layers named `ARFIMA` have one, and fit the conditional likelihood.
         ma: q, or the coefficients.
         alpha: The order, where it is known; None estimates it.
         mean: The level, where it is known; None estimates it.

@@ -55,7 +55,8 @@ def gph(series: Any, frequencies: int | None = None, *, level: float = 0.95) -> 
 
     Args:
         series: [n], finite; NumPy, pandas or a list.
-        frequencies: How many, without zero; None is `n**0.65`. More have less variance, and more bias by short memory.
+        frequencies: How many, without zero; None is `n**0.65`, rounded down. More have less variance, and more bias by
+            short memory.
         level: Of the interval.
 
     Raises:
@@ -87,7 +88,7 @@ def local_whittle(series: Any, frequencies: int | None = None, *, level: float =
 
     Args:
         series: As in `gph`.
-        frequencies: As there.
+        frequencies: How many, without zero; None is `n**0.65`, rounded down, as there.
         level: As there.
 
     Raises:

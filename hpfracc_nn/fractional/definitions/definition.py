@@ -216,6 +216,11 @@ class Definition:
         return self._taylor(self.interval[1])
 
     @property
+    def looks_ahead(self) -> bool:
+        """Whether a result depends on later samples: of the other side, or above alpha = 1 of the first four."""
+        return self.side != "left" or (self.subtracts and self.taylor == 2)
+
+    @property
     def differences(self) -> int:
         """m, the backward differences taken before the product: max(0, ceil(alpha - 1/4)) of the upper bound.
 

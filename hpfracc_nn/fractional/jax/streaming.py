@@ -52,6 +52,7 @@ from hpfracc_nn.fractional.streaming import (
     differenced,
     rows_first,
     sums,
+    versioned,
 )
 
 _LENGTH = 112  # samples of a chunk, which with the exact lags before it are 128
@@ -76,6 +77,7 @@ class StreamWeights:
 
 
 @jax.tree_util.register_dataclass
+@versioned
 @dataclass(frozen=True)
 class StreamState:
     """What a fractional operator remembers between two steps; see `initial_state`.

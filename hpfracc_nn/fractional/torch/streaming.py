@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,40 +41,19 @@ from hpfracc_nn.fractional.streaming import (
     remembered,
     rows_first,
     sums,
+    versioned,
     weighted,
 )
 from hpfracc_nn.fractional.torch.custom_op import as_json, from_json
 from hpfracc_nn.fractional.torch.eager import check_alpha, check_dense, computed, computed_in
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.fractional.torch.slices import Slices, Start
-from hpfracc_nn.fractional.torch.tracing import is_plain, is_traced, uncompiled
+from hpfracc_nn.fractional.torch.tracing import is_plain, is_traced, is_watched, uncompiled
 from hpfracc_nn.selection import Site
 
 _BLOCK = 64  # rows of the boundary columns that are computed together
 _EXACT_ROWS, _TABLED = 128, 512  # of a counted state's starting column: every row, then geometrically further apart
 _LONG = 1024  # samples of a block that is worth the parts of a slice
-_VERSION = 1  # of what is pickled; 0 had no number
-K = TypeVar("K", bound=type)
-
-
-def versioned(kind: K) -> K:
-    """Let a class of states be pickled with a version, and refuse pickles of versions that are not known here."""
-
-    def getstate(state: Any) -> dict[str, Any]:
-        return {**state.__dict__, "version": _VERSION}
-
-    def setstate(state: Any, given: dict[str, Any]) -> None:
-        version = given.get("version", 0)
-        if version not in range(_VERSION + 1):
-            raise ValueError(
-                f"{kind.__name__}: needs a state pickled in version {_VERSION} or before, and this one has version "
-                f"{version!r}; load it with the version of hpfracc_nn that wrote it, or a newer one."
-            )
-        state.__dict__.update({name: value for name, value in given.items() if name != "version"})
-
-    kind.__getstate__ = getstate  # type: ignore[method-assign, assignment]
-    kind.__setstate__ = setstate  # type: ignore[attr-defined]
-    return kind
 
 
 def register_tree(
@@ -265,7 +244,7 @@ class CountedState:
 
     @property
     def horizon(self) -> int:
-        """How many steps it serves; a program does not look whether there were more."""
+        """How many steps it serves. Programs, and calls on a GPU, do not look whether there were more."""
         return self._rules.horizon
 
     @property
@@ -389,7 +368,8 @@ def step(owner: str, x: Tensor, state: Any, source: StreamSource | None = None) 
     Raises:
         TypeError: `x` is no real floating tensor, or `state` is none.
         ValueError: `x` has another shape or device than the state, the state has another source, or it has reached its
-            horizon.
+            horizon. A CountedState's number is read where that costs nothing: not while a program is traced or run,
+            nor on a GPU.
     """
     is_counted = isinstance(state, CountedState)
     check_state(owner, state, CountedState if is_counted else StreamState)
@@ -399,6 +379,8 @@ def step(owner: str, x: Tensor, state: Any, source: StreamSource | None = None) 
     check_step(owner, x.shape, rules, source)
     _check_device(owner, x, state)
     if is_counted:
+        if t.device.type == "cpu" and not is_watched(t) and not torch._C._are_functorch_transforms_active():
+            check_horizon(owner, int(t), rules.horizon)
         y, after = state._advanced(x)
         return y.to(x.dtype), after
     check_horizon(owner, t, rules.horizon)

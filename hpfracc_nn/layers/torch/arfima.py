@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from hpfracc_nn.fractional.torch.streaming import StreamState
 from hpfracc_nn.layers.estimates import LeastSquares
 from hpfracc_nn.layers.order import start_in
 from hpfracc_nn.layers.torch.difference import StateTuple
-from hpfracc_nn.layers.torch.fractional import FractionalLayer, each_on_its_own
+from hpfracc_nn.layers.torch.fractional import FractionalLayer, each_on_its_own, each_to_its_length, has_lengths
 from hpfracc_nn.selection import BackendManager
 from hpfracc_nn.series.arfima import fitted
 from hpfracc_nn.series.labels import Labels, numbers
@@ -61,7 +62,7 @@ class ARFIMA(nn.Module):
     more.
 
     Args:
-        ar: p, the number of lags.
+        ar: p, the number of lags; one by default, where `series.fit_arfima` has none.
         ma: q, the number of errors before.
         alpha: The order of the difference, usually called d; where learning starts. Or an `Alpha` or
             `ProbabilisticAlpha` of shape [], which then is the order, with its own bounds; a random one is not fitted.
@@ -191,6 +192,8 @@ class ARFIMA(nn.Module):
         if is_spread(x):
             axis = errors.axis("ARFIMA", self.dim, x.ndim)
             return each_on_its_own("ARFIMA", self, ARFIMA.forward, [x], {*range(x.ndim)} - {axis})
+        if has_lengths(x):
+            return each_to_its_length("ARFIMA", x, partial(ARFIMA.forward, self), self.dim, looks_ahead=False)
         check_dense("ARFIMA", "x", x)
         computed_in("ARFIMA", x)  # raises, where the mean would make floats of integers
         axis = errors.axis("ARFIMA", self.dim, x.ndim)

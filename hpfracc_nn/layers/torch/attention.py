@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.streaming import slice_shape
+from hpfracc_nn.fractional.streaming import slice_shape, versioned
 from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.parameters import Alpha, check_place, is_spread
-from hpfracc_nn.fractional.torch.streaming import register_tree, versioned
+from hpfracc_nn.fractional.torch.streaming import register_tree
 from hpfracc_nn.layers.order import ATTENTION, attention_bounds, attention_orders
 from hpfracc_nn.layers.shapes import check_is_state
 from hpfracc_nn.layers.torch.attention_ops import Attention, Inputs, attended

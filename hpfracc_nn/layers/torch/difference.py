@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch.utils import _pytree
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
-from hpfracc_nn.fractional.streaming import HORIZON, StreamSource, slice_shape
+from hpfracc_nn.fractional.streaming import HORIZON, StreamSource, slice_shape, versioned
 from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.fractional.torch.eager import check_dense, computed_in
 from hpfracc_nn.fractional.torch.operator import apply_at
@@ -26,7 +27,13 @@ from hpfracc_nn.fractional.torch.parameters import Alpha, StateMetadata, is_spre
 from hpfracc_nn.fractional.torch.streaming import StreamState
 from hpfracc_nn.layers.order import first_orders, middle, roughness_orders, stretches
 from hpfracc_nn.layers.shapes import channel_axis, check_is_state
-from hpfracc_nn.layers.torch.fractional import LayerState, check_no_module, each_on_its_own
+from hpfracc_nn.layers.torch.fractional import (
+    LayerState,
+    check_no_module,
+    each_on_its_own,
+    each_to_its_length,
+    has_lengths,
+)
 from hpfracc_nn.selection import BackendManager, given_manager
 
 
@@ -113,6 +120,10 @@ class FractionalDifference(StateMetadata):
         """Return every channel's fractional differences."""
         if is_spread(x):
             return each_on_its_own("FractionalDifference", self, FractionalDifference.forward, [x], [0])
+        if has_lengths(x):
+            return each_to_its_length(
+                "FractionalDifference", x, partial(FractionalDifference.forward, self), self.dim, False
+            )
         axis, where = self._axes("FractionalDifference", x)
         return self._joined([self._apply_part(part, k, axis) for k, part in enumerate(self._split(x, where))], where)
 
@@ -516,7 +527,7 @@ def _wide(owner: str, x: Tensor) -> torch.dtype:
     return computed_in(owner, x)
 
 
-@streaming.versioned
+@versioned
 @dataclass(frozen=True, eq=False)
 class RoughnessState(LayerState):
     """The states of the differences, and the sums of their squares so far.

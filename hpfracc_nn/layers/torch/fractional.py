@@ -9,8 +9,10 @@ from typing import Any, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
+from torch.nn.utils.rnn import PackedSequence
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
@@ -124,8 +126,12 @@ class FractionalLayer(Ordered):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the operator applied to x; same shape, dtype and device."""
-        if type(x) is not Tensor and is_spread(x):
-            return self._on_mesh(x)
+        if type(x) is not Tensor:
+            if is_spread(x):
+                return self._on_mesh(x)
+            if self._split is None and has_lengths(x):
+                forward = partial(FractionalLayer.forward, self)
+                return each_to_its_length("FractionalLayer", x, forward, self.dim, self.definition.looks_ahead)
         if self._split is not None:
             of = partial(self._definition_for, x)
             return self._split("FractionalLayer", x, of, self.dt, self.dim, self.site)
@@ -350,6 +356,81 @@ def each_on_its_own(
     from hpfracc_nn.distributed.torch import meshes  # torch.distributed.tensor is loaded, since there is a DTensor
 
     return meshes.each_on_its_own(owner, layer, forward, inputs, axes, **options)
+
+
+def has_lengths(x: Any) -> bool:
+    """Return whether x is a batch of series of several lengths: a PackedSequence or a jagged nested tensor."""
+    return isinstance(x, PackedSequence) or (isinstance(x, Tensor) and x.is_nested and x.layout is torch.jagged)
+
+
+def each_to_its_length(owner: str, x: Any, forward: Callable[[Tensor], Tensor], dim: int, looks_ahead: bool) -> Any:
+    """Return what a layer makes of series of several lengths: of each what it makes of that series alone.
+
+    A causal layer computes all at once, with zeros behind the shorter ones. One that looks ahead computes each alone.
+
+    Args:
+        owner: The layer, for messages.
+        x: As `has_lengths` says. Of a packed sequence, [samples, *features], the layer gets [batch, *features] with the
+            time axis where it has it. The ragged axis of a jagged tensor must lie there.
+        forward: Of a batch of one length; the layer's class's, so that a subclass's is not called twice.
+        dim: The layer's time axis.
+        looks_ahead: Whether a result depends on later samples.
+    """
+    is_packed = isinstance(x, PackedSequence)
+    axis = errors.axis(owner, dim, x.data.ndim + 1 if is_packed else x.ndim)
+    values, row, time = _packed(x) if is_packed else _jagged(owner, x, axis)
+    lengths = torch.bincount(row, minlength=0 if is_packed else x.shape[0])
+    n = int(lengths.max())
+    where = (row * n + time).to(values.device)
+    padded = values.new_zeros(len(lengths) * n, *values.shape[1:]).index_copy(0, where, values)
+    padded = padded.unflatten(0, (len(lengths), n))
+    # What moves a packed sequence's time axis; a jagged tensor's was exchanged with the first one behind the batch.
+    padded = padded.movedim(1, axis) if is_packed else padded.transpose(1, axis)
+
+    def of(series: Tensor) -> Tensor:
+        y = forward(series)
+        if y.shape[axis] != series.shape[axis]:
+            raise ValueError(
+                f"{owner}(series of several lengths): needs a result for every sample, and makes {y.shape[axis]} of "
+                f"{series.shape[axis]}; take stride=1 and padding='causal' or 'same', or pass the series one by one."
+            )
+        return y
+
+    if looks_ahead:
+        each = zip(padded.split(1, int(axis == 0)), lengths.tolist(), strict=True)
+        found = [of(one.narrow(axis, 0, length)).movedim(axis, -1) for one, length in each]
+        y = torch.cat([F.pad(one, (0, n - one.shape[-1])) for one in found]).movedim(-1, axis)
+    else:
+        y = of(padded)
+    y = y.movedim(axis, 1) if is_packed else y.transpose(axis, 1)
+    out = y.flatten(0, 1).index_select(0, where)
+    if is_packed:
+        return PackedSequence(out, *x[1:])
+    jagged = torch.nested.nested_tensor_from_jagged(out, offsets=x.offsets())  # by which it can be added to x
+    return jagged.transpose(1, axis)
+
+
+def _packed(x: PackedSequence) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the samples, [samples, *features], and of each its series and its number in it, [samples]."""
+    counts = x.batch_sizes
+    time = torch.arange(len(counts)).repeat_interleave(counts)
+    return x.data, torch.arange(len(time)) - (counts.cumsum(0) - counts)[time], time
+
+
+def _jagged(owner: str, x: Tensor, axis: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the same of a jagged tensor, whose ragged axis is exchanged with axis 1, or raise if it is not `axis`."""
+    ragged = next(k for k, size in enumerate(x.shape) if not isinstance(size, int))
+    if axis != ragged:
+        raise ValueError(
+            f"{owner}(x with the ragged axis {ragged}): needs the series along the layer's time axis, {axis}; pass "
+            f"x.transpose({ragged}, {axis}), or dim={ragged} to the layer."
+        )
+    x = x.transpose(1, axis)
+    if not x.is_contiguous():
+        x = x.contiguous()
+    starts = x.offsets().cpu()  # type: ignore[attr-defined]
+    row = torch.arange(len(starts) - 1).repeat_interleave(starts.diff())
+    return x.values(), row, torch.arange(len(row)) - starts[row]
 
 
 class LayerState:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, Self
 
 import torch
@@ -12,11 +13,11 @@ from torch.nn import functional as F
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
-from hpfracc_nn.fractional.streaming import HORIZON, slice_shape
+from hpfracc_nn.fractional.streaming import HORIZON, slice_shape, versioned
 from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.operator import apply_at
 from hpfracc_nn.fractional.torch.parameters import Alpha, check_place, is_spread
-from hpfracc_nn.fractional.torch.streaming import StreamState, register_tree, versioned
+from hpfracc_nn.fractional.torch.streaming import StreamState, register_tree
 from hpfracc_nn.layers.order import counted_orders, definition_of, options_text
 from hpfracc_nn.layers.shapes import (
     PADDING_MODES,
@@ -34,6 +35,8 @@ from hpfracc_nn.layers.torch.fractional import (
     arguments_of,
     check_images,
     each_on_its_own,
+    each_to_its_length,
+    has_lengths,
     place_of,
     started,
     with_weights_of,
@@ -170,6 +173,9 @@ class FractionalLinear(Derived, nn.Linear):
 
             self._check_features("FractionalLinear", input)
             return F.linear(self.derivative(input), beside(self.weight, input), beside(self.bias, input))
+        if has_lengths(input) and self.derivative._split is None:
+            of, looks_ahead = partial(FractionalLinear.forward, self), self.derivative.definition.looks_ahead
+            return each_to_its_length("FractionalLinear", input, of, self.derivative.dim, looks_ahead)
         self._check("FractionalLinear", input)
         return F.linear(self.derivative(input), self.weight, self.bias)
 
@@ -378,6 +384,11 @@ class FractionalConv1d(Derived, nn.Conv1d):
         """Return the convolution of the derivative of `input`; same dtype and device."""
         if is_spread(input):
             return each_on_its_own("FractionalConv1d", self, FractionalConv1d.forward, [input], range(input.ndim - 2))
+        if has_lengths(input):
+            looks_ahead = not self.is_causal or self.derivative.definition.looks_ahead
+            return each_to_its_length(
+                "FractionalConv1d", input, partial(FractionalConv1d.forward, self), -1, looks_ahead
+            )
         check_images("FractionalConv1d", input, self.in_channels, 1)
         d = self.derivative(input)
         if self.is_causal:

@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
-from hpfracc_nn.fractional.streaming import HORIZON, StreamSource, slice_shape
+from hpfracc_nn.fractional.streaming import HORIZON, StreamSource, slice_shape, versioned
 from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.fractional.torch.eager import check_dense, computed_in
 from hpfracc_nn.fractional.torch.parameters import Alpha, check_place, is_spread
@@ -708,7 +708,7 @@ def opened(owner: str, x: Any, batch_first: bool, inputs: int) -> Series:
     return series
 
 
-@streaming.versioned
+@versioned
 @dataclass(frozen=True, eq=False)
 class Recent:
     """The memory of a window: the values themselves, the newest first.
@@ -762,7 +762,7 @@ class Recent:
         return replace(self, weights=change(self.weights), values=change(self.values))
 
 
-@streaming.versioned
+@versioned
 @dataclass(frozen=True, eq=False)
 class RecurrentState:
     """What a recurrent layer remembers between two steps; made by its `initial_state`.

@@ -70,7 +70,7 @@ class ARFIMA(_Made):
     samples from, and `forecast` goes on with one. `fit` estimates all from one series, with standard errors.
 
     Attributes:
-        ar: p, the number of lags.
+        ar: p, the number of lags; one by default, where `series.fit_arfima` has none.
         ma: q, the number of errors before.
         alpha: The order of the difference, usually called d; where learning starts. Or an `Alpha` of shape []. None is
             0.3, or the middle of bounds that leave it out.

@@ -19,6 +19,7 @@ from jax import numpy as jnp
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.jax.arrays import Array, computed_in, of_numpy
 from hpfracc_nn.fractional.jax.sharding import unplaced
+from hpfracc_nn.fractional.streaming import versioned
 from hpfracc_nn.layers.flax.functional.attention_ops import Attention, Inputs, attended
 from hpfracc_nn.layers.flax.functional.core import (
     BIAS_INIT,
@@ -497,6 +498,7 @@ def _fits(given: tuple[int, ...], shape: tuple[int, ...]) -> bool:
     return all(size in (1, whole) for size, whole in zip(reversed(given), reversed(shape), strict=False))
 
 
+@versioned
 @dataclass(frozen=True)
 class AttentionState:
     """The keys and values of all samples so far, and room for others; a pytree, which `lax.scan` carries.

@@ -6,11 +6,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 from hpfracc_nn import errors
+from hpfracc_nn.distributed import jax as distributed
 from hpfracc_nn.fractional import dispatch
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.jax import streaming
@@ -53,6 +54,8 @@ class FractionalLayer(Ordered):
             often the data are differenced.
         dt: Spacing of the samples, in the caller's time unit.
         dim: The time axis.
+        axis_name: The mesh axis over which time lies, or a tuple of such: inside of `jax.shard_map` a call then takes
+            and returns one device's slice, see `fjx.distributed.derivative`. None: inputs are whole series.
         manager: Who chooses the kernels; None is the process-wide BackendManager.
 
     Shape:
@@ -80,6 +83,7 @@ class FractionalLayer(Ordered):
     bounds: tuple[float, float] | None = None
     dt: float = 1.0
     dim: int = -2
+    axis_name: Hashable = None
     manager: BackendManager | None = None
 
     def __post_init__(self) -> None:
@@ -102,6 +106,8 @@ class FractionalLayer(Ordered):
         if self.channels is not None:
             check_channels(owner, self.channels, x.shape, x.ndim, channel_axis(x.ndim, axis))
         definition = self._operator(params, x.ndim, axis, key)
+        if self.axis_name is not None:
+            return distributed.applied(owner, x, definition, self.axis_name, self.dt, axis, self.manager)
         return dispatch.apply(owner, x, definition, self.dt, axis, self.manager)
 
     def initial_state(self, params: Params, shape: Sequence[int], *, horizon: int = HORIZON) -> StreamState:
@@ -117,7 +123,7 @@ class FractionalLayer(Ordered):
 
         Raises:
             ValueError: The operator looks ahead, as Caputo's and Riemann-Liouville's do above alpha = 1; or orders lie
-                on both sides of a whole number; or an argument is out of range.
+                on both sides of a whole number; or time lies over a mesh axis; or an argument is out of range.
             TypeError: An argument has the wrong type.
 
         Examples:
@@ -128,6 +134,11 @@ class FractionalLayer(Ordered):
             (8, 3)
         """
         owner = "FractionalLayer.initial_state"
+        if self.axis_name is not None:
+            raise ValueError(
+                f"{owner}(axis_name={self.axis_name!r}): needs whole series for step and run; make a layer without "
+                "axis_name."
+            )
         shape = slice_shape(owner, shape)
         ndim = len(shape) + 1
         axis = errors.axis(owner, self.dim, ndim)
@@ -224,7 +235,7 @@ def without(owner: str, x: Any, dim: int) -> tuple[int, ...]:
 
 def settle_derivative(owner: str, core: Any) -> None:
     """Store the derivative of `in_features` features that a core's fields describe, and its fields as understood."""
-    given = ("scheme", "learn_alpha", "bounds", "dt", "dim", "manager")
+    given = ("scheme", "learn_alpha", "bounds", "dt", "dim", "axis_name", "manager")
     options = {name: getattr(core, name) for name in given if hasattr(core, name)}
     channels = counted_orders(owner, core.alpha, "in_features", core.in_features)
     derivative = FractionalLayer(core.alpha, core.definition, channels=channels, **options)

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -20,7 +20,7 @@ from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.jax.arrays import of_numpy, widest
 from hpfracc_nn.fractional.jax.sharding import unplaced
 from hpfracc_nn.fractional.jax.streaming import HORIZON, StreamState
-from hpfracc_nn.fractional.streaming import slice_shape
+from hpfracc_nn.fractional.streaming import slice_shape, versioned
 from hpfracc_nn.layers.flax.functional.core import (
     BIAS_INIT,
     Alpha,
@@ -84,6 +84,8 @@ class FractionalLinear(Weighted):
         bounds: Where a learned alpha stays; None is the unit interval around its first value.
         dt: Spacing of the samples, in the caller's time unit.
         dim: The time axis: any but the last, which are the features.
+        axis_name: The mesh axis over which time lies, as in `FractionalLayer`. Inside of `jax.shard_map` the gradients
+            of kernel and bias that JAX returns are sums over its devices.
         manager: Who chooses the kernels; None is the process-wide BackendManager.
         dtype: What the product with the kernel is computed in; None promotes the derivative and the parameters.
         precision: Of that product, as in Flax.
@@ -117,6 +119,7 @@ class FractionalLinear(Weighted):
     bounds: tuple[float, float] | None = None
     dt: float = 1.0
     dim: int = -2
+    axis_name: Hashable = None
     manager: BackendManager | None = None
     dtype: Any = None
     precision: Any = None
@@ -295,6 +298,7 @@ class Convolution(Weighted):
 
 
 @jax.tree_util.register_dataclass
+@versioned
 @dataclass(frozen=True)
 class ConvolutionState:
     """What a causal `FractionalConv1d` remembers between two steps: that of its derivative, and its last samples.

@@ -23,7 +23,7 @@ from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
 from hpfracc_nn.fractional.jax.arrays import Array, at_least_single, of_numpy
 from hpfracc_nn.fractional.jax.checked import checked
 from hpfracc_nn.fractional.jax.sharding import unplaced
-from hpfracc_nn.fractional.streaming import HORIZON
+from hpfracc_nn.fractional.streaming import HORIZON, versioned
 from hpfracc_nn.layers.flax.functional.core import (
     BIAS_INIT,
     Alpha,
@@ -569,6 +569,7 @@ def _checked_lengths(owner: str, lengths: Any, n: int) -> Array:
     return jnp.asarray(lengths)
 
 
+@versioned
 @dataclass(frozen=True)
 class RecurrentState:
     """What a recurrent layer remembers between two steps, or two parts of a series: all of its past.
