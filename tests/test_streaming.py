@@ -318,7 +318,7 @@ def test_an_exported_step_serves_every_step(name: str) -> None:
 
 def test_a_counted_state_says_where_its_horizon_ends() -> None:
     layer, x = FractionalLayer(0.4), torch.ones(2)
-    state = layer.initial_state((2,), horizon=4).counted()
+    state: Any = layer.initial_state((2,), horizon=4).counted()
     for _ in range(4):
         _, state = layer.step(x, state)
     with pytest.raises(ValueError, match=r"step\(step 5\): needs at most horizon=4 steps"):
