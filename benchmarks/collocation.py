@@ -5,21 +5,24 @@
 Groups: `tolerance` (the reference problems at three tolerances: true error against the tolerance, evaluations), `work`
 (work and precision: true error against evaluations and seconds, every scheme), `fewest` (evaluations against the fewest
 with which the same scheme has the same error, whatever its tolerance or mesh), `batch` (a network on a batch of 256
-states, both passes, against predictor_corrector at equal true error), `drawn` (linear problems drawn at random, whose
-solutions are Mittag-Leffler functions: right, an error, or wrong). All by default. float64, one thread. Evaluations
-count points at which f is evaluated and products with its Jacobian. Times are those of the processor, but for the
-minutes of `drawn`.
+states, both passes, against predictor_corrector at equal true error, PyTorch and JAX), `drawn` (linear problems drawn
+at random, whose solutions are Mittag-Leffler functions: right, an error, or wrong). All by default. float64, one
+thread. Evaluations count points at which f is evaluated and products with its Jacobian. Times are those of the
+processor, but for the minutes of `drawn`.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
 
 import numpy as np
 import torch
@@ -306,11 +309,12 @@ def batch_table(cells: Cells) -> Table:
         f"A network 16-64-16 on a batch of 256, alpha 0.7 on [0, 1], one thread, float64, {machine()}. Seconds of the "
         "processor.",
         {
+            "framework": ("", ""),
             "scheme": ("scheme", ""),
             "given": ("steps or tolerance", ""),
             "error": ("largest error at the end", ".1e"),
             "forward": ("forward", ".3g"),
-            "backward": ("backward", ".3g"),
+            "backward": ("backward; JAX: value and gradient", ".3g"),
         },
     )
 
@@ -341,7 +345,43 @@ def fill_batch(table: Table, allocator: str, cells: Cells) -> None:
             seconds.append((middle - begin, time.process_time() - middle))
         forward, backward = min(seconds)
         error = float((y.detach() - exact).abs().max())
-        table.add(scheme=scheme, given=what, error=error, forward=forward, backward=backward)
+        table.add(framework="PyTorch", scheme=scheme, given=what, error=error, forward=forward, backward=backward)
+    parameters = [each.detach().numpy() for each in net.parameters()]
+    for scheme, what, options in given:
+        y, forward, backward = jax_batch(parameters, y0.detach().numpy(), ts, options)
+        error = float(np.abs(y - exact.numpy()).max())
+        table.add(framework="JAX", scheme=scheme, given=what, error=error, forward=forward, backward=backward)
+
+
+def jax_batch(
+    parameters: list[np.ndarray], y0: np.ndarray, ts: list[float], options: dict[str, Any]
+) -> tuple[np.ndarray, float, float]:
+    """Return the states at the end, and the seconds of a solve and of its value and gradient, compiled before."""
+    import jax
+    from jax import numpy as jnp
+
+    from hpfracc_nn.solvers.jax import fdeint as solve
+
+    jax.config.update("jax_enable_x64", True)
+
+    def f(t: Any, y: Any, p: list[Any]) -> Any:
+        return jnp.tanh(y @ p[0].T + p[1]) @ p[2].T + p[3] - y
+
+    def at_end(p: list[Any], y0: Any) -> Any:
+        return solve(f, y0, np.array(ts), 0.7, args=p, **options)[-1]
+
+    calls = [jax.jit(at_end), jax.jit(jax.value_and_grad(lambda p, y0: (at_end(p, y0) ** 2).sum(), (0, 1)))]
+    given = [jnp.asarray(each) for each in parameters], jnp.asarray(y0)
+    seconds = []
+    for call in calls:
+        jax.block_until_ready(call(*given))
+        taken = []
+        for _ in range(3):
+            begin = time.process_time()
+            jax.block_until_ready(call(*given))
+            taken.append(time.process_time() - begin)
+        seconds.append(min(taken))
+    return np.asarray(calls[0](*given)), seconds[0], seconds[1]
 
 
 def drawn_table(cells: Cells) -> Table:
