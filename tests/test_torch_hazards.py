@@ -225,17 +225,34 @@ def test_samples_that_are_not_dense_are_refused(name: str, layout: str) -> None:
         call(LAYOUTS[layout](x))
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage")
-@pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
-def test_nested_samples_are_refused(name: str, layout: torch.layout) -> None:
+def nested(layout: torch.layout) -> Tensor:
+    """Return series of two lengths: of the old layout with time last, of the new one with time first."""
     rows = [torch.rand(3, 5), torch.rand(3, 8)] if layout is torch.strided else [torch.rand(5, 3), torch.rand(8, 3)]
+    return torch.nested.nested_tensor(rows, layout=layout)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage")
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [*((name, torch.strided) for name in CALLS), ("derivative", torch.jagged), ("FractionalLayer.step", torch.jagged)],
+)
+def test_nested_samples_are_refused(name: str, layout: torch.layout) -> None:
     message = (
         f"{name}(x: nested tensor): needs rows of one length; take them one by one from x.unbind(), or pass "
-        "torch.nested.to_padded_tensor(x, 0.0) and leave out what it gives on the padding."
+        "torch.nested.to_padded_tensor(x, 0.0) and leave out what it gives on the padding; many layers take the layout "
+        "torch.jagged."
     )
     with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
-        CALLS[name](torch.nested.nested_tensor(rows, layout=layout))
+        CALLS[name](nested(layout))
+
+
+@pytest.mark.parametrize("name", ["FractionalLayer", "FractionalDifference"])
+def test_jagged_samples_lie_along_the_time_axis(name: str) -> None:
+    message = (
+        f"{name}(x with the ragged axis 1): needs the series along the layer's time axis, 2; pass x.transpose(1, 2)"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        CALLS[name](nested(torch.jagged))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
