@@ -313,3 +313,22 @@ def test_an_order_without_a_gradient_is_read_anew_where_it_has_changed(
     fixed = FractionalLayer(order().item(), bounds=(0, 1))(x)
     assert torch.allclose(after[0], fixed, rtol=1e-5, atol=1e-5)
     assert not torch.allclose(before[0], fixed, rtol=1e-3, atol=1e-3)
+
+
+def test_an_order_whose_forward_is_its_own_is_always_asked() -> None:
+    class Scaled(Alpha):
+        scale = 1.0
+
+        def forward(self) -> Tensor:
+            return self.scale * super().forward()
+
+    order = Scaled(0.4, (0, 1))
+    layer, x = FractionalLayer(order), torch.randn(3, 20)
+    hooked = Alpha(0.4, (0, 1))
+    with torch.no_grad():
+        before = layer(x)
+        order.scale = 0.5
+        assert not torch.equal(layer(x), before)
+        plain = FractionalLayer(hooked)(x)
+        hooked.register_forward_hook(lambda module, given, alpha: alpha / 2)
+        assert not torch.equal(FractionalLayer(hooked)(x), plain)

@@ -295,6 +295,21 @@ def test_single_precision_needs_no_64_bit_types():
             assert np.abs(ys[:, 0] - exact).max() <= 1e-4
 
 
+@pytest.mark.parametrize("transform", [jax.jacrev, jax.jacfwd], ids=["reverse", "forward"])
+def test_batched_derivatives_need_no_64_bit_types(transform):
+    """At the rates 1, 1 + d the differences of solutions are those of the Mittag-Leffler function."""
+    with jax.enable_x64(False):
+
+        def solve(rate):
+            return fdeint(
+                lambda t, y, p: -p * y, jnp.ones(2), [0, 1], 0.6, args=rate, rtol=2e-5, atol=2e-5, max_steps=16
+            )[-1]
+
+        found = jax.jit(transform(solve))(1.0)
+        exact = (mittag_leffler(-(1 + 1e-4), 0.6) - mittag_leffler(-(1 - 1e-4), 0.6)) / 2e-4
+        assert np.abs(found - exact).max() <= 1e-3
+
+
 def test_a_long_mesh_in_single_precision_reaches_its_end():
     with jax.enable_x64(False):
         ys = fdeint(lambda t, y: -y, jnp.ones(1), [0, 0.5, 1], 0.5, scheme="collocation", n_steps=1000)

@@ -297,6 +297,21 @@ def test_what_cannot_go_over_slices_is_named(call: Callable[[], Any], kind: type
         call()
 
 
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])
+def test_time_may_lie_over_two_axes_in_any_order(names: tuple[str, str]) -> None:
+    mesh, spec = jax.make_mesh((2, 2), ("a", "b"), axis_types=(AUTO, AUTO)), jax.P(None, names)
+    x = jnp.asarray(signals(128), jnp.float32)
+    sliced = jax.shard_map(
+        lambda x: fjx.distributed.derivative(x, fjx.Caputo(0.6), axis_name=names),
+        mesh=mesh,
+        in_specs=spec,
+        out_specs=spec,
+    )
+    wanted = fjx.derivative(x, fjx.Caputo(0.6))
+    assert apart(sliced(x), wanted) < 3e-6
+    assert apart(fjx.derivative(jax.device_put(x, jax.NamedSharding(mesh, spec)), fjx.Caputo(0.6)), wanted) < 3e-6
+
+
 @pytest.mark.slow
 def test_two_processes_with_two_devices_each_have_the_results_of_one() -> None:
     with socket.socket() as free:

@@ -115,3 +115,33 @@ def test_bad_input_is_refused_with_the_way_out() -> None:
     packed: Any = pack_sequence([torch.zeros(5, 2)])
     with pytest.raises(TypeError, match=r"PackedSequence\): needs rows of one length"):
         fnn.FractionalLayer(0.5, dim=1).run(packed)
+
+
+def test_a_short_series_keeps_its_digits_beside_a_long_one() -> None:
+    """Caputo's derivative has none of a large constant, and what continues a short series must not bring it back."""
+    given = [(101325.0 + torch.arange(n, dtype=torch.float32) % 7)[:, None] for n in (300, 2000)]
+    layer = fnn.FractionalLayer(0.6, "caputo", dim=1)
+    (found, _) = unpack_sequence(layer(pack_sequence(given, enforce_sorted=False)))
+    exact = layer(given[0][None].double())[0]
+    assert (found - exact).abs().max() <= 3e-6 * exact.abs().max()  # alone 1e-7, of a longer product more
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_parts_of_a_jagged_tensor_are_taken() -> None:
+    base = torch.randn(4, 30, 3, dtype=torch.float64)
+    begins, lengths = [0, 3, 5, 29], [30, 5, 1, 1]
+    x = torch.nested.narrow(base, 1, torch.tensor(begins), torch.tensor(lengths), layout=torch.jagged)
+    layer = fnn.FractionalLayer(0.6, "caputo", dim=1)
+    for row, (found, begin, length) in enumerate(zip(layer(x).unbind(), begins, lengths, strict=True)):
+        wanted = layer(base[row : row + 1, begin : begin + length])[0]
+        torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("offsets", [[0], [0, 0, 0]], ids=["no series", "empty series"])
+@pytest.mark.parametrize("layer", [fnn.FractionalLayer(0.6, dim=1), fnn.FractionalLayer(1.6, "caputo", dim=1)])
+def test_what_has_no_samples_is_taken(layer: nn.Module, offsets: list[int]) -> None:
+    x = torch.nested.nested_tensor_from_jagged(torch.randn(0, 3), offsets=torch.tensor(offsets))
+    y = layer(x)
+    assert y.shape[0] == len(offsets) - 1
+    assert y.values().shape == (0, 3)

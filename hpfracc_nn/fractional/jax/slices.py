@@ -88,6 +88,9 @@ class Slices:
 
     def of_previous(self, x: Array) -> Array:
         """Return what the slice before has; the first one has zeros."""
+        if isinstance(self.axis_name, tuple) and len(self.axis_name) > 1:  # `ppermute` counts in the mesh's own order
+            found = self.gathered(x)[jnp.maximum(self.place - 1, 0)]
+            return jnp.where(self.place == 0, jnp.zeros_like(found), found)
         ring = [(k, (k + 1) % self.count) for k in range(self.count)]  # `jax.vmap` knows whole permutations only
         found = lax.ppermute(x, self.axis_name, [(b, a) for a, b in ring] if self.backwards else ring)
         return jnp.where(self.place == 0, jnp.zeros_like(found), found)

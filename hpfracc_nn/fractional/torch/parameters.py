@@ -266,6 +266,8 @@ class Alpha(StateMetadata):
         raw = self.raw
         if torch.compiler.is_compiling() or raw.numel() != 1 or not (is_plain(raw) and raw.is_cpu):
             return self()
+        if type(self).forward is not Alpha.forward or self._forward_hooks or self._forward_pre_hooks:
+            return self()  # which may read more than the parameter
         if raw.requires_grad and torch.is_grad_enabled():
             return self()
         value, last = raw.item(), self._last
@@ -391,9 +393,6 @@ class ProbabilisticAlpha(Alpha):
     def forward(self) -> Tensor:
         """Return alpha in real units, float64: a draw in training, the mean in evaluation."""
         return self.sample() if self.training else self.mean
-
-    def _read(self) -> Tensor:
-        return self()
 
     def sample(self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
         """Return draws of alpha, float64 [*sample_shape, *shape], differentiable in the law's parameters.

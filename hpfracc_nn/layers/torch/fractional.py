@@ -366,7 +366,8 @@ def has_lengths(x: Any) -> bool:
 def each_to_its_length(owner: str, x: Any, forward: Callable[[Tensor], Tensor], dim: int, looks_ahead: bool) -> Any:
     """Return what a layer makes of series of several lengths: of each what it makes of that series alone.
 
-    A causal layer computes all at once, with zeros behind the shorter ones. One that looks ahead computes each alone.
+    A causal layer computes all at once, the shorter ones continued by their last samples: a jump there would leave its
+    rounding errors. One that looks ahead computes each alone.
 
     Args:
         owner: The layer, for messages.
@@ -378,12 +379,13 @@ def each_to_its_length(owner: str, x: Any, forward: Callable[[Tensor], Tensor], 
     """
     is_packed = isinstance(x, PackedSequence)
     axis = errors.axis(owner, dim, x.data.ndim + 1 if is_packed else x.ndim)
-    values, row, time = _packed(x) if is_packed else _jagged(owner, x, axis)
+    jagged = None if is_packed else _ragged_first(owner, x, axis)
+    values, row, time = _packed(x) if jagged is None else _jagged(jagged)
     lengths = torch.bincount(row, minlength=0 if is_packed else x.shape[0])
-    n = int(lengths.max())
-    where = (row * n + time).to(values.device)
-    padded = values.new_zeros(len(lengths) * n, *values.shape[1:]).index_copy(0, where, values)
-    padded = padded.unflatten(0, (len(lengths), n))
+    n = max([1, *lengths.tolist()])
+    where = row * n + time
+    padded = _continued(values, where, lengths, n)
+    where = where.to(values.device)
     # What moves a packed sequence's time axis; a jagged tensor's was exchanged with the first one behind the batch.
     padded = padded.movedim(1, axis) if is_packed else padded.transpose(1, axis)
 
@@ -396,18 +398,34 @@ def each_to_its_length(owner: str, x: Any, forward: Callable[[Tensor], Tensor], 
             )
         return y
 
-    if looks_ahead:
+    if looks_ahead and len(lengths):
         each = zip(padded.split(1, int(axis == 0)), lengths.tolist(), strict=True)
-        found = [of(one.narrow(axis, 0, length)).movedim(axis, -1) for one, length in each]
-        y = torch.cat([F.pad(one, (0, n - one.shape[-1])) for one in found]).movedim(-1, axis)
+        results = [of(one.narrow(axis, 0, length)).movedim(axis, -1) for one, length in each]
+        y = torch.cat([F.pad(one, (0, n - one.shape[-1])) for one in results]).movedim(-1, axis)
     else:
         y = of(padded)
     y = y.movedim(axis, 1) if is_packed else y.transpose(axis, 1)
     out = y.flatten(0, 1).index_select(0, where)
-    if is_packed:
+    if jagged is None:
         return PackedSequence(out, *x[1:])
-    jagged = torch.nested.nested_tensor_from_jagged(out, offsets=x.offsets())  # by which it can be added to x
-    return jagged.transpose(1, axis)
+    found = torch.nested.nested_tensor_from_jagged(out, offsets=jagged.offsets())  # by which it can be added to x
+    return found.transpose(1, axis)
+
+
+def _continued(values: Tensor, where: Tensor, lengths: Tensor, n: int) -> Tensor:
+    """Return samples [samples, *features] as series of n each, [batch, n, *features], continued by their last ones."""
+    batch, features = len(lengths), values.shape[1:]
+    if not len(values):
+        return (
+            values.new_zeros(batch * n, *features)
+            .index_copy(0, where.to(values.device), values)
+            .unflatten(0, (batch, n))
+        )
+    source = torch.zeros(batch * n, dtype=torch.int64).index_copy(0, where, torch.arange(len(values)))
+    source = source.unflatten(0, (batch, n))
+    last = source.gather(1, (lengths - 1).clamp(min=0)[:, None])
+    source = torch.where(torch.arange(n) < lengths[:, None], source, last)
+    return values.index_select(0, source.flatten().to(values.device)).unflatten(0, (batch, n))
 
 
 def _packed(x: PackedSequence) -> tuple[Tensor, Tensor, Tensor]:
@@ -417,8 +435,8 @@ def _packed(x: PackedSequence) -> tuple[Tensor, Tensor, Tensor]:
     return x.data, torch.arange(len(time)) - (counts.cumsum(0) - counts)[time], time
 
 
-def _jagged(owner: str, x: Tensor, axis: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the same of a jagged tensor, whose ragged axis is exchanged with axis 1, or raise if it is not `axis`."""
+def _ragged_first(owner: str, x: Tensor, axis: int) -> Any:
+    """Return a jagged tensor, contiguous, whose ragged axis is exchanged with axis 1, or raise if it is not `axis`."""
     ragged = next(k for k, size in enumerate(x.shape) if not isinstance(size, int))
     if axis != ragged:
         raise ValueError(
@@ -426,9 +444,12 @@ def _jagged(owner: str, x: Tensor, axis: int) -> tuple[Tensor, Tensor, Tensor]:
             f"x.transpose({ragged}, {axis}), or dim={ragged} to the layer."
         )
     x = x.transpose(1, axis)
-    if not x.is_contiguous():
-        x = x.contiguous()
-    starts = x.offsets().cpu()  # type: ignore[attr-defined]
+    return x if x.is_contiguous() else x.contiguous()
+
+
+def _jagged(x: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the same of a jagged tensor whose ragged axis is the first behind the batch."""
+    starts = x.offsets().cpu()
     row = torch.arange(len(starts) - 1).repeat_interleave(starts.diff())
     return x.values(), row, torch.arange(len(row)) - starts[row]
 

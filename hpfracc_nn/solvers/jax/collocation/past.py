@@ -102,7 +102,9 @@ def _one(kind: _Sum, alpha: Array, lengths: Array, n: Array, rows: Array, x: Arr
 
         def add(weights_of: Callable[..., Array], first: Array, size: int, counting: Array, total: Array) -> Array:
             """Add those of the steps [first, first + size) that count."""
-            begin = jnp.minimum(first, count - size)  # the last block reaches back into the one before
+            # The last block reaches back into the one before. A mapped place becomes the index of a scatter, which JAX
+            # lowers where there may be no 64 bit types.
+            begin = jnp.minimum(first, count - size).astype(jnp.int32)
 
             def block(each: Array) -> Array:
                 return lax.dynamic_slice_in_dim(each, begin, size)
