@@ -239,8 +239,8 @@ def nested(layout: torch.layout) -> Tensor:
 def test_nested_samples_are_refused(name: str, layout: torch.layout) -> None:
     message = (
         f"{name}(x: nested tensor): needs rows of one length; take them one by one from x.unbind(), or pass "
-        "torch.nested.to_padded_tensor(x, 0.0) and leave out what it gives on the padding; many layers take the layout "
-        "torch.jagged."
+        "torch.nested.to_padded_tensor(x, 0.0) and leave out what it gives on the padding; FractionalLayer, "
+        "Linear, Conv1d, Difference and ARFIMA take the layout torch.jagged."
     )
     with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
         CALLS[name](nested(layout))

@@ -27,7 +27,7 @@ def derivative(
 
     The slices, joined along `dim` in the order of the ranks, are the series. The result is the slice of what
     `fractional.derivative` returns for the whole: to 1e-12 of its largest value in float64 up to 8192 samples, to 1e-11
-    above, and to 1e-6 in float32, gradients to 1e-5. What is sent does not depend on the length: about 80 numbers in
+    above, and to 1e-6 in float32, gradients to 2e-5. What is sent does not depend on the length: about 80 numbers in
     float64 for each signal, once in the forward and once in the backward pass.
 
     All processes of the group must make the call, and where gradients are wanted all must go backward through it, also

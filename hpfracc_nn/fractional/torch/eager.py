@@ -339,7 +339,7 @@ def check_dense(owner: str, name: str, given: Any) -> None:
         raise TypeError(
             f"{owner}({name}: nested tensor): needs rows of one length; take them one by one from {name}.unbind(), or "
             f"pass torch.nested.to_padded_tensor({name}, 0.0) and leave out what it gives on the padding; "
-            "many layers take the layout torch.jagged."
+            "FractionalLayer, Linear, Conv1d, Difference and ARFIMA take the layout torch.jagged."
         )
     if given.layout is not torch.strided:
         raise TypeError(f"{owner}({name} of layout {given.layout}): needs a dense tensor; pass {name}.to_dense().")
