@@ -48,7 +48,7 @@ from hpfracc_nn.fractional.weights import CACHE
 HEAD = 4  # first samples that the boundary columns and the differences read
 _PIECE = 1024  # samples whose exponentials are one matrix
 _FADED = 40.0  # exp(-40) is below the rounding of double precision
-_TILE = 2**19  # numbers that are worked on together
+_TILE = 2**20  # numbers that are worked on together
 
 
 class Parts(NamedTuple):
@@ -331,8 +331,8 @@ class _Given(torch.autograd.Function):
             g = carry.flatten(1).T if carry.ndim > 1 else carry[None]
             # The transposed differences of an exponential are the exponential times (1 - exp(s))**m, but at the ends.
             values = g * torch.as_tensor((-np.expm1(rates)) ** m, device=g.device)
-            for near, far, part in _recalled(values, count, rates, found.dtype, backwards=True):
-                rows[..., count - far : count - near] += part.reshape(*rows.shape[:-1], far - near)
+            for _ in _recalled(rows[..., :count], values, rates, backwards=True):
+                pass
             if m:
                 at, more = _ends(g, count, m, rates)
                 rows[..., at] += more.reshape(*rows.shape[:-1], at.size).to(found.dtype)
@@ -378,17 +378,16 @@ class _Added(torch.autograd.Function):
         ctx.mark_dirty(y)
         ctx.given = axis, rates, head.shape[0], count
         ctx.save_for_backward(*more)
-        rows, begin, n = y.movedim(axis, -1), head.shape[0], y.shape[axis]
-        shape, dtype = rows.shape[:-1], y.dtype
+        rows, begin, dtype = y.movedim(axis, -1), head.shape[0], y.dtype
         columns = [
             (column.movedim(0, -1), value[..., None]) for column, value in zip(more[:count], more[count:], strict=True)
         ]
         rows[..., :begin] += _with_columns(head.movedim(0, -1), columns, 0, begin).to(dtype)
         columns = [(column.to(dtype), value.to(dtype)) for column, value in columns]
         flat = values.flatten(1).T if values.ndim > 1 else values[None]
-        for near, far, part in _recalled(flat, n - begin, rates, dtype, backwards=False):
-            part = _with_columns(part.reshape(*shape, -1), columns, begin + near, begin + far)
-            rows[..., begin + near : begin + far] += part
+        for at, part in _recalled(rows[..., begin:], flat, rates, backwards=False):
+            for column, value in columns:
+                part.addcmul_(column[..., begin:][..., at], value)
         return y
 
     @staticmethod
@@ -437,35 +436,45 @@ def _absorbed(rows: Tensor, count: int, m: int, rates: np.ndarray, *, backwards:
     """
     found = torch.zeros(rows.shape[0], rates.size, dtype=torch.float64, device=rows.device)
     for window in _windows(count, rates, rows):
-        near, far, pieces = window.near, window.far, window.pieces
-        begin, end = (count - far, count - near) if backwards else (near, far)
-        x = rows[:, max(0, begin - m) : end]
-        d = torch.diff(x.float() if x.itemsize < 4 else x, n=m, dim=1)  # rounded differences do not add up
-        if begin < m:
+        at = window.at(count, backwards)
+        x = rows[:, max(0, at.start - m) : at.stop]
+        d = x.float() if x.itemsize < 4 else x  # rounded differences do not add up
+        if m:
+            d = torch.diff(d, n=m, dim=1)
+        if at.start < m:
             first = torch.stack([torch.zeros_like(rows[:, 0]), rows[:, 1] - rows[:, 0]], 1).to(d.dtype)
-            d = torch.cat([first[:, begin : min(m, end)], d], 1)
-        missing = pieces * _PIECE - (far - near)
-        if missing:  # at the end that is furthest away
-            d = torch.nn.functional.pad(d, (missing, 0) if backwards else (0, missing))
+            d = torch.cat([first[:, at.start : min(m, at.stop)], d], 1)
         inner, outer = window.factors(backwards)
-        sums = d.reshape(-1, pieces, _PIECE).to(inner.dtype) @ inner.T  # [rows, pieces, rank]
-        found[:, : window.q] += sums.flatten(1).to(torch.float64) @ outer
+        # As the product of the transposed: BLAS takes half the time for few rows on the left.
+        sums = torch.bmm(inner.expand(d.shape[0], -1, -1), window.in_pieces(d.to(inner.dtype)).mT)
+        found[:, : window.q] += sums.mT.flatten(1).to(torch.float64) @ outer  # of [rows, pieces, rank]
     return found
 
 
-def _recalled(
-    values: Tensor, n: int, rates: np.ndarray, dtype: torch.dtype, *, backwards: bool
-) -> Iterator[tuple[int, int, Tensor]]:
-    """Yield windows of k < n, near <= k < far, and the sums over q of exp(-s_q k) values[:, q], [rows, far - near].
+def _recalled(rows: Tensor, values: Tensor, rates: np.ndarray, *, backwards: bool) -> Iterator[tuple[slice, Tensor]]:
+    """Add the sum over q of exp(-s_q k) values[:, q] to the samples k of rows [*shape, n], in place.
 
-    `values` are [rows, Q]. With `backwards` the sums of each window come last first.
+    `values` are [rows, Q]. Yields where something was added, and the samples there, while they are in the cache; with
+    `backwards` the last sample counts as the first.
     """
-    for window in _windows(n, rates, values.new_empty(values.shape[0], 0, dtype=dtype)):
+    n, strides = rows.shape[-1], rows.stride()
+    is_plain = (
+        rows.dtype.itemsize >= 4
+        and all(  # each row by itself, one after another
+            stride == size * more for stride, size, more in zip(strides, rows.shape[1:-1], strides[1:-1], strict=False)
+        )
+        and strides[-1] == 1
+    )
+    for window in _windows(n, rates, values.new_empty(values.shape[0], 0, dtype=rows.dtype)):
         inner, outer = window.factors(backwards)
-        between = (values[:, : window.q] @ outer.T).to(inner.dtype)  # [rows, pieces * rank]
-        part = (between.reshape(values.shape[0], window.pieces, inner.shape[0]) @ inner).flatten(1)
-        size = window.far - window.near
-        yield window.near, window.far, part[:, -size:] if backwards else part[:, :size]
+        between = (values[:, : window.q] @ outer.T).to(inner.dtype).unflatten(1, (window.pieces, inner.shape[0]))
+        at = window.at(n, backwards)
+        part = rows[..., at]
+        if is_plain:
+            window.in_pieces(part.view(-1, part.shape[-1])).baddbmm_(between, inner.expand(len(between), -1, -1))
+        else:
+            part += (between @ inner).reshape(part.shape).to(part.dtype)
+        yield at, part
 
 
 @dataclass(frozen=True)
@@ -474,7 +483,7 @@ class _Window:
 
     Attributes:
         near: A multiple of the length of a piece.
-        far: The end.
+        far: The end: such a multiple too, or less than a piece beyond `near`.
         rates: s of the exponentials that count here, [q], the slowest ones.
         like: A tensor of the dtype and device that is computed with.
     """
@@ -491,8 +500,16 @@ class _Window:
 
     @property
     def pieces(self) -> int:
-        """How many pieces make up the window; the last may be longer than it."""
+        """How many pieces make up the window; one may be shorter than others."""
         return -(-(self.far - self.near) // _PIECE)
+
+    def at(self, n: int, backwards: bool) -> slice:
+        """Return which of n samples these are; with `backwards` the last one counts as the first."""
+        return slice(n - self.far, n - self.near) if backwards else slice(self.near, self.far)
+
+    def in_pieces(self, samples: Tensor) -> Tensor:
+        """Return samples of the window [rows, far - near] as [rows, pieces, piece], a view."""
+        return samples.unflatten(1, (self.pieces, -1))
 
     def factors(self, backwards: bool) -> tuple[Tensor, Tensor]:
         """Return V [rank, piece] and W [pieces * rank, q]: exp(-s_q (near + piece p + i)) = sum_r W[p r, q] V[r, i].
@@ -500,21 +517,26 @@ class _Window:
         Exponentials that fade slowly along a piece are nearly polynomials there, and few of them span all. With
         `backwards` pieces, and what is in them, come last first.
         """
-        is_single = self.like.dtype != torch.float64
-        weights, basis = _factorised(self.rates, is_single)  # [q, rank], [rank, piece]
-        distances = self.near + _PIECE * np.arange(self.pieces)
-        outer = np.exp(-np.outer(distances, self.rates))[:, None, :] * weights.T  # [pieces, rank, q]
-        if backwards:
-            basis, outer = basis[:, ::-1].copy(), outer[::-1]
-        outer = np.ascontiguousarray(outer).reshape(self.pieces * basis.shape[0], self.q)
-        dtype = torch.float32 if is_single else torch.float64
-        return torch.as_tensor(basis, dtype=dtype, device=self.like.device), torch.as_tensor(
-            outer, device=self.like.device
-        )
+        is_single, device = self.like.dtype != torch.float64, self.like.device
+
+        def made() -> tuple[Tensor, Tensor]:
+            weights, basis = _factorised(self.rates, is_single)  # [q, rank], [rank, piece]
+            basis = basis[:, : self.far - self.near]
+            distances = self.near + _PIECE * np.arange(self.pieces)
+            outer = np.exp(-np.outer(distances, self.rates))[:, None, :] * weights.T  # [pieces, rank, q]
+            if backwards:
+                basis, outer = basis[:, ::-1], outer[::-1]
+            outer = np.ascontiguousarray(outer).reshape(self.pieces * basis.shape[0], self.q)
+            dtype = torch.float32 if is_single else torch.float64
+            inner = torch.as_tensor(np.ascontiguousarray(basis), dtype=dtype, device=device)
+            return inner, torch.as_tensor(outer, device=device)
+
+        key = "factors of a window", self.near, self.far, self.rates.tobytes(), is_single, device, backwards
+        return CACHE.get(key, made)
 
 
 def _windows(n: int, rates: np.ndarray, like: Tensor) -> Iterator[_Window]:
-    """Yield windows that make up n: of one piece, and then each as long as all before it, up to a bound.
+    """Yield windows that make up n: of one piece, then each as long as all before it, up to a bound, then the rest.
 
     Args:
         n: The number of samples.
@@ -523,7 +545,8 @@ def _windows(n: int, rates: np.ndarray, like: Tensor) -> Iterator[_Window]:
     """
     near, most = 0, max(1, _TILE // (max(like.shape[0], 1) * _PIECE)) * _PIECE
     while near < n:
-        far = min(n, near + max(_PIECE, min(most, near)))
+        far = near + max(_PIECE, min(most, near, (n - near) // _PIECE * _PIECE))
+        far = min(n, far)
         yield _Window(near, far, rates[: int(np.searchsorted(rates * near, _FADED, side="right"))], like)
         near = far
 
