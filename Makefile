@@ -186,10 +186,10 @@ $(VENV)/.dev: $(VENV)/.torch pyproject.toml
 	@touch $(VENV)/.demo $@
 
 # All that `.ci/run` needs, in one call: pip builds the package and looks at everything that is there each time.
-$(VENV)/.ci: $(VENV)/.torch pyproject.toml
-	@echo "Installing hpfracc-nn[demo,dev,docs,examples]"
-	@$(INSTALL) --editable '.[demo,dev,docs,examples]'
-	@touch $(addprefix $(VENV)/.,demo dev docs examples) $@
+$(VENV)/.ci: $(VENV)/.made constraints.txt pyproject.toml
+	@echo "Installing torch and hpfracc-nn[demo,dev,docs,examples] (some minutes the first time)"
+	@$(INSTALL) torch --editable '.[demo,dev,docs,examples]'
+	@touch $(VENV)/.torch $(addprefix $(VENV)/.,demo dev docs examples ruff) $@
 
 $(VENV)/.mutants: $(VENV)/.dev
 	@$(INSTALL) cosmic-ray

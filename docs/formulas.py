@@ -1,7 +1,8 @@
 """Formulas for the reference pages: an extension of Griffe.
 
 A docstring is read in a terminal too, and says in plain text what an operator is. The
-reference shows, below the first paragraph, the formula that stands here under its name.
+reference shows, below the first paragraph, the formula that stands here under its name,
+in place of one in plain text there.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ FORMULAS = {
     "fractional.CaputoFabrizio": r"D x(t) = \frac{1}{1-\alpha} \int_0^t x'(s)\,"
     r" e^{-r (t-s)}\, ds, \qquad r = \frac{\alpha}{(1-\alpha)\,\text{unit}}",
     "fractional.AtanganaBaleanu": r"D x(t) = \frac{1}{1-\alpha} \int_0^t x'(s)\,"
-    r" E_\alpha\bigl(-r (t-s)^\alpha\bigr)\, ds,"
-    r" \qquad r = \frac{\alpha}{(1-\alpha)\,\text{unit}^\alpha}",
+    r" E_\alpha\Bigl(-c \Bigl(\frac{t-s}{\text{unit}}\Bigr)^\alpha\Bigr)\, ds,"
+    r" \qquad c = \frac{\alpha}{1-\alpha}",
     "fractional.Marchaud": r"D^\alpha x(t) = \frac{\alpha}{\Gamma(1-\alpha)}"
     r" \int_0^\infty \frac{x(t) - x(t-s)}{s^{1+\alpha}}\, ds",
     "fractional.Hadamard": r"D x(t) = \Bigl(t \frac{d}{dt}\Bigr)^{c}"
@@ -53,22 +54,29 @@ FORMULAS = {
     "solvers.fsdeint": r"X(t) = x_0 + \int_0^t"
     r" \frac{(t-s)^{\alpha-1}}{\Gamma(\alpha)}\,"
     r" \bigl[ f(s, X_s)\, ds + g(s, X_s)\, dZ_s \bigr]",
-    "layers.ARFIMA": r"\phi(z)\, (1 - z)^\alpha\, (x_t - \mu) = \theta(z)\, e_t",
+    "layers.ARFIMA": r"u = (1 - z)^\alpha (x - \text{mean}), \qquad"
+    r" e_t = u_t - \sum_{i=1}^{p} \text{ar}_i\, u_{t-i}"
+    r" - \sum_{j=1}^{q} \text{ma}_j\, e_{t-j}",
     "layers.FractionalLinear": r"y = W\, (D^\alpha x) + b",
     "layers.FractionalLSTM": r"c_t = f_t\, m_t + i_t \tanh(\cdots),"
-    r" \qquad m_t = \sum_{k \ge 1} a_k\, c_{t-k}",
+    r" \qquad m_t = \sum_{k \ge 1} a_k\, c_{t-k}, \qquad a_k = -w_k(\alpha)",
     "layers.FractionalGRU": r"h_t = (1 - z_t)\, n_t + z_t\, m_t,"
-    r" \qquad m_t = \sum_{k \ge 1} a_k\, h_{t-k}",
+    r" \qquad m_t = \sum_{k \ge 1} a_k\, h_{t-k}, \qquad a_k = -w_k(\alpha)",
     "layers.FractionalGraphConv": r"D^\alpha X = (A - D)\, X,"
     r" \qquad X(0) = W x + b",
 }
 
 
 class Formulas(griffe.Extension):
-    """Puts each formula below the first paragraph of the docstring of its name."""
+    """Puts each formula below the first paragraph of its name's docstring.
+
+    An indented paragraph that stands there is the same formula in plain text, and goes.
+    """
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         for name, formula in FORMULAS.items():
             docstring = pkg[name].docstring
             summary, _, rest = docstring.value.partition("\n\n")
+            if rest.startswith("    "):
+                rest = rest.partition("\n\n")[2]
             docstring.value = f"{summary}\n\n$$\n{formula}\n$$\n\n{rest}"

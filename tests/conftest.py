@@ -2,6 +2,7 @@
 
 import collections
 import gc
+import importlib.metadata
 import importlib.util
 import json
 import math
@@ -24,9 +25,13 @@ from tests.seconds import LONG, TABLE, chosen
 # is made to learn, and nothing is read from or written to the user's cache.
 os.environ.setdefault("HPFRACC_NN_SELECTION", "prior")
 os.environ.setdefault("HPFRACC_NN_WISDOM", "off")
-# JAX reads it once: four devices, over which batches are sharded. Most of the tests' time is XLA's compilation, a third
-# of that what LLVM makes faster in programs that run once; `make test-all` leaves it in.
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0")
+# JAX reads it once: four devices, over which batches are sharded. Most of the tests' time is XLA's compilation, two
+# thirds of that what makes programs faster that run once here; `make test-all` leaves it in. A flag that XLA does not
+# know ends the process: these are asked of the version that they were tried with.
+FLAGS = "--xla_force_host_platform_device_count=4"
+if importlib.util.find_spec("jaxlib") and importlib.metadata.version("jaxlib").startswith("0.10."):
+    FLAGS += " --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+os.environ.setdefault("XLA_FLAGS", FLAGS)
 # Nor does it take three quarters of a CUDA device for each process of a run with several.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 # JAX's tests spend most of their time on compiling what they compiled before: it is kept, for this processor.

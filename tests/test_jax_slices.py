@@ -44,7 +44,7 @@ def mesh_of(kind: Any = AUTO) -> Any:
 def over_time(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """Return a function of x [rows, n] and alpha, on slices of x."""
     spec = jax.P(None, "time")
-    return jax.shard_map(function, mesh=mesh_of(), in_specs=(spec, jax.P()), out_specs=spec, **options)
+    return jax.jit(jax.shard_map(function, mesh=mesh_of(), in_specs=(spec, jax.P()), out_specs=spec, **options))
 
 
 def with_gradients(function: Callable[..., Any], g: Any) -> Any:
@@ -171,9 +171,9 @@ def test_slices_shorter_than_what_is_exchanged_are_gathered(options: dict[str, A
 def test_integrals_and_other_axes_of_time_go_over_slices() -> None:
     x, spec = jnp.asarray(noise(200, 3), jnp.float32), jax.P("time")
     of_slice = partial(fjx.distributed.integral, alpha=0.5, dim=0, axis_name="time")
-    found = jax.shard_map(of_slice, mesh=mesh_of(), in_specs=spec, out_specs=spec)(x)
+    found = jax.jit(jax.shard_map(of_slice, mesh=mesh_of(), in_specs=spec, out_specs=spec))(x)
     assert apart(found.T, fjx.integral(x, 0.5, dim=0).T) < 1e-6
-    named = jax.vmap(partial(of_slice, dim=-1), axis_name="time")  # no devices, and the same program
+    named = jax.jit(jax.vmap(partial(of_slice, dim=-1), axis_name="time"))  # no devices, and the same program
     assert apart(named(x[:, 0].reshape(4, 50)).reshape(-1), found[:, 0]) < 1e-6
 
 
@@ -252,7 +252,7 @@ def test_modules_take_the_axis_and_have_no_steps_over_it() -> None:
         fjx.nnx.FractionalLayer(0.6, axis_name="time"),
         fjx.linen.FractionalLayer(0.6, axis_name="time").bind({}),
     ):
-        y = jax.shard_map(layer, mesh=mesh_of(), in_specs=spec, out_specs=spec)(x)
+        y = jax.jit(jax.shard_map(layer, mesh=mesh_of(), in_specs=spec, out_specs=spec))(x)
         assert apart(y, whole) < 2e-6
         with pytest.raises(ValueError, match=r"axis_name='time'\): needs whole series for step and run"):
             layer.initial_state((2, 3))
@@ -308,7 +308,7 @@ def test_time_may_lie_over_two_axes_in_any_order(names: tuple[str, str]) -> None
         out_specs=spec,
     )
     wanted = fjx.derivative(x, fjx.Caputo(0.6))
-    assert apart(sliced(x), wanted) < 3e-6
+    assert apart(jax.jit(sliced)(x), wanted) < 3e-6
     assert apart(fjx.derivative(jax.device_put(x, jax.NamedSharding(mesh, spec)), fjx.Caputo(0.6)), wanted) < 3e-6
 
 

@@ -23,7 +23,9 @@ _SLOW = 0.25  # per step; below it the mean over a cell is a short series
 
 @dataclass(frozen=True, eq=False)  # equal as `Definition` says, whose hash is kept
 class CaputoFabrizio(Definition):
-    """D x(t) = 1 / (1 - alpha) int_0^t x'(s) exp(-r (t - s)) ds, r = alpha / (1 - alpha) / unit, alpha in [0, 1].
+    """Caputo and Fabrizio's derivative, whose memory is one exponential, for 0 <= alpha <= 1.
+
+        D x(t) = 1 / (1 - alpha) int_0^t x'(s) exp(-r (t - s)) ds,    r = alpha / (1 - alpha) / unit.
 
     An exponential in place of a power law: the memory is one number, and the derivative is a high-pass filter of
     first order, y' + r y = x' / (1 - alpha). It has a time scale, so that it depends on the unit of time: here that
@@ -124,9 +126,11 @@ _SENSES = ("caputo", "riemann_liouville")
 
 @dataclass(frozen=True, eq=False)  # equal as `Definition` says, whose hash is kept
 class AtanganaBaleanu(Definition):
-    """D x(t) = 1 / (1 - alpha) int_0^t x'(s) E_alpha(-c ((t - s) / unit)**alpha) ds, c = alpha / (1 - alpha).
+    """Atangana and Baleanu's derivative, whose memory is a Mittag-Leffler function, for 0 <= alpha <= 1.
 
-    For alpha in [0, 1]. The memory is 1 at first and falls like `t**-alpha` in the end. That is the Caputo sense; in
+        D x(t) = 1 / (1 - alpha) int_0^t x'(s) E_alpha(-c ((t - s) / unit)**alpha) ds,    c = alpha / (1 - alpha).
+
+    The memory is 1 at first and falls like `t**-alpha` in the end. That is the Caputo sense; in
     the Riemann-Liouville sense the derivative is taken of the integral, which adds
     `x(0) E_alpha(-c (t / unit)**alpha) / (1 - alpha)`. The operator has a time scale, so that it depends on the unit of
     time: here that unit is an argument. alpha = 0 gives x, less x(0) in the Caputo sense; alpha = 1 the backward

@@ -407,12 +407,14 @@ _HISTORIES = ("constant", "zero")
 
 @dataclass(frozen=True, eq=False)  # equal as `Definition` says, whose hash is kept
 class Marchaud(Definition):
-    """D^alpha x(t) = alpha / Gamma(1 - alpha) int_0^inf (x(t) - x(t - s)) s**(-1 - alpha) ds, for 0 <= alpha <= 1.
+    """Marchaud's derivative: Liouville's, from minus infinity on, written without x', for 0 <= alpha <= 1.
 
-    It is the Liouville derivative, from minus infinity on, written without x'. Samples have a beginning, so that
-    something must be said of the time before. A constant past, x(t) = x(0), gives Caputo's derivative, and a past of
-    zeros that of Riemann and Liouville: here they are one operator with this choice, exact for both to the order of the
-    scheme. Neither is the truth of a signal with another past; `history_bound` says how much that may matter.
+        D^alpha x(t) = alpha / Gamma(1 - alpha) int_0^inf (x(t) - x(t - s)) s**(-1 - alpha) ds.
+
+    Samples have a beginning, so that something must be said of the time before. A constant past, x(t) = x(0), gives
+    Caputo's derivative, and a past of zeros that of Riemann and Liouville: here they are one operator with this choice,
+    exact for both to the order of the scheme. Neither is the truth of a signal with another past; `history_bound` says
+    how much that may matter.
 
     Attributes:
         history: What is before the first sample, "constant" or "zero".
