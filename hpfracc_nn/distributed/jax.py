@@ -65,9 +65,8 @@ def derivative(
         ...     x, fjx.Caputo(0.6), axis_name="time"
         ... )
         >>> spec = jax.P(None, "time")
-        >>> jax.shard_map(of_slice, mesh=mesh, in_specs=spec, out_specs=spec)(
-        ...     jnp.ones((8, 100))
-        ... ).shape
+        >>> sliced = jax.shard_map(of_slice, mesh=mesh, in_specs=spec, out_specs=spec)
+        >>> jax.jit(sliced)(jnp.ones((8, 100))).shape
         (8, 100)
     """
     owner = "distributed.derivative"
@@ -107,9 +106,8 @@ def integral(
         >>> mesh = jax.make_mesh((1,), ("time",), axis_types=(jax.sharding.AxisType.Auto,))
         >>> of_slice = lambda x: fjx.distributed.integral(x, 0.5, axis_name="time")
         >>> spec = jax.P(None, "time")
-        >>> jax.shard_map(of_slice, mesh=mesh, in_specs=spec, out_specs=spec)(
-        ...     jnp.ones((8, 100))
-        ... ).shape
+        >>> sliced = jax.shard_map(of_slice, mesh=mesh, in_specs=spec, out_specs=spec)
+        >>> jax.jit(sliced)(jnp.ones((8, 100))).shape
         (8, 100)
     """
     owner = "distributed.integral"
