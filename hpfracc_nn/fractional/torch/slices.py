@@ -442,7 +442,8 @@ def _absorbed(rows: Tensor, count: int, m: int, rates: np.ndarray, *, backwards:
         if m:
             d = torch.diff(d, n=m, dim=1)
         if at.start < m:
-            first = torch.stack([torch.zeros_like(rows[:, 0]), rows[:, 1] - rows[:, 0]], 1).to(d.dtype)
+            head = rows[:, :2].to(d.dtype)
+            first = torch.stack([torch.zeros_like(head[:, 0]), head[:, 1] - head[:, 0]], 1)
             d = torch.cat([first[:, at.start : min(m, at.stop)], d], 1)
         inner, outer = window.factors(backwards)
         # As the product of the transposed: BLAS takes half the time for few rows on the left.
