@@ -178,8 +178,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 def package():
     """Return the package as Griffe reads it: nothing is imported."""
     griffe = pytest.importorskip("griffe")
-    exports = griffe.load_extensions(str(ROOT / "docs" / "exports.py"))
-    return griffe.load("hpfracc_nn", extensions=exports, resolve_aliases=True, **LANGUAGE)
+    extensions = griffe.load_extensions(*(str(ROOT / "docs" / name) for name in ("exports.py", "formulas.py")))
+    return griffe.load("hpfracc_nn", extensions=extensions, resolve_aliases=True, **LANGUAGE)
 
 
 @pytest.fixture(scope="session")
@@ -216,7 +216,7 @@ def test_no_character_of_a_docstring_is_lost(pages, package):
         for path in page.headings:
             docstring = package[path.removeprefix("hpfracc_nn.")].docstring
             for each in paragraphs(docstring) if docstring else ():
-                if squeezed(each) not in shown:
+                if not each.startswith("$$") and squeezed(each) not in shown:
                     lost.append(f"{path}: {each}")
     assert sum(len(page.headings) for page in pages) > 500
     assert not lost, "Write as code, in backticks, what Markdown takes for its own:\n" + "\n".join(lost)
