@@ -427,10 +427,9 @@ def test_wisdom_survives_json_and_a_second_process_starts_where_the_first_ended(
 
 
 def test_foreign_wisdom_widens_the_bounds_and_is_soon_overruled():
-    foreign = {KEY.text(): {FAST: {"forward": (9e-4, 1e-4, 16)}}}
     candidates = arms(uncertainty=4.0, fft=1e-4, dense=2e-4)
     policy = Policy()
-    policy.restore(foreign, trust="prior")
+    policy.restore({KEY.text(): {FAST: {"forward": (9e-4, 1e-4, 16)}}}, trust="prior")
     belief = policy.predict(KEY, candidates)[FAST]
     assert belief.seconds > 4e-4
     assert belief.samples == 0
