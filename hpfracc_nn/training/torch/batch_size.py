@@ -211,7 +211,7 @@ def suggest_batch_size(
         raise RuntimeError(f"{_OWNER}: measures by a profiler, and one is running; call it outside of that.")
 
     def run(rows: int) -> None:
-        with _trying(rows):
+        with _Trying(rows):
             _run(module, sample, rows, place, backward)
 
     with _untouched(module, place):
@@ -233,14 +233,18 @@ def suggest_batch_size(
     return found
 
 
-@contextmanager
-def _trying(rows: int) -> Iterator[None]:
-    """Add the size of the batch, as a note, to any exception raised inside."""
-    try:
-        yield
-    except BaseException as error:
-        errors.note(error, f"while {_OWNER} tried a batch of {rows}")
-        raise
+class _Trying:
+    """A context that adds the size of the batch, `rows`, as a note to any exception raised inside."""
+
+    def __init__(self, rows: int):
+        self.rows = rows
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None:
+            errors.note(error, f"while {_OWNER} tried a batch of {self.rows}")
 
 
 def _leaves(sample: Any) -> list[Tensor]:
