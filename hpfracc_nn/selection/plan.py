@@ -8,6 +8,7 @@ Later calls look whether the device has passed them; nobody ever waits for it. W
 affair: it registers a marker, as CUDA events are for torch.
 """
 
+import operator
 import threading
 import time
 from collections import deque
@@ -125,11 +126,11 @@ class Counts(NamedTuple):
 
     def minus(self, other: "Counts") -> "Counts":
         """Return how many more these are."""
-        return Counts(*(mine - its for mine, its in zip(self, other, strict=True)))
+        return Counts(*map(operator.sub, self, other))
 
     def plus(self, other: "Counts") -> "Counts":
         """Return both together."""
-        return Counts(*(mine + its for mine, its in zip(self, other, strict=True)))
+        return Counts(*map(operator.add, self, other))
 
 
 Use = tuple[str, str]  # operation and kernel

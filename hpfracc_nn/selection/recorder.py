@@ -204,7 +204,8 @@ class ManagerCounts:
         """Add the counts of plans that no longer exist to the totals, once each."""
         with self._lock:
             while self._ended:
-                self._past = together([self._past.items(), [self._ended.popleft()]])
+                use, counts = self._ended.popleft()
+                self._past[use] = self._past.get(use, Counts()).plus(counts)
                 self._added_up += 1
 
     def counters(self) -> Counters:
