@@ -32,7 +32,8 @@ from torch import Tensor
 
 from hpfracc_nn import BackendManager, Caputo, FractionalLayer
 from hpfracc_nn.selection import Plan, Settings, Site, Stopwatch, Workload
-from hpfracc_nn.selection.timing import LONGEST_PERIOD, NEVER
+from hpfracc_nn.selection.learning.model import LONGEST_PERIOD
+from hpfracc_nn.selection.plan import NEVER
 
 ROWS, N = 16, 64
 DEFINITION = Caputo(0.5)

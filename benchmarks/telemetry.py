@@ -37,7 +37,7 @@ from hpfracc_nn import BackendManager, FractionalLayer
 from hpfracc_nn.selection import Plan, Settings, Site
 from hpfracc_nn.selection.observe import telemetry
 from hpfracc_nn.selection.observe.telemetry import RateLimiter
-from hpfracc_nn.selection.timing import NEVER
+from hpfracc_nn.selection.plan import NEVER
 from hpfracc_nn.training import BackendReport
 
 ROWS, N, LAYERS = 16, 64, 4

@@ -37,8 +37,8 @@ from hpfracc_nn.selection import (
 )
 from hpfracc_nn.selection.learning.wisdom_file import DEFAULT, OFF, inspect
 from hpfracc_nn.selection.memory import host_free, limit
-from hpfracc_nn.selection.observe.counts import summary
 from hpfracc_nn.selection.observe.explain import aligned
+from hpfracc_nn.selection.recorder import summary
 from hpfracc_nn.selection.settings import from_environment, shown
 from hpfracc_nn.selection.workload import UNITS
 

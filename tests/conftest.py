@@ -16,7 +16,7 @@ from types import ModuleType
 
 import pytest
 
-from hpfracc_nn.selection import timing
+from hpfracc_nn.selection import plan
 from hpfracc_nn.selection.learning import fingerprint, learner
 from tests.frameworks import is_there, needed
 from tests.seconds import LONG, TABLE, chosen
@@ -51,7 +51,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     And the times of calls count even where a machine that does much else has interrupted each of them.
     """
     monkeypatch.setattr(learner, "FREE", math.inf)
-    monkeypatch.setattr(timing, "PREEMPTED", 0.0)
+    monkeypatch.setattr(plan, "PREEMPTED", 0.0)
 
 
 @pytest.fixture(autouse=True)

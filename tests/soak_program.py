@@ -42,7 +42,6 @@ from hpfracc_nn.selection import (
 )
 from hpfracc_nn.selection.learning import learner as learning
 from hpfracc_nn.selection.learning import model
-from hpfracc_nn.selection.observe import counts, events
 
 ROUNDS = 5
 HANGS = 400.0  # seconds, after which every thread's stack is printed and the process ends
@@ -174,7 +173,7 @@ class Soak:
             "plans of a site": (max(len(each._plans) for each in sites), BOUND),
             "other plans of a site": (max(sum(map(len, each._others.values())) for each in sites), BOUND * kernels),
             "tried plans of a site": (max(len(each._tried) for each in sites), BOUND),
-            "ended": (len(m.recorder.counts._ended), counts.MOST_ENDED + 1),
+            "ended": (len(m.recorder.counts._ended), recorder.MOST_ENDED + 1),
             "records": (len(known.records), BOUND),
             "timed": (len(learner._timed), 2 * BOUND),
             "new": (len(learner._new), 2 * BOUND * kernels),
@@ -197,8 +196,8 @@ def lowered() -> None:
         (learning, "MOST_KEYS"),
         (quarantine, "MOST_HOLDS"),
         (recorder, "MOST_MEASUREMENTS"),
-        (events, "MOST_EVENTS"),
-        (events, "MOST_LOOKS"),
+        (recorder, "MOST_EVENTS"),
+        (recorder, "MOST_LOOKS"),
     ):
         assert hasattr(module, name), f"{module.__name__} has no {name} any more"
         setattr(module, name, BOUND)

@@ -34,7 +34,7 @@ from hpfracc_nn.analytics.history import Estimate
 from hpfracc_nn.analytics.page import _page
 from hpfracc_nn.analytics.tables import first_predictions, last_predictions, measured_seconds
 from hpfracc_nn.selection import Measurement, Timing, Wisdom, Workload
-from hpfracc_nn.selection.observe.events import Choice, Defeat, Drift, Failure, Look, Quarantined
+from hpfracc_nn.selection.recorder import Choice, Defeat, Drift, Failure, Look, Quarantined
 from hpfracc_nn.selection.workload import key_of
 from tests.selection_kernels import fake, fake_manager, registering
 

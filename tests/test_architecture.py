@@ -101,7 +101,7 @@ THIRD_PARTY = {
 BROAD_EXCEPT = {
     "errors.py",  # around an exception's own methods, which may be broken
     "selection/fallback.py",  # around a kernel's run, after the input was checked
-    "selection/observe/events.py",  # what telemetry raises is logged, and the call that it hears of goes on
+    "selection/recorder.py",  # what telemetry raises is logged, and the call that it hears of goes on
     "selection/registry.py",  # what a kernel raises where it is asked something is given its name, and raised
     "fractional/numba/threads.py",  # what a thread raises is raised where the work was asked for
 }

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from hpfracc_nn.selection import ReportRow, register, register_probe, unregister
-from hpfracc_nn.selection.machine import _probes
+from hpfracc_nn.selection.registry import _probes
 from hpfracc_nn.training import table as tables
 from tests.selection_kernels import FakeProbe, fake, fake_manager
 

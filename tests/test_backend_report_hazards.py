@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpfracc_nn.selection import BackendManager, Workload, register, register_probe, unregister
-from hpfracc_nn.selection.machine import _probes
+from hpfracc_nn.selection.registry import _probes
 from hpfracc_nn.training import report as counting
 from hpfracc_nn.training.report import SiteCounts
 from tests.selection_kernels import FakeProbe, fake, fake_manager

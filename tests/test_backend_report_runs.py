@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from hpfracc_nn.selection import BackendManager, WisdomFile, register, register_probe, unregister
-from hpfracc_nn.selection.machine import _probes
+from hpfracc_nn.selection.registry import _probes
 from tests.selection_kernels import FakeProbe, fake, fake_manager
 
 pytest.importorskip("torch")

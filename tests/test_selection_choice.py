@@ -21,7 +21,7 @@ from hpfracc_nn.selection import (
     unregister,
     unregister_probe,
 )
-from hpfracc_nn.selection.machine import _probes
+from hpfracc_nn.selection.registry import _probes
 from hpfracc_nn.selection.workload import Key, key_of
 from tests.selection_kernels import (
     RATES,

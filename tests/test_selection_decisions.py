@@ -1,13 +1,11 @@
 """Single decisions of the policy, told exact times: what is tried, bought and counted, and when it asks again."""
 
 import json
-import math
 
 import pytest
 
-from hpfracc_nn.selection.learning.model import MEASURED, STALE, Candidate
+from hpfracc_nn.selection.learning.model import LONGEST_PERIOD, MEASURED, STALE, Candidate
 from hpfracc_nn.selection.learning.policy import AFTER_CHANGE, REMEMBERED, Policy
-from hpfracc_nn.selection.timing import LONGEST_PERIOD
 from hpfracc_nn.selection.workload import Key
 
 KEY = Key(("toeplitz", "cpu"), (4.0, 10.0))
@@ -22,7 +20,7 @@ def arm(name, seconds=UNIT, uncertainty=1.0, **more):
 
 def known(policy, name=A, seconds=UNIT, samples=MEASURED, key=KEY):
     """Let an earlier process have measured a kernel, with a ratio of 1."""
-    policy.restore({key.text(): {name: {"forward": [seconds, seconds, samples]}}})
+    policy.restore({key.text(): {name: {"forward": (seconds, seconds, samples)}}})
 
 
 def samples_of(policy, name):
@@ -40,22 +38,9 @@ def begun(**options):
 # What is asked and told
 
 
-def test_the_switch_margin_is_a_part():
-    assert [Policy(switch_margin=margin).switch_margin for margin in (0.0, 1.0)] == [0.0, 1.0]
-    for margin in (-0.5, 1.5, math.nan):
-        with pytest.raises(ValueError, match=rf"switch_margin={margin}\): needs 0 <= switch_margin <= 1"):
-            Policy(switch_margin=margin)
-
-
 def test_the_defaults_are_a_fiftieth_of_the_time_and_a_quarter_of_a_millisecond():
     budget = Policy().budget
     assert (budget.fraction, budget.allowance) == (0.02, 0.25e-3)
-
-
-@pytest.mark.parametrize("seconds", [-0.5, 0.0, math.inf, math.nan])
-def test_a_time_is_positive_and_finite(seconds):
-    with pytest.raises(ValueError, match=rf"seconds={seconds}\): needs a positive, finite time"):
-        Policy().observe(KEY, A, seconds)
 
 
 def test_what_qualifies_a_time_is_told_by_keyword():
@@ -88,7 +73,7 @@ def test_a_pass_that_was_estimated_at_nothing_says_nothing():
     assert policy.state() == {}
     policy.observe(KEY, A, UNIT)
     policy.observe(KEY, A, UNIT)
-    assert json.dumps(policy.state()[KEY.text()]) == json.dumps({A: {"forward": [UNIT, UNIT, 1]}})
+    assert json.dumps(policy.state()[KEY.text()]) == json.dumps({A: {"forward": (UNIT, UNIT, 1)}})
 
 
 # How often a backward pass follows
@@ -115,7 +100,7 @@ def test_the_share_of_backward_passes_is_averaged_over_the_calls_that_are_rememb
 def test_time_is_what_was_expected_of_the_calls_before_and_the_times_of_trials():
     policy = Policy(allowance=RICH)
     pair = [arm(A, UNIT, backward=4 * UNIT), arm(B, UNIT, 4.0, backward=4 * UNIT)]
-    policy.restore({KEY.text(): {A: {"forward": [UNIT, UNIT, 3], "backward": [4 * UNIT, 4 * UNIT, 3]}}})
+    policy.restore({KEY.text(): {A: {"forward": (UNIT, UNIT, 3), "backward": (4 * UNIT, 4 * UNIT, 3)}}})
     policy.decide(KEY, pair[:1])
     assert policy.budget.total == 0.0  # nothing was expected of what came before
     policy.observe(KEY, A, 64 * UNIT)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from hpfracc_nn.selection import BackendManager, Plan, Settings, Work, carried_out, register_marker, unregister_marker
-from hpfracc_nn.selection import timing as times
-from hpfracc_nn.selection.machine import _probes
-from hpfracc_nn.selection.timing import DeviceTimes
+from hpfracc_nn.selection import plan as times
+from hpfracc_nn.selection.plan import DeviceTimes
+from hpfracc_nn.selection.registry import _probes
 from tests.selection_kernels import WORK, FakeProbe, fake, registering
 
 ON_DEVICE = replace(WORK, framework="fake", device="cuda:0")

@@ -8,10 +8,9 @@ import pytest
 
 from hpfracc_nn.selection import Compilation, Cost, Measurement, Prediction, Workload
 from hpfracc_nn.selection import manager as managers
-from hpfracc_nn.selection.machine import _probes
 from hpfracc_nn.selection.observe.advice import Outlook, advice
-from hpfracc_nn.selection.observe.explain import predictions
 from hpfracc_nn.selection.plan import Plan
+from hpfracc_nn.selection.registry import _probes
 from tests.selection_kernels import WORK, FakeProbe, fake, fake_manager, registering
 
 
@@ -80,13 +79,6 @@ def test_predict_leaves_out_what_refuses_and_changes_nothing(add):
     assert set(manager.predict(WORK)) == {"torch/fft"}
     assert manager.history() == []
     assert not manager.sites()
-
-
-def test_predictions_print_as_a_table(add):
-    add(fake("torch/fft", lambda w: 1e6, launches=0))
-    first, second = predictions(fake_manager().predict(WORK)).splitlines()
-    assert first.split("  ")[0] == "kernel"
-    assert re.split(r"  +", second) == ["torch/fft", "1", "0.5-2", "0"]
 
 
 # explain

@@ -25,7 +25,7 @@ from hpfracc_nn.selection import (
     unregister,
     unregister_operation,
 )
-from hpfracc_nn.selection.machine import _probes
+from hpfracc_nn.selection.registry import _probes
 from tests.selection_kernels import WORK, FakeProbe, fake, fake_manager, registering
 
 MODES = ["off", "prior", "frozen", "learn"]

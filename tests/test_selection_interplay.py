@@ -5,7 +5,7 @@ import math
 import pytest
 
 from hpfracc_nn.selection import Compilation, Cost
-from hpfracc_nn.selection.machine import _probes
+from hpfracc_nn.selection.registry import _probes
 from tests.selection_kernels import WORK, FakeProbe, fake, fake_manager, registering
 
 FAST, MIDDLE, LEAN = "torch/fft", "torch/dense", "numba/fft"

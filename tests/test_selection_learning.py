@@ -30,10 +30,9 @@ from hpfracc_nn.selection.learning import learner as learning_module
 from hpfracc_nn.selection.learning import model
 from hpfracc_nn.selection.learning.policy import APART
 from hpfracc_nn.selection.learning.wisdom_file import LOCK_SECONDS, Outbox
-from hpfracc_nn.selection.machine import _probes
-from hpfracc_nn.selection.plan import LOOKED_AFTER
+from hpfracc_nn.selection.plan import LOOKED_AFTER, Samples
 from hpfracc_nn.selection.planner import Planner
-from hpfracc_nn.selection.timing import Samples
+from hpfracc_nn.selection.registry import _probes
 from hpfracc_nn.selection.workload import Key, key_of
 from tests.selection_kernels import RATES, WORK, FakeProbe, fake, fake_manager, registering
 

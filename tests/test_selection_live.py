@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader, Dataset
 import hpfracc_nn as fnn
 from hpfracc_nn.selection import BackendManager, Settings, WisdomFile, lifecycle
 from hpfracc_nn.selection import manager as managers
-from hpfracc_nn.selection.machine import _probes
 from hpfracc_nn.selection.recorder import Recorder
+from hpfracc_nn.selection.registry import _probes
 from tests.selection_kernels import WORK, FakeProbe, fake, fake_manager, registering
 
 ROOT = Path(__file__).parents[1]

@@ -8,8 +8,8 @@ import pathlib
 import pytest
 
 from hpfracc_nn.selection import Settings, memory
-from hpfracc_nn.selection.machine import _probes
-from hpfracc_nn.selection.memory import SHARE, chunks, fits, free, host_free, limit, limited
+from hpfracc_nn.selection.memory import SHARE, chunks, free, host_free, limit, limited
+from hpfracc_nn.selection.registry import _probes
 from tests.selection_kernels import FakeProbe
 
 GIB = 1 << 30
@@ -121,11 +121,6 @@ def rooms(monkeypatch):
 )
 def test_a_call_may_take_what_the_settings_say_and_never_more_than_is_free(device, settings, expected):
     assert limit("torch", device, settings) == expected
-    if expected is None:
-        assert fits(math.inf, "torch", device, settings)
-    else:
-        assert fits(expected, "torch", device, settings)
-        assert not fits(expected + 1, "torch", device, settings)
 
 
 @pytest.mark.usefixtures("rooms")

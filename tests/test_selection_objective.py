@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from hpfracc_nn.selection import Cost, memory
-from hpfracc_nn.selection.machine import _probes
+from hpfracc_nn.selection.registry import _probes
 from tests.selection_kernels import WORK, FakeProbe, fake, fake_manager, registering
 
 MIB = 1 << 20

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from hpfracc_nn.selection import Workload
-from hpfracc_nn.selection.machine import _probes, register_probe
 from hpfracc_nn.selection.observe.advice import Pace, spread
+from hpfracc_nn.selection.registry import _probes, register_probe
 from tests.selection_kernels import FakeProbe, fake, fake_manager, registering
 
 # 100 operations and 1e-6 s for each launch, at 1e9 operations per second: 1 us, and 0.1 us for each row.

@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 import pytest
 
 from hpfracc_nn.selection import Settings
-from hpfracc_nn.selection.machine import _probes
+from hpfracc_nn.selection.registry import _probes
 from hpfracc_nn.selection.settings import SettingsChanges, amount
 from tests.selection_kernels import FakeProbe, fake_manager
 

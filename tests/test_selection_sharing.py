@@ -12,9 +12,17 @@ from hpfracc_nn.selection import BackendManager, Prediction, Workload
 from hpfracc_nn.selection.learning import learner
 from hpfracc_nn.selection.learning.model import Candidate, confidence
 from hpfracc_nn.selection.learning.policy import UNHEARD, Policy
-from hpfracc_nn.selection.machine import _probes, register_probe
-from hpfracc_nn.selection.observe.counts import ManagerCounts
-from hpfracc_nn.selection.observe.events import MOST_LOOKS, Choice, Defeat, Drift, EventLog, Failure, Quarantined
+from hpfracc_nn.selection.recorder import (
+    MOST_LOOKS,
+    Choice,
+    Defeat,
+    Drift,
+    EventLog,
+    Failure,
+    ManagerCounts,
+    Quarantined,
+)
+from hpfracc_nn.selection.registry import _probes, register_probe
 from hpfracc_nn.selection.workload import key_of
 from tests.selection_kernels import WORK, FakeProbe, fake, fake_manager, registering
 
@@ -181,7 +189,7 @@ def test_the_journal_says_what_was_chosen_and_why_it_changed(kernels: Any) -> No
     assert {each.site for each in choices} == {"layer"}
     ((plan,),) = [site.in_use()]
     assert (plan.switches, plan.trials) == (1, 2)
-    assert manager.totals().switches["test_op", FAST] == 1
+    assert manager.totals()["test_op", FAST].switches == 1
     assert choices[0].candidates["torch/dense"].seconds == pytest.approx(1.4e-6)  # 400 operations and one launch
 
 

@@ -16,8 +16,8 @@ import pytest
 from hpfracc_nn import selection
 from hpfracc_nn.selection import BackendManager, Measurement, Workload, default_manager
 from hpfracc_nn.selection import manager as managers
-from hpfracc_nn.selection.machine import _probes
 from hpfracc_nn.selection.planner import Step
+from hpfracc_nn.selection.registry import _probes
 from tests.selection_kernels import WORK, FakeProbe, fake, fake_manager, registering
 
 
@@ -359,7 +359,7 @@ def test_a_countdown_that_threads_took_below_zero_fires_and_starts_again():
     plan = fake_manager().plan(WORK)
     plan.usage.forward.countdown = -1  # two threads decremented before either rearmed it
     assert plan.due()
-    assert plan.countdown == plan.usage.forward.period
+    assert plan.usage.forward.countdown == plan.usage.forward.period
 
 
 def test_a_known_key_waits_for_no_lock():

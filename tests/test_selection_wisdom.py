@@ -25,8 +25,8 @@ from hpfracc_nn.selection import Machine, Place, Settings, Timing, Wisdom, Wisdo
 from hpfracc_nn.selection.learning import wisdom, wisdom_file
 from hpfracc_nn.selection.learning.wisdom import MOST_SAMPLES, OtherSchemaError, decode, encode
 from hpfracc_nn.selection.learning.wisdom_file import ForeignError, default_directory, inspect
-from hpfracc_nn.selection.machine import _probes
-from hpfracc_nn.selection.timing import LATEST
+from hpfracc_nn.selection.registry import _probes
+from hpfracc_nn.selection.workload import LATEST
 from tests.selection_kernels import RATES, FakeProbe
 
 ROOT = Path(__file__).parents[1]

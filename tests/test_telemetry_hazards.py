@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hpfracc_nn.selection import Cost, Kernel, Workload, register, register_operation, unregister, unregister_operation
-from hpfracc_nn.selection.observe import events as listening
+from hpfracc_nn.selection import recorder as recording
 from hpfracc_nn.selection.observe import telemetry as otlp
 from hpfracc_nn.selection.observe import telemetry as telemetries
 from hpfracc_nn.selection.observe.telemetry import Telemetry
@@ -34,7 +34,7 @@ __all__ = ["heard", "kernels"]
 def fresh() -> Iterator[None]:
     """Forget what was said once."""
     telemetries._can_join.cache_clear()
-    listening._say_once.cache_clear()
+    recording._say_once.cache_clear()
     yield
     telemetries._can_join.cache_clear()
 
@@ -87,9 +87,9 @@ def test_the_handler_of_a_signal_may_end_what_a_listener_does(monkeypatch: pytes
     def listener() -> None:
         raise TimeoutError
 
-    monkeypatch.setattr(listening, "is_from_signal", lambda error: isinstance(error, TimeoutError))
+    monkeypatch.setattr(recording, "is_from_signal", lambda error: isinstance(error, TimeoutError))
     with pytest.raises(TimeoutError):
-        listening.inform(listener)
+        recording.inform(listener)
 
 
 # What the process's variables say
@@ -142,14 +142,14 @@ def test_a_manager_that_goes_before_its_sites_loses_no_call(
     request.addfinalizer(gc.enable)
     manager = manager_of(heard)
     manager.run(OP, x())
-    (watched,) = heard.telemetry._watched
+    (counts,) = heard.telemetry._watched._alive
     is_open = []
     # A finalizer of the manager runs after its weak references are dead, and before its sites are gone.
-    weakref.finalize(manager, lambda: is_open.append((watched.is_over, heard.metrics())))
+    weakref.finalize(manager, lambda: is_open.append((counts.is_final, heard.metrics())))
     del manager
     gc.collect()
     assert not is_open[0][0]
-    assert watched.is_over
+    assert counts.is_final
     assert heard.metrics()[SELECTIONS][PLACE] == 1
 
 
@@ -167,7 +167,7 @@ def test_a_manager_is_watched_once_however_many_threads_begin(kernels: Kernels, 
         for each in threads:
             each.join()
         assert len(manager.recorder.log.listeners) == 1
-        assert [each.recorder() for each in heard.telemetry._watched].count(manager.recorder) == 1
+        assert heard.telemetry._watched.recorders().count(manager.recorder) == 1
 
 
 def test_another_telemetry_does_not_make_it_leave(kernels: Kernels, heard: Heard) -> None:

@@ -5,7 +5,7 @@ it. A kernel has the same colour in all of them that are of one history; that of
 so other colours.
 
 A use is a plan with the number of its calls (`history.py`), a look the number of calls of each kernel up to a time, and
-an event a choice, a change of speed or a failure (`selection/observe/events.py`). A cell is a pair of rows and length
+an event a choice, a change of speed or a failure (`selection/recorder.py`). A cell is a pair of rows and length
 n.
 """
 
@@ -20,7 +20,7 @@ from hpfracc_nn.analytics.history import History, Use
 from hpfracc_nn.analytics.tables import first_predictions, last_predictions, measured_seconds
 from hpfracc_nn.errors import printable
 from hpfracc_nn.selection import Workload
-from hpfracc_nn.selection.observe.events import Choice, Defeat, Drift, Event, Failure, Look, Quarantined
+from hpfracc_nn.selection.recorder import Choice, Defeat, Drift, Event, Failure, Look, Quarantined
 
 SIZE = (8.0, 4.8)  # inches
 MOST_CELLS = 14  # along an axis of the map; beyond it sizes are rounded down to powers of two

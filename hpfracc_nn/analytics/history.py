@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from hpfracc_nn.selection import BackendManager, Measurement, Plan, Wisdom, Workload
-from hpfracc_nn.selection.observe.events import Choice, Defeat, Drift, Event, Failure, Look, Quarantined
-from hpfracc_nn.selection.timing import LATEST
-from hpfracc_nn.selection.workload import DIRECTIONS, Direction, known_key
+from hpfracc_nn.selection.recorder import Choice, Defeat, Drift, Event, Failure, Look, Quarantined
+from hpfracc_nn.selection.workload import DIRECTIONS, LATEST, Direction, known_key
 
 SCHEMA = 1
 MOST_BYTES = 2**28  # of a file that is read: a device has no end. What a manager remembers is a few million

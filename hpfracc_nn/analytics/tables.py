@@ -8,9 +8,8 @@ from typing import Any
 
 from hpfracc_nn.analytics.history import History
 from hpfracc_nn.selection import Measurement, Workload
-from hpfracc_nn.selection.observe.counts import milliseconds
-from hpfracc_nn.selection.observe.events import Choice, Defeat, Drift, Event, Failure, Quarantined
-from hpfracc_nn.selection.timing import quantile
+from hpfracc_nn.selection.learning.model import quantile
+from hpfracc_nn.selection.recorder import Choice, Defeat, Drift, Event, Failure, Quarantined, milliseconds
 from hpfracc_nn.selection.workload import Direction
 
 Row = dict[str, Any]

@@ -12,7 +12,7 @@ from hpfracc_nn.fractional.dispatch import load
 from hpfracc_nn.fractional.exponentials import SHORTEST, exponentials
 from hpfracc_nn.fractional.layout import layout_of
 from hpfracc_nn.selection import Workload, probe
-from hpfracc_nn.selection.machine import has_probe
+from hpfracc_nn.selection.registry import has_probe
 
 OP = "toeplitz"
 _PRECISIONS = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}

@@ -7,17 +7,7 @@ from hpfracc_nn.selection.fallback import Work, carried_out
 from hpfracc_nn.selection.learning.model import Prediction
 from hpfracc_nn.selection.learning.wisdom import Timing, Wisdom
 from hpfracc_nn.selection.learning.wisdom_file import WisdomFile
-from hpfracc_nn.selection.machine import (
-    CostModel,
-    Machine,
-    Place,
-    Probe,
-    Rates,
-    probe,
-    register_probe,
-    this_machine,
-    unregister_probe,
-)
+from hpfracc_nn.selection.machine import CostModel, Machine, Place, this_machine
 from hpfracc_nn.selection.manager import (
     BackendManager,
     choose,
@@ -28,31 +18,36 @@ from hpfracc_nn.selection.manager import (
     report,
 )
 from hpfracc_nn.selection.observe.advice import Share
-from hpfracc_nn.selection.observe.counts import ReportRow
 from hpfracc_nn.selection.observe.telemetry import Telemetry, enable_otlp
-from hpfracc_nn.selection.plan import Plan
+from hpfracc_nn.selection.plan import Plan, Stopwatch
 from hpfracc_nn.selection.quarantine import Doubt, WrongResult
+from hpfracc_nn.selection.recorder import ReportRow
 from hpfracc_nn.selection.registry import (
     ALGORITHMS,
     BACKENDS,
     Compilation,
     Kernel,
     Operation,
+    Probe,
     algorithms,
     ask_again_after_fork,
     backends,
     kernels,
+    probe,
     register,
+    register_marker,
     register_operation,
+    register_probe,
     register_rehearsal,
     unregister,
+    unregister_marker,
     unregister_operation,
+    unregister_probe,
     unregister_rehearsal,
 )
 from hpfracc_nn.selection.settings import Settings, from_environment
 from hpfracc_nn.selection.site import Site
-from hpfracc_nn.selection.timing import Stopwatch, register_marker, unregister_marker
-from hpfracc_nn.selection.workload import Cost, Direction, Measurement, Workload
+from hpfracc_nn.selection.workload import Cost, Direction, Measurement, Rates, Workload
 
 logging.getLogger("hpfracc_nn.selection").addFilter(made_printable)
 

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from hpfracc_nn.selection.machine import CostModel, Machine, Rates, has_probe
+from hpfracc_nn.selection.machine import CostModel, Machine
 from hpfracc_nn.selection.memory import SMALL, FreeMemory, allowed, chunks, in_bytes, setting_of
 from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.quarantine import Quarantine
-from hpfracc_nn.selection.registry import Kernel, kernels
+from hpfracc_nn.selection.registry import Kernel, has_probe, kernels
 from hpfracc_nn.selection.settings import Settings
-from hpfracc_nn.selection.workload import Workload
+from hpfracc_nn.selection.workload import Rates, Workload
 
 NOT_ALLOWED = "it would move the data to a device and back; allow it by configure(offload=True)"
 MOST_ASSESSED = 4096  # workloads

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpfracc_nn import errors
-from hpfracc_nn.selection.plan import Plan
+from hpfracc_nn.selection.plan import Plan, Stopwatch
 from hpfracc_nn.selection.quarantine import Doubt, WrongResult, cause_of, free_memory, is_control_flow, kind_of
 from hpfracc_nn.selection.registry import Operation
 from hpfracc_nn.selection.site import Site
-from hpfracc_nn.selection.timing import Stopwatch
 from hpfracc_nn.selection.workload import Direction, is_host
 
 _log = logging.getLogger("hpfracc_nn.selection")

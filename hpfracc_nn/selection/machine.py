@@ -1,174 +1,19 @@
-"""How fast this machine is: probes of frameworks, rates measured once through them, and the estimate that follows.
+"""How fast this machine is: rates, measured once by the probes of frameworks, and the estimate that follows.
 
 The estimate is a roofline with a launch cost added: Williams, Waterman & Patterson, Roofline (2009).
 """
 
 import functools
-import hashlib
-import json
-import math
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from hpfracc_nn.errors import as_float
-from hpfracc_nn.selection.workload import UNITS, Cost, Workload, is_host
-
-
-class Probe(Protocol):
-    """Answers for one framework; registered by its room, like the kernels.
-
-    Attributes:
-        framework: Whose arrays it answers for.
-        waits_to_be_asked: Whether `calibrate` compiles, and runs only where a user asks for it.
-
-    Examples:
-        >>> work = workload((256, 1024), Caputo(0.5), framework="numpy")  # which loads NumPy's
-        >>> asked = probe("numpy")
-        >>> asked.framework, asked.threads() >= 1
-        ('numpy', True)
-    """
-
-    framework: str
-    waits_to_be_asked: bool
-
-    def threads(self) -> int:
-        """Return how many threads one of its calls may use."""
-
-    def free_memory(self, device: str) -> int | None:
-        """Return the bytes that can still be allocated on `device`, None where it cannot be told."""
-
-    def release(self, device: str) -> None:
-        """Give back the memory of `device` that the framework holds and does not use."""
-
-    def deterministic(self) -> bool:
-        """Return whether the framework was told to use deterministic algorithms only."""
-
-    def calibrate(self, device: str, dtype: str) -> "Rates":
-        """Measure the rates of `device` in a few milliseconds, with the threads set now."""
-
-
-_probes: dict[str, Probe] = {}
-
-
-def register_probe(probe: Probe) -> Probe:
-    """Let `probe` answer for its framework from now on, and return it.
-
-    An operation of the user's own needs none; where its framework has one, calls ask it for threads and free memory.
-
-    Examples:
-        >>> class Mine(Probe):  # and so on: all that a Probe answers
-        ...     framework, waits_to_be_asked = "mine", False
-        ...
-        ...     def threads(self):
-        ...         return 4
-        >>> mine = register_probe(Mine())
-        >>> probe("mine").threads()
-        4
-        >>> unregister_probe("mine")
-    """
-    _probes[probe.framework] = probe
-    return probe
-
-
-def unregister_probe(framework: str) -> None:
-    """Forget the probe of `framework`.
-
-    Raises:
-        LookupError: None is registered.
-
-    Examples:
-        >>> unregister_probe("mine")
-        Traceback (most recent call last):
-            ...
-        LookupError: no probe for framework 'mine': registered are ...
-    """
-    probe(framework)
-    del _probes[framework]
-
-
-def probe(framework: str) -> Probe:
-    """Return the probe of `framework`.
-
-    Raises:
-        LookupError: None is registered.
-
-    Examples:
-        >>> work = workload((256, 1024), Caputo(0.5), framework="numpy")  # which loads NumPy's
-        >>> probe("numpy").free_memory("cpu") > 0
-        True
-    """
-    if framework not in _probes:
-        known = ", ".join(sorted(_probes)) or "none"
-        raise LookupError(
-            f"no probe for framework {framework!r}: registered are {known}; "
-            "import the package that registers it, or call configure(calibration='shipped')."
-        )
-    return _probes[framework]
-
-
-def probe_of(framework: str) -> Probe | None:
-    """Return the probe of `framework`, None where it has none."""
-    return _probes.get(framework)
-
-
-def has_probe(framework: str) -> bool:
-    """Return whether `framework` has a probe; the operations of a user's own need none."""
-    return framework in _probes
-
-
-def probes() -> tuple[Probe, ...]:
-    """Return every probe, in order of framework."""
-    return tuple(_probes[framework] for framework in sorted(_probes))
-
+from hpfracc_nn.selection.registry import probe
+from hpfracc_nn.selection.workload import Cost, Rates, Workload, is_host
 
 Calibration = Literal["measured", "shipped"]
-
-
-@dataclass(frozen=True)
-class Rates:
-    """The slopes of a roofline, for one framework, device and dtype.
-
-    Args:
-        flops: Operations per second for each unit of work.
-        bandwidth: Bytes per second through memory.
-        launch: Seconds that one library call costs before it computes.
-
-    Raises:
-        ValueError: A unit of work has no rate, or a number is not finite and positive.
-
-    Examples:
-        >>> rates = Rates(
-        ...     {"matmul": 50e9, "fft": 3e9, "scan": 1e9, "elementwise": 2e9},
-        ...     bandwidth=4e9,
-        ...     launch=5e-6,
-        ... )
-        >>> 8e6 / rates.bandwidth  # seconds that 8 MB take
-        0.002
-    """
-
-    flops: Mapping[str, float]
-    bandwidth: float
-    launch: float
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.flops, Mapping):
-            raise TypeError(f"Rates(flops={self.flops!r}): needs rates by unit of work; pass a dict.")
-        missing = [unit for unit in UNITS if unit not in self.flops]
-        if missing:
-            raise ValueError(f"Rates(flops=...): needs a rate for {', '.join(missing)} too.")
-        numbers = [as_float(number) for number in (*self.flops.values(), self.bandwidth, self.launch)]
-        if not all(number is not None and 0 < number < math.inf for number in numbers):
-            raise ValueError(f"{self!r}: needs every number finite and positive.")
-
-    @property
-    def digest(self) -> str:
-        """16 hexadecimal digits that differ where the rates do."""
-        numbers = sorted(self.flops.items()), self.bandwidth, self.launch
-        return hashlib.sha256(json.dumps(numbers, default=float).encode()).hexdigest()[:16]
 
 
 class Place(NamedTuple):
@@ -368,15 +213,15 @@ class CostModel:
     @staticmethod
     def seconds(cost: Cost, rates: Rates) -> float:
         """Return launches * launch + max(sum(flops / rate), bytes / bandwidth)."""
-        computing = 0.0
-        for unit, flops in cost.flops.items():
-            computing += flops / rates.flops[unit]
-        return cost.launches * rates.launch + max(computing, cost.bytes / rates.bandwidth)
+        launching, computing, moving = parts(cost, rates)
+        return launching + max(computing, moving)
 
 
 def parts(cost: Cost, rates: Rates) -> tuple[float, float, float]:
     """Return the seconds that go into launches, arithmetic and memory; the last two pass at the same time."""
-    computing = sum(flops / rates.flops[unit] for unit, flops in cost.flops.items())
+    computing = 0.0
+    for unit, flops in cost.flops.items():  # no generator: a first decision comes here twice for each kernel
+        computing += flops / rates.flops[unit]
     return cost.launches * rates.launch, computing, cost.bytes / rates.bandwidth
 
 

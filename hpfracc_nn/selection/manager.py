@@ -19,18 +19,15 @@ from hpfracc_nn.selection.learning.model import Prediction
 from hpfracc_nn.selection.learning.wisdom import Trust
 from hpfracc_nn.selection.learning.wisdom_file import LOCK_SECONDS
 from hpfracc_nn.selection.lifecycle import enrol
-from hpfracc_nn.selection.machine import Machine, has_probe, probe, this_machine
+from hpfracc_nn.selection.machine import Machine, this_machine
 from hpfracc_nn.selection.observe import advice, telemetry
-from hpfracc_nn.selection.observe.counts import Counters, Counts, ReportRow, Totals, row_of, shared
-from hpfracc_nn.selection.observe.events import Event, Look
 from hpfracc_nn.selection.observe.explain import explain
-from hpfracc_nn.selection.plan import Plan
+from hpfracc_nn.selection.plan import Block, Counts, Plan
 from hpfracc_nn.selection.planner import Planner
-from hpfracc_nn.selection.recorder import Recorder
-from hpfracc_nn.selection.registry import operation, rehearsal
+from hpfracc_nn.selection.recorder import Counters, Event, Look, Recorder, ReportRow, row_of, shared
+from hpfracc_nn.selection.registry import has_probe, operation, probe, rehearsal
 from hpfracc_nn.selection.settings import Settings, SettingsChanges, from_environment
 from hpfracc_nn.selection.site import Site
-from hpfracc_nn.selection.timing import Block
 from hpfracc_nn.selection.workload import Direction, Measurement, Workload
 
 
@@ -381,9 +378,9 @@ class BackendManager:
     def report(self, sites: Iterable[Site] | None = None) -> list[ReportRow]:
         """Return one row per site and plan, of all its sites unless some are given."""
         found = [
-            row_of(site.label, plan, Counts.of(plan))
+            row_of(site.label, plan, plan.usage.counts())
             for site in (self.sites() if sites is None else sites)
-            for plan in sorted(site.plans(), key=lambda plan: Counts.of(plan).calls, reverse=True)
+            for plan in sorted(site.plans(), key=lambda plan: plan.usage.counts().calls, reverse=True)
         ]
         return shared(found)
 
@@ -391,8 +388,8 @@ class BackendManager:
         """Return how often sites, also those that are gone, were consulted."""
         return self.recorder.counts.counters()
 
-    def totals(self) -> Totals:
-        """Return how often each kernel was consulted, and took over from another one, so far."""
+    def totals(self) -> dict[tuple[str, str], Counts]:
+        """Return how often each kernel was consulted, tried, took over and failed so far, by operation and name."""
         return self.recorder.counts.totals()
 
     def events(self) -> list[Event]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpfracc_nn.selection.machine import probe
+from hpfracc_nn.selection.registry import probe
 from hpfracc_nn.selection.settings import Settings, amount
 from hpfracc_nn.selection.workload import is_host
 
@@ -81,16 +81,6 @@ def limited(most: int | float, room: int | None) -> int | None:
     if isinstance(most, float):
         return None if room is None else int(most * room)
     return most if room is None else min(most, room)
-
-
-def fits(need: float, framework: str, device: str, settings: Settings) -> bool:
-    """Return whether a call that takes `need` bytes may run on `device` now.
-
-    Raises:
-        LookupError: The framework has no probe, and the device is not the host.
-    """
-    most = limit(framework, device, settings)
-    return most is None or need <= most
 
 
 def chunks(rows: int, bytes_per_row: float, limit: float | None, *, fixed: float = 0.0) -> int:

@@ -1,25 +1,139 @@
-"""How a workload is run: a plan, which is a decision and does not change, and its usage, which counts and is timed."""
+"""How a workload is run: a plan, which is a decision and does not change, and its usage, which counts and is timed.
 
-from collections.abc import Callable, Mapping
+The period between two timed calls doubles from 1 to 256 calls, so that a plan which runs often is timed often at first
+and hardly ever later. The first sample is dropped: it paid for compilation, page faults and cold caches.
+
+A call on a device that computes while the host goes on is put between two marks in the device's own order of work.
+Later calls look whether the device has passed them; nobody ever waits for it. What a framework marks with is its own
+affair: it registers a marker, as CUDA events are for torch.
+"""
+
+import operator
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 
-from hpfracc_nn.selection.learning.model import Prediction, confidence
-from hpfracc_nn.selection.registry import Compilation, Kernel
-from hpfracc_nn.selection.timing import LONGEST_PERIOD, Samples, quantile
-from hpfracc_nn.selection.workload import Direction, Workload
+from hpfracc_nn.selection.learning.model import KEPT_SAMPLES, LONGEST_PERIOD, Prediction, confidence, quantile
+from hpfracc_nn.selection.registry import Compilation, Kernel, Mark, mark
+from hpfracc_nn.selection.workload import Direction, Measurement, Workload
 
+PREEMPTED = 0.9  # of its time a call of one thread must have had the processor
+MOST_DROPPED = 3  # samples in a row: from then on the call itself is what waits
+NEVER = 1 << 62  # a countdown that no process lives to see
+MOST_PENDING = 64  # calls on a device; of more the oldest are given up
 LOOKED_AFTER = LONGEST_PERIOD  # calls, after which a plan that does not learn looks whether it may still stay
 
 
-class Uses(NamedTuple):
-    """Consultations of a kernel, forward and backward, and how often it replaced another one."""
+class Stopwatch:
+    """Times one call, and tells whether the processor was taken away meanwhile.
 
-    op: str
-    kernel: str
-    forwards: int
-    backwards: int
-    switches: int
+    Args:
+        threads: That the call may use; of a call that uses several the processor time says nothing.
+
+    Examples:
+        >>> watch = Stopwatch(threads=1)
+        >>> seconds, tells = watch.stop()  # with `tells` False the processor was elsewhere
+        >>> 0 <= seconds < 60
+        True
+    """
+
+    __slots__ = ("_processor", "_started")
+
+    def __init__(self, threads: int):
+        self._processor = time.thread_time() if threads == 1 else None
+        self._started = time.perf_counter()
+
+    def stop(self) -> tuple[float, bool]:
+        """Return the seconds, and whether they say how long the call takes."""
+        seconds = time.perf_counter() - self._started
+        if self._processor is None:
+            return seconds, True
+        return seconds, time.thread_time() - self._processor >= PREEMPTED * seconds
+
+
+class Samples:
+    """One direction of one plan: when to time it next, and how long it took.
+
+    Args:
+        sample: Whether calls are timed by themselves; otherwise only after `request`.
+    """
+
+    __slots__ = ("countdown", "dropped", "period", "seconds", "warm")
+
+    def __init__(self, sample: bool = True):
+        self.countdown = 1 if sample else NEVER
+        self.period = 1 if sample else NEVER
+        self.seconds: deque[float] = deque(maxlen=KEPT_SAMPLES)
+        self.warm = False
+        self.dropped = 0
+
+    def due(self) -> bool:
+        """Return whether this call shall be timed, and count it.
+
+        Threads may race here: the worst is a call timed twice or one call later.
+        """
+        left = self.countdown - 1
+        self.countdown = left
+        if left > 0:
+            return False
+        if self.period != NEVER:
+            self.period = min(2 * self.period, LONGEST_PERIOD)
+        self.countdown = self.period
+        return True
+
+    def request(self) -> None:
+        """Let the next call be timed."""
+        self.countdown = 1
+
+    def keeps(self, keep: bool) -> bool:
+        """Return whether a sample is to be kept after all, and count those in a row that were not.
+
+        One during which the processor was taken away says nothing. But a kernel that waits, for a thread of its own or
+        for a lock, looks like that at every call; then the time by the clock is what it takes.
+        """
+        if keep:
+            self.dropped = 0
+            return True
+        self.dropped += 1
+        return self.dropped > MOST_DROPPED
+
+    def add(self, seconds: float) -> bool:
+        """Keep one sample; return False for the first, which is dropped."""
+        if not self.warm:
+            self.warm = True
+            return False
+        self.seconds.append(seconds)
+        return True
+
+
+class Counts(NamedTuple):
+    """Consultations by direction, trials among the forward ones, switches to the kernel, and its failures."""
+
+    forwards: int = 0
+    backwards: int = 0
+    trials: int = 0
+    switches: int = 0
+    failures: int = 0
+
+    @property
+    def calls(self) -> int:
+        """Consultations in both directions."""
+        return self.forwards + self.backwards
+
+    def minus(self, other: "Counts") -> "Counts":
+        """Return how many more these are."""
+        return Counts(*map(operator.sub, self, other))
+
+    def plus(self, other: "Counts") -> "Counts":
+        """Return both together."""
+        return Counts(*map(operator.add, self, other))
+
+
+Use = tuple[str, str]  # operation and kernel
 
 
 class Usage:
@@ -32,6 +146,7 @@ class Usage:
         plan: The first that is used; those that replace it for the same kernel share the usage.
 
     Attributes:
+        use: Operation and kernel.
         left: Forward calls until the choice is reconsidered, or whether there still is none.
         period: What `left` began with.
         backwards_before: Backward calls when the period began.
@@ -49,8 +164,6 @@ class Usage:
 
     __slots__ = (
         "__weakref__",
-        "_kernel",
-        "_op",
         "announced",
         "backward",
         "backwards",
@@ -65,22 +178,23 @@ class Usage:
         "period",
         "switches",
         "trials",
+        "use",
     )
 
     def __init__(self, plan: "Plan"):
-        self._op, self._kernel = plan.workload.op, plan.kernel.name
+        self.use = plan.workload.op, plan.kernel.name
         self.left, self.period, self.backwards_before = 1 if plan.learns or plan.provisional else LOOKED_AFTER, 1, 0
         self.forwards = self.backwards = self.trials = self.switches = self.failures = 0
         self.announced = False
         self.kept: Any = None
-        self.ended: Callable[[Uses], None] | None = None
+        self.ended: Callable[[tuple[Use, Counts]], None] | None = None
         by_itself = plan.sample and not plan.learns
         self.forward, self.backward = Samples(by_itself), Samples(by_itself)
         self.compilation: Compilation | None = plan.kernel.ask("compiles", plan.workload)
 
-    def uses(self) -> Uses:
+    def counts(self) -> Counts:
         """Return what was counted so far."""
-        return Uses(self._op, self._kernel, self.forwards, self.backwards, self.switches)
+        return Counts(self.forwards, self.backwards, self.trials, self.switches, self.failures)
 
     def grant(self, calls: int, *, is_timed: bool) -> None:
         """Reconsider the choice after so many calls; time the next one if `is_timed`."""
@@ -119,8 +233,8 @@ class Usage:
         # garbage collector runs this too, which must not wait for a lock.
         ended = getattr(self, "ended", None)  # absent where `__init__` raised
         if ended is not None:
-            self.ended, last = None, self.uses()
-            self.forwards = self.backwards = self.switches = 0
+            self.ended, last = None, (self.use, self.counts())
+            self.forwards = self.backwards = self.trials = self.switches = self.failures = 0
             ended(last)
 
 
@@ -259,14 +373,81 @@ class Plan:
         return self.usage.failures
 
     @property
-    def countdown(self) -> int:
-        """Forward calls until the next is timed."""
-        return self.usage.forward.countdown
-
-    @property
     def backend(self) -> str:
         return self.kernel.backend
 
     @property
     def algorithm(self) -> str:
         return self.kernel.algorithm
+
+
+class Block:
+    """What `BackendManager.profile` hands out: it has begun when it is made."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter()
+        self._compiling = self._transferring = 0.0
+
+    @contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Count what happens inside as compilation."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._compiling += time.perf_counter() - began
+
+    @contextmanager
+    def transferring(self) -> Iterator[None]:
+        """Count what happens inside as moving data between devices."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._transferring += time.perf_counter() - began
+
+    def measured(self, workload: Workload, succeeded: bool) -> Measurement:
+        """Return what was measured until now."""
+        return Measurement(
+            workload,
+            "block",
+            time.perf_counter() - self._began,
+            "forward",
+            succeeded=succeeded,
+            compile_seconds=self._compiling,
+            transfer_seconds=self._transferring,
+        )
+
+
+class DeviceTimes:
+    """Calls between two marks, until the device has passed the second."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pending: deque[tuple[Plan, Direction, Mark, Mark]] = deque(maxlen=MOST_PENDING)
+
+    @staticmethod
+    def begin(plan: Plan) -> Mark | None:
+        """Return a mark before a call of `plan`, None where its framework has none for the device."""
+        return mark(plan.workload.framework, plan.workload.device)
+
+    def end(self, plan: Plan, direction: Direction, begin: Mark) -> None:
+        """Mark the end of a call."""
+        end = self.begin(plan)
+        if end is not None:
+            with self._lock:
+                self._pending.append((plan, direction, begin, end))
+
+    def finished(self) -> list[tuple[Plan, Direction, float]]:
+        """Return the calls that the device has finished since the last time with their seconds, each once."""
+        if not self._pending:
+            return []
+        with self._lock:
+            done = [each for each in self._pending if each[3].passed()]
+            self._pending = deque((each for each in self._pending if each not in done), MOST_PENDING)
+        return [(plan, direction, end.seconds_since(begin)) for plan, direction, begin, end in done]
+
+    def clear(self) -> None:
+        """Give up all of them, in a child process, which has no device; another thread may hold the lock."""
+        self._lock = threading.Lock()
+        self._pending.clear()

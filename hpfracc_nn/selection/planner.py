@@ -14,14 +14,13 @@ from hpfracc_nn.selection.candidates import (
     ranked,
 )
 from hpfracc_nn.selection.learning.learner import Learner
-from hpfracc_nn.selection.learning.model import Prediction
+from hpfracc_nn.selection.learning.model import LONGEST_PERIOD, Prediction
 from hpfracc_nn.selection.learning.wisdom_file import LOCK_SECONDS
 from hpfracc_nn.selection.machine import Machine
 from hpfracc_nn.selection.plan import LOOKED_AFTER, Plan
 from hpfracc_nn.selection.quarantine import Quarantine
 from hpfracc_nn.selection.registry import watch
 from hpfracc_nn.selection.settings import Settings
-from hpfracc_nn.selection.timing import LONGEST_PERIOD
 from hpfracc_nn.selection.workload import Workload
 
 MOST_PLANS = 4096

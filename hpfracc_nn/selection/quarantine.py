@@ -17,9 +17,8 @@ from types import CodeType
 from typing import Any, Literal
 
 from hpfracc_nn import errors
-from hpfracc_nn.selection.machine import probes
 from hpfracc_nn.selection.memory import in_bytes
-from hpfracc_nn.selection.registry import Kernel
+from hpfracc_nn.selection.registry import Kernel, probes
 from hpfracc_nn.selection.workload import Key, Workload, key_of
 
 Kind = Literal["kernel", "memory", "environment"]

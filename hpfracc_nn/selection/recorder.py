@@ -1,21 +1,33 @@
-"""What a manager keeps of live calls: choices, times and failures, and what it learns of them."""
+"""What a manager keeps of live calls: counts, events, times and failures; and what it learns of them.
+
+Counts are made by the usages of plans (`plan.py`) and added up where somebody reads them. An event is written where a
+choice changes, never where a plan is simply used. Listeners are called after the manager's lock is released; whatever
+they raise, the call that they hear of goes on.
+"""
 
 import logging
 import math
 import sys
+import threading
+import time
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, TypedDict
 
-from hpfracc_nn.selection.observe.counts import ManagerCounts
-from hpfracc_nn.selection.observe.events import Choice, Defeat, Drift, Event, EventLog, Failure, Quarantined, inform
-from hpfracc_nn.selection.plan import Plan
+from hpfracc_nn.selection.learning.model import Prediction, confidence
+from hpfracc_nn.selection.learning.policy import Budget
+from hpfracc_nn.selection.plan import Counts, DeviceTimes, Plan, Usage, Use
 from hpfracc_nn.selection.planner import Planner
-from hpfracc_nn.selection.quarantine import cause_of, kind_of, text_of
-from hpfracc_nn.selection.timing import DeviceTimes, wall_time
-from hpfracc_nn.selection.workload import DIRECTIONS, Direction, Measurement
+from hpfracc_nn.selection.quarantine import cause_of, is_from_signal, kind_of, text_of
+from hpfracc_nn.selection.workload import DIRECTIONS, Direction, Measurement, Workload, wall_time
 
+MOST_ENDED = 64
+MOST_EVENTS = 4096
+MOST_LOOKS = 512
+FIRST_INTERVAL = 0.05  # seconds between two looks at the counts; twice as many whenever there are too many looks
 MOST_MEASUREMENTS = 4096
 OPENTELEMETRY = "opentelemetry.trace"  # joined once the process has imported it
 SLOW = 1e-3  # seconds: a choice that took longer is noted, though it changed nothing
@@ -26,6 +38,392 @@ _SCOPES = {
     "memory": "for calls of this size and above",
     "environment": "at all",
 }
+
+
+class Counters(TypedDict):
+    """Consultations so far, by direction, and forward ones by the name of the kernel picked."""
+
+    forward: int
+    backward: int
+    picks: dict[str, int]
+
+
+@dataclass(frozen=True)
+class ReportRow:
+    """One plan of one site.
+
+    Times are in milliseconds: `forward_ms` and `backward_ms` are 20 % quantiles of sampled
+    calls, None before there are any; `predicted_ms` is forward and backward together. `share`
+    is this row's part of all consultations in the report. `speed_up` compares predictions with
+    the second best kernel, None where there is no other; a forced plan may be below 1. `confidence`
+    is the probability that no other kernel is faster. `trials` are forward calls that only tried
+    the kernel, `switches` how often it took over from another one, `failures` what it raised.
+
+    Examples:
+        >>> manager = BackendManager()
+        >>> y = derivative(np.ones((4, 64)), Caputo(0.5), manager=manager)
+        >>> (row,) = manager.report()
+        >>> row.op, row.workload, row.dtype, row.forwards
+        ('toeplitz', '4 x 64 x 1', 'float64', 1)
+    """
+
+    label: str
+    op: str
+    workload: str
+    dtype: str
+    device: str
+    backend: str
+    algorithm: str
+    forwards: int
+    backwards: int
+    share: float
+    forward_ms: float | None
+    backward_ms: float | None
+    predicted_ms: float
+    speed_up: float | None
+    reason: str
+    confidence: float = 1.0
+    trials: int = 0
+    switches: int = 0
+    failures: int = 0
+
+    @property
+    def counts(self) -> Counts:
+        return Counts(self.forwards, self.backwards, self.trials, self.switches, self.failures)
+
+    @property
+    def explored(self) -> float | None:
+        """The part of its forward calls that only tried the kernel, None where there is none."""
+        return self.trials / self.forwards if self.forwards else None
+
+
+def shared(found: Sequence[ReportRow]) -> list[ReportRow]:
+    """Return the rows with their parts of all consultations."""
+    whole = sum(row.counts.calls for row in found)
+    return [replace(row, share=row.counts.calls / whole if whole else 0.0) for row in found]
+
+
+def row_of(label: str, plan: Plan, counts: Counts) -> ReportRow:
+    """Return what a plan of the site of that label did, without its share."""
+    work, others = plan.workload, plan.alternatives
+    return ReportRow(
+        label=label,
+        op=work.op,
+        workload=summary(work),
+        dtype=work.dtype,
+        device=work.device,
+        backend=plan.backend,
+        algorithm=plan.algorithm,
+        share=0.0,
+        forward_ms=milliseconds(plan.quantile("forward")),
+        backward_ms=milliseconds(plan.quantile("backward")),
+        predicted_ms=1e3 * plan.seconds,
+        speed_up=others[0][1] / plan.seconds if others and plan.seconds else None,
+        reason=plan.reason,
+        confidence=plan.confidence,
+        **counts._asdict(),
+    )
+
+
+def summary(workload: Workload) -> str:
+    """Return rows x n x width."""
+    return f"{workload.rows} x {workload.n} x {workload.width}"
+
+
+def milliseconds(seconds: float | None) -> float | None:
+    """Return `seconds` in milliseconds."""
+    return None if seconds is None else 1e3 * seconds
+
+
+def together(parts: Iterable[Iterable[tuple[Use, Counts]]]) -> dict[Use, Counts]:
+    """Return the sums of counts by operation and kernel."""
+    found: dict[Use, Counts] = {}
+    for part in parts:
+        for use, counts in part:
+            found[use] = counts if use not in found else counts.plus(found[use])
+    return found
+
+
+class ManagerCounts:
+    """The counts of one manager, of usages that are alive and of those that are gone.
+
+    It takes no lock that a call waits for, and outlives the manager where somebody still wants to read it.
+
+    Args:
+        budget: Of the manager's policy.
+
+    Attributes:
+        failures: By operation, kernel and the class of the error.
+        stand_ins: How often a kernel ran in place of one that failed, by operation and kernel.
+    """
+
+    def __init__(self, budget: Budget | None = None) -> None:
+        self.failures = Counter[tuple[str, str, str]]()
+        self.stand_ins = Counter[Use]()
+        self._budget = budget
+        self._alive: set[weakref.ref[Usage]] = set()
+        self._ended = deque[tuple[Use, Counts]]()  # the last counts of usages, until they are added up
+        self._past: dict[Use, Counts] = {}
+        self._past_explored = 0.0
+        self._begun = self._added_up = 0  # usages
+        self._lock = threading.RLock()  # of the sum; the garbage collector may come while it is held
+
+    def add(self, usage: Usage) -> Usage:
+        """Count a usage from now on, and return it; the manager's lock is held."""
+        if len(self._ended) > MOST_ENDED:  # not where a usage ends: the garbage collector must not wait for a lock
+            self._add_up()
+        self._begun += 1
+        usage.ended = self._ended.append
+        self._alive.add(weakref.ref(usage, self._alive.discard))
+        return usage
+
+    @property
+    def is_final(self) -> bool:
+        """Whether no usage is alive."""
+        return self._begun == self._added_up + len(self._ended)
+
+    @property
+    def explored(self) -> float:
+        """Seconds that trials took longer than the best kernel would have."""
+        return self._past_explored + (0.0 if self._budget is None else self._budget.explored)
+
+    def totals(self) -> dict[Use, Counts]:
+        """Return the counts of all usages there were, by operation and kernel."""
+        with self._lock:
+            alive = [usage for ref in list(self._alive) if (usage := ref()) is not None]  # held: none ends meanwhile
+            self._add_up()
+            return together([self._past.items(), [(usage.use, usage.counts()) for usage in alive]])
+
+    def absorb(self, other: "ManagerCounts") -> None:
+        """Add the counts of another manager, which are final."""
+        self._past = together([self._past.items(), other.totals().items()])
+        self._past_explored += other.explored
+        self.failures.update(other.failures)
+
+    def _add_up(self) -> None:
+        """Add the counts of plans that no longer exist to the totals, once each."""
+        with self._lock:
+            while self._ended:
+                use, counts = self._ended.popleft()
+                self._past[use] = self._past.get(use, Counts()).plus(counts)
+                self._added_up += 1
+
+    def counters(self) -> Counters:
+        """Return the same as consultations by direction, and forward ones by kernel."""
+        picks, backward = Counter[str](), 0
+        for (_, kernel), counts in self.totals().items():
+            backward += counts.backwards
+            if counts.forwards:
+                picks[kernel] += counts.forwards
+        return {"forward": picks.total(), "backward": backward, "picks": dict(picks)}
+
+    def after_fork(self) -> None:
+        """Renew the lock, in a child process."""
+        self._lock = threading.RLock()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened to the choice of a kernel.
+
+    Args:
+        time: When, in seconds since 1970.
+        workload: Of the call.
+        kernel: "backend/algorithm".
+    """
+
+    time: float
+    workload: Workload
+    kernel: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice(Event):
+    """A kernel runs from now on, or for one call: the first here, another than before, or one that took long to choose.
+
+    Args:
+        site: Label of the site, its operation where it has none.
+        previous: The kernel that ran before, or failed; "" where there was none, its own name where it only took long.
+        reason: As in `Plan.reason`; "deterministic" where that is why measurements do not count.
+        seconds: Predicted, forward and the backward pass that the workload asks for.
+        uncertainty: The time is believed to lie in [seconds / uncertainty, seconds * uncertainty].
+        alternatives: The other kernels that accept, with predicted seconds.
+        doubts: The uncertainty of each of them.
+        workspace: Bytes held beyond input and output.
+        elapsed: Seconds that the choice took.
+        direction: Of the pass.
+        error: The class of what the kernel before raised, "" where it did not.
+        message: Its text.
+    """
+
+    site: str
+    previous: str
+    reason: str
+    seconds: float
+    uncertainty: float
+    alternatives: tuple[tuple[str, float], ...] = ()
+    doubts: tuple[float, ...] = ()
+    workspace: float = 0.0
+    elapsed: float = 0.0
+    direction: Direction = "forward"
+    error: str = ""
+    message: str = ""
+
+    @property
+    def candidates(self) -> dict[str, Prediction]:
+        """What was predicted when the plan was made, by kernel."""
+        others = zip(self.alternatives, self.doubts, strict=True)
+        return {
+            self.kernel: Prediction.within(self.seconds, self.uncertainty),
+            **{name: Prediction.within(seconds, doubt) for (name, seconds), doubt in others},
+        }
+
+    @property
+    def confidence(self) -> float:
+        """The probability that no other kernel is faster; see `learning.model.confidence`."""
+        return confidence(self.kernel, self.candidates)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift(Event):
+    """A kernel takes `factor` times as long as before, for good."""
+
+    direction: Direction
+    factor: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure(Event):
+    """A kernel raised, or its result was wrong; `error` is the class."""
+
+    direction: Direction
+    error: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantined(Event):
+    """A kernel is left alone for `seconds`, infinite until something is configured."""
+
+    seconds: float
+    error: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defeat(Event):
+    """Every kernel failed, and the error of the first was raised."""
+
+    direction: Direction
+    error: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How often each kernel was consulted up to a time.
+
+    Args:
+        time: Seconds since 1970.
+        uses: Forward and backward consultations by operation and kernel.
+    """
+
+    time: float
+    uses: Mapping[tuple[str, str], int]
+
+
+class EventLog:
+    """The last events of a manager, and its counts at times.
+
+    Callers hold the manager's lock where they write, and do not where they call `publish`.
+
+    Args:
+        counts: Of the manager.
+
+    Attributes:
+        listeners: Each is called with every event; what it raises is logged, and goes no further.
+    """
+
+    def __init__(self, counts: ManagerCounts):
+        self.listeners: list[Callable[[Event], None]] = []
+        self._counts = counts
+        self._events: deque[Event] = deque(maxlen=MOST_EVENTS)
+        self._waiting = _Waiting()
+        self._looks: list[Look] = []
+        self._interval = FIRST_INTERVAL
+        self._next = 0.0
+
+    def add(self, event: Event) -> None:
+        """Keep an event."""
+        self._events.append(event)
+        if self.listeners:
+            self._waiting.events.append(event)
+
+    def publish(self) -> None:
+        """Call the listeners with the events that this thread has added since the last time."""
+        events = self._waiting.events
+        while events:
+            event = events.popleft()
+            for listener in list(self.listeners):
+                inform(listener, event)
+
+    def look(self) -> None:
+        """Keep the counts of now, if it is time; of too many every other one goes."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + self._interval
+        self._looks.append(self._now())
+        if len(self._looks) > MOST_LOOKS:
+            del self._looks[1::2]
+            self._interval *= 2
+
+    def events(self) -> list[Event]:
+        """Return the last events, oldest first."""
+        return list(self._events)
+
+    def looks(self) -> list[Look]:
+        """Return the counts at times, the last of now."""
+        return [*self._looks, self._now()]
+
+    def after_fork(self) -> None:
+        """Leave to the parent process what is not published yet."""
+        self._waiting = _Waiting()
+
+    def _now(self) -> Look:
+        return Look(wall_time(), {use: counts.calls for use, counts in self._counts.totals().items()})
+
+
+class _Waiting(threading.local):
+    """The events of each thread that are not published yet.
+
+    They are kept by thread, because an OpenTelemetry span belongs to the thread that made the decision.
+    """
+
+    def __init__(self) -> None:
+        self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
+
+
+def inform(listener: Callable[..., object], *given: Any) -> None:
+    """Call a listener; what it raises is logged once for each class of error, and goes no further.
+
+    What the handler of a signal raises meanwhile is not the listener's doing, and passes.
+    """
+    try:
+        listener(*given)
+    except Exception as error:
+        if is_from_signal(error):
+            raise
+        _say_once(getattr(listener, "__qualname__", type(listener).__name__), type(error).__name__)
+
+
+@cache
+def _say_once(name: str, kind: str) -> None:
+    _log.warning(
+        "%s raised %s; the call goes on, what it was told is lost, and further ones are not logged.",
+        name,
+        kind,
+        exc_info=True,
+    )
 
 
 class Recorder:
@@ -47,7 +445,7 @@ class Recorder:
 
     def __init__(self, planner: Planner, join: Callable[["Recorder"], None]):
         self.planner = planner
-        self.counts = ManagerCounts()
+        self.counts = ManagerCounts(planner.learner.policy.budget)
         self.log = EventLog(self.counts)
         self.history: deque[Measurement] = deque(maxlen=MOST_MEASUREMENTS)
         self.device_times = DeviceTimes()

@@ -1,4 +1,4 @@
-"""The operations and their kernels: each registers itself here from its own package."""
+"""What packages register: operations, their kernels, and who answers for a framework and marks its devices' work."""
 
 import importlib.util
 import threading
@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 from hpfracc_nn import errors
 from hpfracc_nn.forks import in_children
-from hpfracc_nn.selection.workload import Cost, Workload
+from hpfracc_nn.selection.workload import Cost, Rates, Workload
 
 Question = Literal["cost", "refuses", "saves", "compiles"]
 
@@ -527,3 +527,170 @@ def rehearsal(op: str, framework: str) -> Rehearsal:
             f"register_rehearsal({op!r}, {framework!r}, run) says how it is run on made-up data."
         )
     return found
+
+
+class Probe(Protocol):
+    """Answers for one framework; registered by its package, like the kernels.
+
+    Attributes:
+        framework: Whose arrays it answers for.
+        waits_to_be_asked: Whether `calibrate` compiles, and runs only where a user asks for it.
+
+    Examples:
+        >>> work = workload((256, 1024), Caputo(0.5), framework="numpy")  # which loads NumPy's
+        >>> asked = probe("numpy")
+        >>> asked.framework, asked.threads() >= 1
+        ('numpy', True)
+    """
+
+    framework: str
+    waits_to_be_asked: bool
+
+    def threads(self) -> int:
+        """Return how many threads one of its calls may use."""
+
+    def free_memory(self, device: str) -> int | None:
+        """Return the bytes that can still be allocated on `device`, None where it cannot be told."""
+
+    def release(self, device: str) -> None:
+        """Give back the memory of `device` that the framework holds and does not use."""
+
+    def deterministic(self) -> bool:
+        """Return whether the framework was told to use deterministic algorithms only."""
+
+    def calibrate(self, device: str, dtype: str) -> Rates:
+        """Measure the rates of `device` in a few milliseconds, with the threads set now."""
+
+
+_probes: dict[str, Probe] = {}
+
+
+def register_probe(probe: Probe) -> Probe:
+    """Let `probe` answer for its framework from now on, and return it.
+
+    An operation of the user's own needs none; where its framework has one, calls ask it for threads and free memory.
+
+    Examples:
+        >>> class Mine(Probe):  # and so on: all that a Probe answers
+        ...     framework, waits_to_be_asked = "mine", False
+        ...
+        ...     def threads(self):
+        ...         return 4
+        >>> mine = register_probe(Mine())
+        >>> probe("mine").threads()
+        4
+        >>> unregister_probe("mine")
+    """
+    _probes[probe.framework] = probe
+    return probe
+
+
+def unregister_probe(framework: str) -> None:
+    """Forget the probe of `framework`.
+
+    Raises:
+        LookupError: None is registered.
+
+    Examples:
+        >>> unregister_probe("mine")
+        Traceback (most recent call last):
+            ...
+        LookupError: no probe for framework 'mine': registered are ...
+    """
+    probe(framework)
+    del _probes[framework]
+
+
+def probe(framework: str) -> Probe:
+    """Return the probe of `framework`.
+
+    Raises:
+        LookupError: None is registered.
+
+    Examples:
+        >>> work = workload((256, 1024), Caputo(0.5), framework="numpy")  # which loads NumPy's
+        >>> probe("numpy").free_memory("cpu") > 0
+        True
+    """
+    if framework not in _probes:
+        known = ", ".join(sorted(_probes)) or "none"
+        raise LookupError(
+            f"no probe for framework {framework!r}: registered are {known}; "
+            "import the package that registers it, or call configure(calibration='shipped')."
+        )
+    return _probes[framework]
+
+
+def probe_of(framework: str) -> Probe | None:
+    """Return the probe of `framework`, None where it has none."""
+    return _probes.get(framework)
+
+
+def has_probe(framework: str) -> bool:
+    """Return whether `framework` has a probe; the operations of a user's own need none."""
+    return framework in _probes
+
+
+def probes() -> tuple[Probe, ...]:
+    """Return every probe, in order of framework."""
+    return tuple(_probes[framework] for framework in sorted(_probes))
+
+
+class Mark(Protocol):
+    """A point in the work of a device."""
+
+    def passed(self) -> bool:
+        """Return whether the device has come so far, without waiting for it; False where it must not be asked now."""
+
+    def seconds_since(self, earlier: Any) -> float:
+        """Return the device's time between an earlier mark and this one; both are passed."""
+
+
+Marker = Callable[[str], Mark | None]
+
+_markers: dict[str, Marker] = {}
+
+
+def register_marker(framework: str, marker: Marker) -> None:
+    """Let `marker(device)` mark the present point of a device's work for `framework`, or return None if it cannot.
+
+    Args:
+        framework: Whose calls are timed so.
+        marker: Of a device's name; what it returns has `passed()` and `seconds_since(earlier)`, which must not wait.
+
+    Examples:
+        >>> import time
+        >>> class Now:  # of a device that is never behind
+        ...     def __init__(self, device):
+        ...         self.time = time.perf_counter()
+        ...
+        ...     def passed(self):
+        ...         return True
+        ...
+        ...     def seconds_since(self, earlier):
+        ...         return self.time - earlier.time
+        >>> register_marker("mine", Now)
+        >>> unregister_marker("mine")
+    """
+    _markers[framework] = marker
+
+
+def unregister_marker(framework: str) -> None:
+    """Forget the marker of `framework`.
+
+    Raises:
+        LookupError: None is registered.
+
+    Examples:
+        >>> register_marker("mine", lambda device: None)  # no device of it can be marked
+        >>> unregister_marker("mine")
+    """
+    if framework not in _markers:
+        raise LookupError(f"no marker for framework {framework!r}: registered are {', '.join(_markers) or 'none'}.")
+    del _markers[framework]
+
+
+def mark(framework: str, device: str) -> Mark | None:
+    """Return a mark at the present point of a device's work, None where its framework has none for it."""
+    marker = _markers.get(framework)
+    return None if marker is None else marker(device)

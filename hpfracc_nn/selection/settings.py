@@ -12,8 +12,8 @@ from typing import Any, Literal, TypedDict, cast, get_args
 
 from hpfracc_nn.errors import as_float
 from hpfracc_nn.selection.learning import fingerprint
-from hpfracc_nn.selection.machine import Calibration, probe_of
-from hpfracc_nn.selection.registry import algorithms, backends, is_elsewhere
+from hpfracc_nn.selection.machine import Calibration
+from hpfracc_nn.selection.registry import algorithms, backends, is_elsewhere, probe_of
 from hpfracc_nn.selection.workload import is_host
 
 Mode = Literal["off", "prior", "frozen", "learn"]

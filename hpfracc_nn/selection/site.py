@@ -10,11 +10,10 @@ import weakref
 from collections.abc import Callable, Collection, Hashable
 from typing import Any
 
-from hpfracc_nn.selection.plan import Plan, Usage
+from hpfracc_nn.selection.plan import NEVER, Plan, Usage
 from hpfracc_nn.selection.planner import Step, period_of
 from hpfracc_nn.selection.recorder import Recorder
 from hpfracc_nn.selection.registry import Kernel
-from hpfracc_nn.selection.timing import NEVER
 from hpfracc_nn.selection.workload import Direction, Workload
 
 MOST_PLANS = 4096

@@ -3,10 +3,12 @@
 The words are FFTW's: a workload is the problem, a plan the way, a measurement the proof.
 """
 
+import hashlib
 import json
 import math
 import operator
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
@@ -207,6 +209,49 @@ class Cost:
         return sum(self.flops.values()) / self.bytes if self.bytes else math.inf
 
 
+@dataclass(frozen=True)
+class Rates:
+    """The slopes of a roofline, for one framework, device and dtype.
+
+    Args:
+        flops: Operations per second for each unit of work.
+        bandwidth: Bytes per second through memory.
+        launch: Seconds that one library call costs before it computes.
+
+    Raises:
+        ValueError: A unit of work has no rate, or a number is not finite and positive.
+
+    Examples:
+        >>> rates = Rates(
+        ...     {"matmul": 50e9, "fft": 3e9, "scan": 1e9, "elementwise": 2e9},
+        ...     bandwidth=4e9,
+        ...     launch=5e-6,
+        ... )
+        >>> 8e6 / rates.bandwidth  # seconds that 8 MB take
+        0.002
+    """
+
+    flops: Mapping[str, float]
+    bandwidth: float
+    launch: float
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.flops, Mapping):
+            raise TypeError(f"Rates(flops={self.flops!r}): needs rates by unit of work; pass a dict.")
+        missing = [unit for unit in UNITS if unit not in self.flops]
+        if missing:
+            raise ValueError(f"Rates(flops=...): needs a rate for {', '.join(missing)} too.")
+        numbers = [as_float(number) for number in (*self.flops.values(), self.bandwidth, self.launch)]
+        if not all(number is not None and 0 < number < math.inf for number in numbers):
+            raise ValueError(f"{self!r}: needs every number finite and positive.")
+
+    @property
+    def digest(self) -> str:
+        """16 hexadecimal digits that differ where the rates do."""
+        numbers = sorted(self.flops.items()), self.bandwidth, self.launch
+        return hashlib.sha256(json.dumps(numbers, default=float).encode()).hexdigest()[:16]
+
+
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """How long one kernel took in one direction of a workload.
@@ -258,6 +303,14 @@ class Measurement:
     def efficiency(self) -> float:
         """The part of the time that was execution."""
         return self.execute_seconds / self.seconds if self.seconds else 1.0
+
+
+LATEST = 9.2e9  # seconds since 1970, in the year 2261: dates and spans count nanoseconds in 64 bits
+
+
+def wall_time() -> float:
+    """Return the seconds since 1970, at least 0 and less than `LATEST`, whatever the clock is set to."""
+    return min(max(time.time(), 0.0), LATEST - 1.0)
 
 
 def is_host(device: str) -> bool:

@@ -13,11 +13,9 @@ from weakref import WeakSet
 from hpfracc_nn.errors import printable
 from hpfracc_nn.selection import BackendManager, Plan, ReportRow, Site
 from hpfracc_nn.selection.learning.wisdom_file import WisdomFile
-from hpfracc_nn.selection.observe.counts import Counts, milliseconds, row_of, shared
-from hpfracc_nn.selection.observe.events import MOST_LOOKS, Look
-from hpfracc_nn.selection.plan import Usage
-from hpfracc_nn.selection.timing import wall_time
-from hpfracc_nn.selection.workload import DIRECTIONS
+from hpfracc_nn.selection.plan import Counts, Usage
+from hpfracc_nn.selection.recorder import MOST_LOOKS, Look, milliseconds, row_of, shared
+from hpfracc_nn.selection.workload import DIRECTIONS, wall_time
 
 SCHEMA = 3
 MOST_ROWS = 1024  # of a table; what was consulted least beyond them is summed by module and kernel
@@ -166,7 +164,7 @@ class SiteCounts:
         if key not in self._known and len(self._known) >= MOST_COUNTED:
             key = (name, plan.kernel.name, OTHERS)
         self._known.add(key)
-        counts, before = Counts.of(plan), found.get(key)
+        counts, before = plan.usage.counts(), found.get(key)
         if before is not None:
             counts = counts.plus(before.counts)
             plan = before.plan if plan.quantile() is None else plan  # whose times are known
@@ -371,7 +369,7 @@ def plan_hash(table: Mapping[str, str]) -> str:
 
 def footer(rows: Iterable[SiteRow], managers: list[BackendManager]) -> str:
     """Return the line below the table: what was gained, what it cost, and what would bring the same plans again."""
-    spent, calls = Spent.of(managers), sum(sum(each.totals().uses.values()) for each in managers)
+    spent, calls = Spent.of(managers), sum(counts.calls for each in managers for counts in each.totals().values())
     said, gained = [], saved(rows)
     if gained is not None:
         said.append(f"Saved against FFT everywhere: {gained:.3g} s (estimated).")

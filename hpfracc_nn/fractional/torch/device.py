@@ -94,7 +94,7 @@ def _wait(device: str) -> None:
 
 
 class EventMark:
-    """A CUDA event on the stream that is current; see `selection.timing.Mark`."""
+    """A CUDA event on the stream that is current; see `selection.registry.Mark`."""
 
     def __init__(self, device: torch.device) -> None:
         self._event = torch.cuda.Event(enable_timing=True)

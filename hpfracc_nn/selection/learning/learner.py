@@ -17,7 +17,7 @@ from typing import Any
 
 from hpfracc_nn.selection.candidates import Assessment, accepted, eligible, handicaps
 from hpfracc_nn.selection.learning.fingerprint import digest, facts
-from hpfracc_nn.selection.learning.model import MOST_KEYS, Candidate, Change, Decision, Prediction, State
+from hpfracc_nn.selection.learning.model import MOST_KEYS, Candidate, Change, Decision, Entry, Prediction, State
 from hpfracc_nn.selection.learning.policy import Policy
 from hpfracc_nn.selection.learning.wisdom import LONGEST, TRUSTS, Timing, Trust, Wisdom, decode, encode
 from hpfracc_nn.selection.learning.wisdom_file import Outbox, WisdomFile
@@ -25,8 +25,7 @@ from hpfracc_nn.selection.machine import Machine, Place, computed_in
 from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.registry import Compilation
 from hpfracc_nn.selection.settings import Settings
-from hpfracc_nn.selection.timing import wall_time
-from hpfracc_nn.selection.workload import Direction, Key, Workload, key_of, known_key
+from hpfracc_nn.selection.workload import DIRECTIONS, Direction, Key, Workload, key_of, known_key, wall_time
 
 SHORTEST = 1e-9  # seconds: a time of zero is below the clock's resolution
 
@@ -57,19 +56,17 @@ def state_of(timings: list[tuple[Key, Timing]], trust: Trust, basis: Basis) -> S
     Seconds that were measured here have no estimate where it would be another one now. Those of another machine are of
     use by what they were measured to be of its own estimates.
     """
-    state: dict[str, dict[str, dict[str, list[float | None]]]] = {}
+    state: dict[str, dict[str, dict[Direction, Entry]]] = {}
     for key, timing in timings:
         if timing.trust != trust:
             continue
         is_alike = trust == "prior" or timing.basis == basis(place_of(key))
         entry = state.setdefault(timing.key, {}).setdefault(timing.arm, {})
-        for direction, seconds, estimate in (
-            ("forward", timing.forward, timing.forward_estimate),
-            ("backward", timing.backward, timing.backward_estimate),
-        ):
+        for direction in DIRECTIONS:
+            seconds, estimate = getattr(timing, direction), getattr(timing, f"{direction}_estimate")
             if seconds is not None:
                 expected = max(estimate, SHORTEST) if estimate and is_alike else None
-                entry[direction] = [max(seconds, SHORTEST), expected, timing.samples]
+                entry[direction] = max(seconds, SHORTEST), expected, timing.samples
     return state
 
 
@@ -85,19 +82,16 @@ def timings_of(state: State, samples: Mapping[tuple[str, str], int], now: float,
     for key, arms in state.items():
         for name, directions in arms.items():
             count = samples.get((key, name), 0)
-            forward, backward = (_whole(directions.get(each, (None, None))) for each in ("forward", "backward"))
+            forward, backward = (_whole(directions.get(each)) for each in DIRECTIONS)
             if count and not forward[0] is backward[0] is None:
                 rests_on = basis(place_of(Key.parse(key)))
                 yield Timing(key, name, forward[0], backward[0], count, now, "own", forward[1], backward[1], rests_on)
 
 
-def _whole(entry: Sequence[float | None]) -> tuple[float | None, float | None]:
-    """Return seconds and estimate for the wisdom file, None in place of one that is missing or too large to store.
-
-    Args:
-        entry: Measured seconds, the kernel's own estimate of them, and what else the policy keeps.
-    """
-    seconds, estimate = (number if number is not None and number < LONGEST else None for number in entry[:2])
+def _whole(entry: Entry | None) -> tuple[float | None, float | None]:
+    """Return seconds and estimate for the wisdom file, None in place of one that is missing or too large to store."""
+    both = (None, None) if entry is None else entry[:2]
+    seconds, estimate = (number if number is not None and number < LONGEST else None for number in both)
     return seconds, estimate
 
 
@@ -270,7 +264,7 @@ class Learner:
         self.know()
         state = self.policy.state()
         samples = {
-            (key, name): max(int(entry[2] or 0) for entry in directions.values())
+            (key, name): max(samples for _, _, samples in directions.values())
             for key, arms in state.items()
             for name, directions in arms.items()
             if not timed_here or self._is_timed(Key.parse(key), name)
@@ -293,7 +287,7 @@ class Learner:
     @property
     def has_news(self) -> bool:
         """Whether there is something to save."""
-        return bool(self._new) or bool(self.outbox)
+        return bool(self._new or self.outbox)
 
     @property
     def is_due(self) -> bool:

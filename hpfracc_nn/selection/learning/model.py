@@ -11,11 +11,10 @@ the backward pass. A sample is one timed call; the level of an arm's samples is 
 
 import math
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hpfracc_nn.selection.timing import KEPT_SAMPLES, quantile
 from hpfracc_nn.selection.workload import DIRECTIONS, Direction, Fact, Key
 
 Reason = Literal["prior", "wisdom", "measured", "explore"]
@@ -168,6 +167,19 @@ def _normal(d: float) -> float:
     return 0.5 * math.erfc(-d / math.sqrt(2))
 
 
+KEPT_SAMPLES = 16
+LONGEST_PERIOD = 256  # calls between decisions, and between calls that are timed
+
+
+def quantile(seconds: Sequence[float]) -> float | None:
+    """Return the 20 % quantile of `seconds` (an order statistic), or None where there are none.
+
+    A busy machine only ever adds time: a low quantile sees past the spikes, and is not as
+    easily fooled as the minimum.
+    """
+    return sorted(seconds)[len(seconds) // 5] if seconds else None
+
+
 SLOW, FAST = 1.6, 0.6  # times the level: a ratio outside is an outlier
 ODD_IN_A_ROW = 4  # make a change
 FEW = 5  # below it the 20 % quantile is the least
@@ -202,13 +214,8 @@ class RatioSamples:
         return len(self._ratios)
 
     def bounds(self) -> tuple[float, float]:
-        """Return the bounds (low, high) between which the level is believed to lie.
-
-        Raises:
-            ValueError: There is no sample.
-        """
-        if self.level is None:
-            raise ValueError("RatioSamples.bounds(): needs a sample; ask for `level` first.")
+        """Return the bounds (low, high) between which the level is believed to lie; there is a sample."""
+        assert self.level is not None
         either = 1 + _ONE_SAMPLE / len(self._ratios)
         levels = [self.level] if self.alternative is None else [self.level, self.alternative]
         return min(min(levels) / either, *self._odd, math.inf), max(levels) * either
@@ -387,8 +394,8 @@ class NearbyRatios:
                 del logs[key]
 
 
-State = Mapping[str, Mapping[str, Mapping[str, Sequence[float | None]]]]  # see `PerformanceModel.state`
 Entry = tuple[float, float | None, int]  # seconds, estimate, samples
+State = Mapping[str, Mapping[str, Mapping[Direction, Entry]]]  # see `PerformanceModel.state`
 
 MOST_KEYS = 4096
 STALE = 64  # calls of a key, for each sample of an arm, after which its time is doubted
@@ -524,28 +531,27 @@ class PerformanceModel:
         self._on_old_basis = {(key, name) for key, record in self.records.items() for name in record.arms}
 
     def state(self) -> State:
-        """Return key's text -> kernel -> direction -> [seconds, estimate, samples]."""
-        kept: dict[str, dict[str, dict[str, Sequence[float | None]]]] = {}
+        """Return key's text -> kernel -> direction -> (seconds, estimate, samples)."""
+        kept: dict[str, dict[str, dict[Direction, Entry]]] = {}
         for key, record in self.records.items():
             for name, arm in record.arms.items():
                 for direction, track in arm.tracks.items():
                     if track.level is not None:
                         entry = kept.setdefault(key.text(), {}).setdefault(name, {})
                         estimate = None if (key, name) in self._on_old_basis else track.estimate
-                        entry[direction] = [track.level * track.estimate, estimate, len(track)]
+                        entry[direction] = (track.level * track.estimate, estimate, len(track))
         return kept
 
     def restore(self, state: State, is_own: bool) -> None:
-        """Add what `state` returned elsewhere; what was measured here stays.
-
-        Raises:
-            ValueError: It is no state; nothing is changed then.
-        """
-        for key, name, direction, entry in list(_entries(state)):
-            if entry[1] is None:
-                self._without_estimate.setdefault(key, []).append((name, direction, entry, is_own))
-            else:
-                self._take(key, name, direction, entry, is_own)
+        """Add what `state` returned elsewhere; what was measured here stays."""
+        for text, arms in state.items():
+            key = Key.parse(text)
+            for name, directions in arms.items():
+                for direction, entry in directions.items():
+                    if entry[1] is None:
+                        self._without_estimate.setdefault(key, []).append((name, direction, entry, is_own))
+                    else:
+                        self._take(key, name, direction, entry, is_own)
 
     def _complete(self, key: Key, candidates: Iterable[Candidate]) -> None:
         """Take in the times of a key that were restored without estimates, relative to those of `candidates`.
@@ -629,26 +635,3 @@ class PerformanceModel:
                 for other, arm in record.arms.items():
                     if backend_of(other) == backend and (each, other) != (key, name):
                         arm.tracks[direction].scale(factor)
-
-
-def _entries(state: State) -> Iterator[tuple[Key, str, Direction, Entry]]:
-    for text, arms in state.items():
-        key = Key.parse(text)
-        for name, directions in arms.items():
-            for direction in DIRECTIONS:
-                if direction in directions:
-                    yield key, name, direction, _checked(directions[direction])
-
-
-def _checked(entry: Sequence[float | None]) -> Entry:
-    if len(entry) == 3:
-        seconds, estimate, samples = entry
-        if _is_positive(seconds) and (estimate is None or _is_positive(estimate)) and _is_positive(samples):
-            return float(seconds), estimate, int(samples)  # type: ignore[arg-type]  # checked
-    raise ValueError(
-        f"restore(...: {entry!r}): needs [seconds, estimate, samples], positive and finite; the estimate may be None."
-    )
-
-
-def _is_positive(number: object) -> bool:
-    return isinstance(number, int | float) and 0 < number < math.inf

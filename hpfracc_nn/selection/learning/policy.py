@@ -12,12 +12,12 @@ In the private functions, `record` is the state of one key, `found` the predicti
 names of the arms that need no compilation.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Literal
 
 from hpfracc_nn.selection.learning.model import (
+    LONGEST_PERIOD,
     MEASURED,
     Candidate,
     Change,
@@ -28,7 +28,6 @@ from hpfracc_nn.selection.learning.model import (
     Reason,
     State,
 )
-from hpfracc_nn.selection.timing import LONGEST_PERIOD
 from hpfracc_nn.selection.workload import DIRECTIONS, Direction, Key
 
 
@@ -43,16 +42,9 @@ class Budget:
         total: Seconds that all calls took, as far as is known.
         explored: Seconds that trials took longer than the incumbent would have.
         compiled: Seconds of calls that compiled.
-
-    Raises:
-        ValueError: The fraction is not in [0, 1) or the allowance is negative or not finite.
     """
 
     def __init__(self, fraction: float, allowance: float):
-        if not 0 <= fraction < 1:
-            raise ValueError(f"explore_fraction={fraction!r}: needs 0 <= explore_fraction < 1.")
-        if not 0 <= allowance < math.inf:
-            raise ValueError(f"allowance={allowance!r}: needs finite seconds >= 0.")
         self.fraction = fraction
         self.allowance = allowance
         self.total = self.explored = self.compiled = 0.0
@@ -120,19 +112,18 @@ REMEMBERED = 64  # calls over which the share of backward passes is averaged
 class Policy:
     """Decides, learns and predicts.
 
+    Numbers are checked where users pass them: by `Settings`, `BackendManager.record` and `wisdom.decode`.
+
     Args:
-        explore_fraction: Most of all time that trials may cost.
+        explore_fraction: Most of all time, in [0, 1), that trials may cost.
         allowance: Seconds that they may cost besides.
-        switch_margin: Part of its time by which the incumbent must be beaten.
+        switch_margin: Part of its time, in [0, 1], by which the incumbent must be beaten.
         learn: False: nothing is tried or bought, and times that are told change nothing.
 
     Attributes:
         budget: What was spent, and on what.
         share: Number and count of those who share the trials: every count-th kernel is tried here.
         rounds: How often the others have told what they know.
-
-    Raises:
-        ValueError: An argument is out of its range.
 
     Examples:
         >>> policy = Policy()
@@ -151,8 +142,6 @@ class Policy:
         switch_margin: float = 0.1,
         learn: bool = True,
     ):
-        if not 0 <= switch_margin <= 1:
-            raise ValueError(f"Policy(switch_margin={switch_margin!r}): needs 0 <= switch_margin <= 1.")
         self.budget = Budget(explore_fraction, allowance)
         self.switch_margin = switch_margin
         self.learn = learn
@@ -171,17 +160,10 @@ class Policy:
 
         Args:
             key: see `workload.key_of`.
-            candidates: Those that may run: accepted, not quarantined.
+            candidates: Those that may run: accepted, not quarantined; one at least.
             calls: Calls of this key since the last decision, this one included.
             backwards: How many of them were followed by a backward pass; None: all.
-
-        Raises:
-            ValueError: There is no candidate, or `calls` is not positive.
         """
-        if not candidates:
-            raise ValueError("Policy.decide(candidates=[]): needs at least one; raise where every kernel refuses.")
-        if calls < 1:
-            raise ValueError(f"Policy.decide(calls={calls!r}): needs calls >= 1, this one included.")
         record = self._model.record(key, self.rounds)
         self._count(record, calls, calls if backwards is None else backwards)
         record.candidates = {each.name: each for each in candidates}
@@ -219,18 +201,13 @@ class Policy:
         Args:
             key: As it was decided for.
             name: What ran.
-            seconds: Its time in this direction.
+            seconds: Its time in this direction, positive and finite.
             direction: Of the pass.
             estimate: Of exactly this call; None is the last decision's.
             keep: False: it was preempted; it counts as spent and says nothing.
 
         What was forgotten since it was decided is not learnt.
-
-        Raises:
-            ValueError: The time is not positive and finite.
         """
-        if not 0 < seconds < math.inf:
-            raise ValueError(f"Policy.observe(seconds={seconds!r}): needs a positive, finite time.")
         record = self._model.records.get(key)
         if record is None or name not in record.candidates:
             return None
@@ -303,12 +280,7 @@ class Policy:
                 candidates, before which the entry says nothing of other keys.
             trust: "own": measured on this machine, as good as if measured here. "prior": on
                 another; it corrects estimates as a neighbour two octaves away does.
-
-        Raises:
-            ValueError: It is no state; nothing is changed then.
         """
-        if trust not in ("own", "prior"):
-            raise ValueError(f"Policy.restore(trust={trust!r}): needs one of own, prior.")
         self._model.restore(state, trust == "own")
 
     def _count(self, record: KeyState, calls: int, backwards: int) -> None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from hpfracc_nn.selection.learning.fingerprint import SCHEMA
-from hpfracc_nn.selection.machine import Place, Rates
-from hpfracc_nn.selection.timing import LATEST
+from hpfracc_nn.selection.machine import Place
+from hpfracc_nn.selection.workload import LATEST, Rates
 
 Trust = Literal["own", "prior"]
 TRUSTS: tuple[Trust, ...] = get_args(Trust)

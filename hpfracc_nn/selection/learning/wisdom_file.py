@@ -42,6 +42,10 @@ class OpenToOthersError(ValueError):
     """Other users may write the wisdom."""
 
 
+# What is whole, and not for this process: at what level the log says so.
+_OF_OTHERS = {ForeignError: logging.INFO, OtherSchemaError: logging.INFO, OpenToOthersError: logging.WARNING}
+
+
 def default_directory() -> Path:
     """Return the default directory of wisdom, in the user's cache.
 
@@ -112,10 +116,8 @@ class WisdomFile:
             return self._load_own()
         except FileNotFoundError:
             return Wisdom()
-        except (ForeignError, OtherSchemaError) as error:
-            self._say(logging.INFO, "ignored", error)
-        except OpenToOthersError as error:
-            self._say(logging.WARNING, "ignored", error)
+        except tuple(_OF_OTHERS) as error:
+            self._say(_OF_OTHERS[type(error)], "ignored", error)
         except OSError as error:
             self._say(logging.WARNING, "not read", error)
         except ValueError as error:
@@ -162,18 +164,14 @@ class WisdomFile:
             raise FileNotFoundError(f"{self.path}: needs a home directory; name a directory in HPFRACC_NN_WISDOM.")
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._locked(seconds):
+            before = Wisdom()
             try:
                 before = self._load_own()
             except FileNotFoundError:
-                before = Wisdom()
-            except (ForeignError, OtherSchemaError) as error:
-                before = Wisdom()
-                self._set_aside("foreign", logging.INFO, error)
-            except OpenToOthersError as error:
-                before = Wisdom()
-                self._set_aside("foreign", logging.WARNING, error)
+                pass  # there is none yet
+            except tuple(_OF_OTHERS) as error:
+                self._set_aside("foreign", _OF_OTHERS[type(error)], error)
             except ValueError as error:
-                before = Wisdom()
                 self._set_aside("corrupt", logging.WARNING, error)
             self._sweep()
             _write(self.path, encode(before.merged(wisdom), self.facts))
@@ -294,7 +292,7 @@ class WisdomFile:
             with self._locked(0.0):
                 try:
                     self._load_own()
-                except (FileNotFoundError, ForeignError, OtherSchemaError, OpenToOthersError):
+                except (FileNotFoundError, *_OF_OTHERS):
                     pass  # another process was faster
                 except ValueError as still:
                     self._set_aside("corrupt", logging.WARNING, still)

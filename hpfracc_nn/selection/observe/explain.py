@@ -3,16 +3,15 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from hpfracc_nn.selection.candidates import Assessment, Candidates, accepted, in_words
-from hpfracc_nn.selection.learning.model import Prediction
-from hpfracc_nn.selection.machine import Limit, limit_of
+from hpfracc_nn.selection.candidates import Assessment, accepted, in_words
+from hpfracc_nn.selection.learning.model import Prediction, quantile
+from hpfracc_nn.selection.machine import limit_of
 from hpfracc_nn.selection.memory import in_bytes
 from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.planner import Planner
 from hpfracc_nn.selection.registry import Compilation
 from hpfracc_nn.selection.settings import Settings
-from hpfracc_nn.selection.timing import quantile
-from hpfracc_nn.selection.workload import Measurement, Workload
+from hpfracc_nn.selection.workload import DIRECTIONS, Cost, Measurement, Rates, Workload
 
 HEADER = (
     "",
@@ -43,17 +42,8 @@ _WHY = {
 }
 
 
-def table(
-    assessments: Sequence[Assessment],
-    workload: Workload,
-    settings: Settings,
-    history: Iterable[Measurement],
-    plan: Plan | None,
-    expected: Mapping[str, Prediction],
-    roofline: Mapping[str, tuple[float, Limit]],
-    trial: str | None = None,
-) -> str:
-    """Return the table, fastest first, refused ones last; the chosen one is marked `*`.
+def explain(planner: Planner, workload: Workload, history: Iterable[Measurement]) -> str:
+    """Return the table for a workload now, fastest first, refused ones last; the chosen one is marked `*`.
 
     Predicted is forward plus the backward that the workload asks for, with the bounds and the samples that say so.
     `compile s` is what its next call would compile or load, `flop/B` its operations per byte, and `limit` what most of
@@ -62,43 +52,39 @@ def table(
     quantiles of what was measured for exactly this workload.
 
     Args:
-        assessments: Of all kernels.
-        workload: What they were made for.
-        settings: Of the manager.
+        planner: Of the manager.
+        workload: What is to be computed.
         history: What was measured.
-        plan: What would run, None where every kernel refuses.
-        expected: Of each kernel that accepts.
-        roofline: Operations per byte of each, and what most of its estimate goes into.
-        trial: The kernel that is being tried on a live call.
     """
-    measured = [each for each in history if each.workload == workload and each.succeeded and each.cache_hit]
-    ranked = sorted(accepted(assessments), key=lambda each: expected[each.kernel.name].seconds)
-    efficient = front(ranked, expected)
-    lines: list[tuple[str, ...]] = [HEADER]
-    for assessment in ranked:
-        assert plan is not None
-        name = assessment.kernel.name
-        chosen = name == plan.kernel.name
-        missing = assessment.kernel.ask("compiles", workload)
-        reason = _chosen(plan, settings) if chosen else _passed_over(name, plan, expected, trial, missing)
-        if assessment.rows is not None:
-            reason += f"; {assessment.rows} row{'s' * (assessment.rows > 1)} at a time"
-        marks = "*" if chosen else "", FRONT if name in efficient else ""
-        lines.append(_line(assessment, marks, reason, missing, measured, expected[name], roofline[name]))
-    for assessment in assessments:
-        if assessment.refusal is not None:
-            lines.append(("", assessment.kernel.name, *["-"] * (len(HEADER) - 3), f"refused: {assessment.refusal}"))
+    with planner.lock:
+        candidates, settings = planner.candidates, planner.settings.of(workload.op)
+        fitting = candidates.fitting(workload)
+        assessments = candidates.reduced(fitting, workload)
+        able = accepted(assessments)
+        expected = planner.expected(workload, fitting)  # also of those in quarantine
+        lines: list[tuple[str, ...]] = [HEADER]
+        if able:
+            plan, trial = planner.planned(workload), planner.learner.trial(workload)
+            rates = candidates.model(workload.framework).rates(workload)
+            measured = [each for each in history if each.workload == workload and each.succeeded and each.cache_hit]
+            efficient = front(able, expected)
+            for each in sorted(able, key=lambda each: expected[each.kernel.name].seconds):
+                name, missing = each.kernel.name, each.kernel.ask("compiles", workload)
+                chosen = name == plan.kernel.name
+                why = _chosen(plan, settings) if chosen else _passed_over(name, plan, expected, trial, missing)
+                if each.rows is not None:
+                    why += f"; {each.rows} row{'s' * (each.rows > 1)} at a time"
+                marks = "*" if chosen else "", FRONT if name in efficient else ""
+                facts = _facts(each, expected[name], missing, each.kernel.ask("cost", workload), rates)
+                times = (_measured_ms(measured, name, direction) for direction in DIRECTIONS)
+                lines.append((marks[0], name, *facts, marks[1], *times, why))
+    for each in assessments:
+        if each.refusal is not None:
+            lines.append(("", each.kernel.name, *["-"] * (len(HEADER) - 3), f"refused: {each.refusal}"))
     text = [_title(workload), *aligned(lines)]
-    if not ranked:
+    if not able:
         text.append("No kernel is left for this workload.")
     return "\n".join(text)
-
-
-def predictions(expected: Mapping[str, Prediction]) -> str:
-    """Return what `BackendManager.predict` returned, as a table."""
-    lines = [("kernel", "predicted ms", "bounds ms", "samples")]
-    lines += [(name, _ms(each.seconds), _bounds(each), str(each.samples)) for name, each in expected.items()]
-    return "\n".join(aligned(lines))
 
 
 def front(assessments: Iterable[Assessment], expected: Mapping[str, Prediction]) -> set[str]:
@@ -111,30 +97,19 @@ def front(assessments: Iterable[Assessment], expected: Mapping[str, Prediction])
     return found
 
 
-def _line(
-    assessment: Assessment,
-    marks: tuple[str, str],
-    reason: str,
-    missing: Compilation | None,
-    measured: Sequence[Measurement],
-    expected: Prediction,
-    roofline: tuple[float, Limit],
+def _facts(
+    assessment: Assessment, expected: Prediction, missing: Compilation | None, cost: Cost, rates: Rates
 ) -> tuple[str, ...]:
-    kernel, (intensity, limit) = assessment.kernel, roofline
+    """Return the cells of a kernel from what is predicted of it to what it saves."""
     return (
-        marks[0],
-        kernel.name,
         _ms(expected.seconds),
-        _bounds(expected),
+        f"{1e3 * expected.low:.3g}-{1e3 * expected.high:.3g}",
         str(expected.samples),
         "-" if missing is None else "not unasked" if missing.seconds == math.inf else f"{missing.seconds:.2g}",
-        f"{intensity:.3g}",
-        limit,
+        f"{cost.intensity:.3g}",
+        limit_of(cost, rates),
         in_bytes(assessment.workspace),
         in_bytes(assessment.saves),
-        marks[1],
-        *(_measured_ms(measured, kernel.name, direction) for direction in ("forward", "backward")),
-        reason,
     )
 
 
@@ -168,10 +143,6 @@ def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:.4g}"
 
 
-def _bounds(expected: Prediction) -> str:
-    return f"{1e3 * expected.low:.3g}-{1e3 * expected.high:.3g}"
-
-
 def _title(workload: Workload) -> str:
     wanted = {"the input": workload.needs_gradient, "the weights": workload.learns_weights}
     gradients = " and ".join(name for name, is_wanted in wanted.items() if is_wanted)
@@ -186,32 +157,3 @@ def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
     """Return the lines of a table, each column as wide as its widest cell."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
-
-
-def explain(planner: Planner, workload: Workload, history: Iterable[Measurement]) -> str:
-    """Return the table for a workload now; see `BackendManager.explain`."""
-    with planner.lock:
-        candidates = planner.candidates
-        fitting = candidates.fitting(workload)
-        assessments = candidates.reduced(fitting, workload)
-        plan = planner.planned(workload) if accepted(assessments) else None
-        expected = planner.expected(workload, fitting)  # also of those in quarantine
-        trial = planner.learner.trial(workload)
-        roofline = _roofline(candidates, assessments, workload)
-        settings = planner.settings.of(workload.op)
-        return table(assessments, workload, settings, history, plan, expected, roofline, trial)
-
-
-def _roofline(
-    candidates: Candidates, assessments: list[Assessment], workload: Workload
-) -> dict[str, tuple[float, Limit]]:
-    """Return by kernel its operations per byte, and what most of its estimated time goes into.
-
-    Kernels that refuse the workload are left out.
-    """
-    able = accepted(assessments)
-    if not able:
-        return {}
-    rates = candidates.model(workload.framework).rates(workload)
-    costs = {each.kernel.name: each.kernel.ask("cost", workload) for each in able}
-    return {name: (cost.intensity, limit_of(cost, rates)) for name, cost in costs.items()}

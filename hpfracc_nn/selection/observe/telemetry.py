@@ -17,7 +17,6 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from typing import Any, Protocol
@@ -25,11 +24,8 @@ from urllib.parse import urlsplit
 
 from hpfracc_nn.errors import printable
 from hpfracc_nn.forks import in_children
-from hpfracc_nn.selection.learning.policy import Budget
-from hpfracc_nn.selection.observe.counts import ManagerCounts, Totals
-from hpfracc_nn.selection.observe.events import Choice, Defeat, Event
-from hpfracc_nn.selection.plan import Plan
-from hpfracc_nn.selection.recorder import Recorder
+from hpfracc_nn.selection.plan import Counts, Plan, Use
+from hpfracc_nn.selection.recorder import Choice, Defeat, Event, ManagerCounts, Recorder, together
 from hpfracc_nn.selection.workload import Direction, Workload, key_of
 
 MOST_KNOWN = 4096
@@ -94,78 +90,43 @@ class Observed(Protocol):
     recorder: Recorder
 
 
-@dataclass(frozen=True, eq=False)
-class Watched:
-    """What metrics read of a manager; the counts stay when it is gone."""
-
-    recorder: weakref.ref[Recorder]
-    counts: ManagerCounts
-    budget: Budget
-
-    @property
-    def is_over(self) -> bool:
-        """Whether its counts are final: the manager goes before the last of its sites."""
-        return self.recorder() is None and self.counts.is_final
-
-
 class WatchedManagers:
     """The managers of which metrics are read, each once, and what those had counted that are gone."""
 
     def __init__(self) -> None:
-        self._watched: list[Watched] = []
-        self._past = Totals()
-        self._failures = Counter[tuple[str, str, str]]()
-        self._explored = 0.0
-
-    def __iter__(self) -> Iterator[Watched]:
-        """Return those that are not added up yet."""
-        with _watching:
-            return iter(list(self._watched))
+        self._alive: dict[ManagerCounts, weakref.ref[Recorder]] = {}
+        self._gone = ManagerCounts()
 
     def add(self, recorder: Recorder) -> None:
         """Read a manager from now on."""
         with _watching:
             self._settle()
-            budget = recorder.planner.learner.policy.budget
-            self._watched.append(Watched(weakref.ref(recorder), recorder.counts, budget))
+            self._alive[recorder.counts] = weakref.ref(recorder)
 
     def remove(self, recorder: Recorder) -> None:
         """Read it no more."""
         with _watching:
-            self._watched = [each for each in self._watched if each.recorder() is not recorder]
+            self._alive.pop(recorder.counts, None)
 
-    def totals(self) -> Totals:
-        """Return what all have counted, also those that are gone."""
+    def recorders(self) -> list[Recorder]:
+        """Return those of the managers that are alive."""
+        with _watching:
+            return [found for each in self._alive.values() if (found := each()) is not None]
+
+    def counted(self) -> tuple[dict[Use, Counts], Counter[tuple[str, str, str]], float]:
+        """Return what all have counted, also those that are gone: their totals, failures, and seconds of trials."""
         with _watching:
             self._settle()
-            found = self._past.copy()
-            for each in self._watched:
-                found.update(each.counts.totals())
-            return found
-
-    def failures(self) -> Counter[tuple[str, str, str]]:
-        """Return failures by operation, kernel and error."""
-        with _watching:
-            self._settle()
-            return sum((each.counts.failures for each in self._watched), self._failures)
-
-    def explored(self) -> float:
-        """Return the seconds that all trials cost."""
-        with _watching:
-            self._settle()
-            return self._explored + sum(each.budget.explored for each in self._watched)
+            every = [self._gone, *self._alive]
+            totals = together(each.totals().items() for each in every)
+            failures = sum((each.failures for each in every), Counter[tuple[str, str, str]]())
+            return totals, failures, sum(each.explored for each in every)
 
     def _settle(self) -> None:
-        """Add the counts of managers that no longer exist to the totals, and drop the references to them."""
-        left = []
-        for each in self._watched:
-            if each.is_over:
-                self._past.update(each.counts.totals())
-                self._failures.update(each.counts.failures)
-                self._explored += each.budget.explored
-            else:
-                left.append(each)
-        self._watched = left
+        """Add up the counts of managers that no longer exist, which go before the last of their sites."""
+        for counts in [each for each, recorder in self._alive.items() if recorder() is None and each.is_final]:
+            del self._alive[counts]
+            self._gone.absorb(counts)
 
 
 NAME = "hpfracc_nn.selection"
@@ -310,26 +271,26 @@ class Telemetry:
         )
 
     def _selections(self) -> Iterator[Any]:
-        for (op, kernel, direction), count in self._watched.totals().uses.items():
-            yield self._grown("selections", count, _attributes(op, kernel, direction))
+        for (op, kernel), counts in self._watched.counted()[0].items():
+            yield self._grown("selections", counts.forwards, _attributes(op, kernel, "forward"))
+            yield self._grown("selections", counts.backwards, _attributes(op, kernel, "backward"))
 
     def _switches(self) -> Iterator[Any]:
-        for (op, kernel), count in self._watched.totals().switches.items():
-            yield self._grown("switches", count, _attributes(op, kernel))
+        for (op, kernel), counts in self._watched.counted()[0].items():
+            yield self._grown("switches", counts.switches, _attributes(op, kernel))
 
     def _failures(self) -> Iterator[Any]:
-        for (op, kernel, error), count in self._watched.failures().items():
+        for (op, kernel, error), count in self._watched.counted()[1].items():
             yield self._grown("failures", count, _printable({**_attributes(op, kernel), "error.type": error}))
 
     def _exploration(self) -> Iterator[Any]:
-        yield self._observation(self._watched.explored())
+        yield self._observation(self._watched.counted()[2])
 
     def _dropped(self) -> Iterator[Any]:
         yield self._observation(self._limiter.dropped)
 
     def _quarantined(self) -> Iterator[Any]:
-        recorders = [recorder for each in self._watched if (recorder := each.recorder()) is not None]
-        found = sum((each.quarantined() for each in recorders), Counter[tuple[str, str]]())
+        found = sum((each.quarantined() for each in self._watched.recorders()), Counter[tuple[str, str]]())
         for (op, kernel), count in found.items():
             yield self._observation(count, _attributes(op, kernel))
 

@@ -223,8 +223,6 @@ def _pixels(figure: Any) -> np.ndarray:
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
-log = logging.getLogger(__name__)
-
 BAR_SECONDS = 1.0  # between two looks for what the progress bar says
 TABLES = ("auto", "rich", "plain", None)
 

@@ -305,7 +305,8 @@ def forecast(
             enable_model_summary=False,
             enable_progress_bar=progress,
         )
-        trainer.fit(training, DataLoader(_Repeated(samples[:start], EPOCHS), batch_size=None))
+        # An item, the whole series, for each training step, so that the progress bar counts the steps.
+        trainer.fit(training, DataLoader([samples[:start]] * EPOCHS, batch_size=None))  # type: ignore[arg-type]
         batches = trainer.predict(training, DataLoader(Pasts(samples, start), batch_size=ROWS))
     forecasts = torch.cat(batches).numpy()  # type: ignore[arg-type]
     predicted = {
@@ -329,23 +330,6 @@ def forecast(
         weights=GrunwaldLetnikov(order).stencil(len(series), 1.0, NUMPY, differences=0).weights,
         rows=report.rows(),
     )
-
-
-class _Repeated(torch.utils.data.Dataset[torch.Tensor]):
-    """A data set whose every item is the whole series.
-
-    It has one item for each training step, so that the progress bar counts the steps.
-    """
-
-    def __init__(self, series: torch.Tensor, times: int):
-        self.series = series
-        self.times = times
-
-    def __len__(self) -> int:
-        return self.times
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        return self.series
 
 
 def _initial(rng: np.random.Generator, alpha: float | None, learn: bool, manager: BackendManager | None) -> ARFIMA:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -112,10 +113,10 @@ def fit_fsde(
     errors.count("fit_fsde", "paths", paths, 2)
     errors.count("fit_fsde", "substeps", substeps)
     found = default_moments if moments is None else moments
-    simulated = _Simulated(
-        sde, times, y0.detach().double(), tuple(params), bounds or {}, noise, alpha, paths, substeps, seed
-    )
-    simulated.options = options
+    within = {name: (bounds or {}).get(name, (-math.inf, math.inf)) for name in params}
+    start = y0.detach().double().expand(paths, *y0.shape)
+    dt = float(times[-1] - times[0]) / ((times.size - 1) * substeps)
+    simulated = _Simulated(sde, start, times, within, noise, alpha, dt, seed, options)
     wanted = _finite("observed", found(data))
     if wanted.shape[1] < len(params):
         raise ValueError(
@@ -173,53 +174,43 @@ def default_moments(paths: Tensor) -> Tensor:
     return torch.cat(found, -1)
 
 
+@dataclass(frozen=True)
 class _Simulated:
     """Simulated paths as a function of the parameters, drawn from the same random numbers at every call.
 
     Args:
         sde: Makes the equation from the parameters.
+        start: The initial states of all paths, [paths, *state].
         times: At which the paths are returned.
-        y0: Initial state, the same for all paths.
-        names: The parameters, in the order of a point's coordinates.
-        bounds: By name; no bounds for names that are not there.
+        bounds: Of the parameters by name, in the order of a point's coordinates.
         noise: The driving noise, or what makes it from the parameters.
         alpha: The order, or what makes it from the parameters.
-        count: How many paths.
-        substeps: Solver steps for each interval of the times, on average.
+        dt: Step of the solver.
         seed: Of the random numbers.
+        options: Of `fsdeint`.
     """
 
+    sde: Callable[[Parameters], StochasticEquation]
+    start: Tensor
+    times: np.ndarray
+    bounds: Mapping[str, tuple[float, float]]
+    noise: Noise | Callable[[Parameters], Noise]
+    alpha: float | Callable[[Parameters], Tensor]
+    dt: float
+    seed: int
     options: Mapping[str, Any]
-
-    def __init__(
-        self,
-        sde: Callable[[Parameters], StochasticEquation],
-        times: np.ndarray,
-        y0: Tensor,
-        names: tuple[str, ...],
-        bounds: Mapping[str, tuple[float, float]],
-        noise: Noise | Callable[[Parameters], Noise],
-        alpha: float | Callable[[Parameters], Tensor],
-        count: int,
-        substeps: int,
-        seed: int,
-    ):
-        self.sde, self.times, self.names, self.noise, self.alpha, self.seed = sde, times, names, noise, alpha, seed
-        self.start = y0.expand(count, *y0.shape)
-        self.dt = float(times[-1] - times[0]) / ((times.size - 1) * substeps)
-        self.bounds = [bounds.get(name, (-math.inf, math.inf)) for name in names]
 
     def natural(self, point: Tensor) -> Tensor:
         """Return a point in real units."""
-        return torch.stack([_within(x, *each) for x, each in zip(point.unbind(), self.bounds, strict=True)])
+        return torch.stack([_within(x, *each) for x, each in zip(point.unbind(), self.bounds.values(), strict=True)])
 
     def point(self, values: np.ndarray) -> np.ndarray:
         """Return the point of values in real units."""
-        return np.array([_place(value, *each) for value, each in zip(values, self.bounds, strict=True)])
+        return np.array([_place(value, *each) for value, each in zip(values, self.bounds.values(), strict=True)])
 
     def paths(self, values: Tensor) -> Tensor:
         """Return paths at the times for values in real units, [times, paths, *state]; random numbers stay the same."""
-        p = dict(zip(self.names, values.unbind(), strict=True))
+        p = dict(zip(self.bounds, values.unbind(), strict=True))
         noise = self.noise if isinstance(self.noise, Noise) else self.noise(p)
         alpha = self.alpha(p) if callable(self.alpha) else self.alpha
         generator = torch.Generator().manual_seed(self.seed)
@@ -310,7 +301,7 @@ def _covariance(simulated: _Simulated, moments: Moments, values: np.ndarray, wei
     rows = [torch.autograd.grad(mean, leaf, retain_graph=True)[0] for mean in means]
     jacobian = _finite("simulated", torch.stack(rows), "derivatives")
     whitened = torch.linalg.cholesky(weight).T @ jacobian
-    return covariance_of(whitened.numpy(), 1.0, simulated.names, "fit_fsde", "moments")
+    return covariance_of(whitened.numpy(), 1.0, tuple(simulated.bounds), "fit_fsde", "moments")
 
 
 def _finite(whose: str, each: Tensor, what: str = "numbers") -> Tensor:

@@ -30,7 +30,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gamma
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -70,66 +70,7 @@ State = dict[str, Any]  # of one parameter: the base optimizer's, and what the k
 Directions = Callable[[], list[Tensor]]  # makes them, and changes the states
 
 
-class Kind(Protocol):
-    """What takes the place of the gradient."""
-
-    @property
-    def needs_closure(self) -> bool:
-        """Whether gradients at other points are wanted, so that `step` needs a closure."""
-
-    @property
-    def keeps(self) -> tuple[str, ...]:
-        """The keys of what it keeps in a parameter's state."""
-
-    def fault(self, group: Group) -> str | None:
-        """Return what is wrong with the options of a group for this kind, or None."""
-
-    def is_identity(self, group: Group) -> bool:
-        """Whether the direction is the gradient itself, so that no state is kept."""
-
-    def rewind(self, state: State) -> None:
-        """Take back that a step was taken, without gradient or rate, which was to make the state and no more."""
-
-    def prepared(
-        self,
-        group: Group,
-        params: Sequence[Tensor],
-        grads: Sequence[Tensor],
-        states: Sequence[State],
-        site: Site,
-        views: list[View] | None = None,
-    ) -> Directions:
-        """Return what makes the directions and keeps in the states what the next step needs.
-
-        Whatever can be refused is refused here, and nothing is changed: another group may still be refused.
-        """
-
-
 WeightsByLag = Callable[[float, int], np.ndarray]  # of alpha and how many
-
-
-class Memory(Protocol):
-    """What an average remembers of one parameter."""
-
-    @property
-    def length(self) -> float:
-        """How many gradients are remembered, that of the step included; infinity where they fade."""
-
-    @property
-    def rows(self) -> int:
-        """How many rows of the parameter's size are kept."""
-
-    def dtype(self, values: torch.dtype) -> torch.dtype:
-        """Return the dtype of the rows for gradients of such values."""
-
-    def mix(self, alpha: float, stored: int, seed: int | None) -> Mix:
-        """Return what a step does after `stored` others."""
-
-    def recorded(self, alpha: float, stored: Tensor, grad: Tensor, rows: Tensor) -> Tensor:
-        """Return the average and change the rows, in operations that autograd and CUDA graphs can follow.
-
-        Sums are formed in single precision or better, whatever autocast is around; so is what is returned.
-        """
 
 
 @dataclass(frozen=True)
@@ -148,20 +89,28 @@ class Window:
 
     @property
     def length(self) -> float:
+        """How many gradients are remembered, that of the step included; infinity where they fade."""
         return self.memory
 
     @property
     def rows(self) -> int:
+        """How many rows of the parameter's size are kept."""
         return self.memory - 1
 
     def dtype(self, values: torch.dtype) -> torch.dtype:
+        """Return the dtype of the rows for gradients of such values."""
         return values  # the gradients as they are: nothing is rounded
 
     def mix(self, alpha: float, stored: int, seed: int | None) -> Mix:
+        """Return what a step does after `stored` others."""
         turn = stored if stored < self.rows else self.rows + stored % self.rows  # what the ring looks like
         return _window_mix(self, alpha, turn, None if seed is None else dropped(seed, stored, self.rows))
 
     def recorded(self, alpha: float, stored: Tensor, grad: Tensor, rows: Tensor) -> Tensor:
+        """Return the average and change the rows, in operations that autograd and CUDA graphs can follow.
+
+        Sums are formed in single precision or better, whatever autocast is around; so is what is returned.
+        """
         slot = stored.long() % self.rows
         lags = (slot - 1 - torch.arange(self.rows, device=rows.device)) % self.rows + 1
         by_lag = _weights_on(self, alpha, rows.device)
@@ -233,6 +182,9 @@ class Exponentials:
         return average
 
 
+Memory = Window | Exponentials  # what an average remembers of one parameter
+
+
 def _summed(first: Tensor, weights: Tensor, grad: Tensor, rows: Tensor) -> Tensor:
     """Return `first * grad + weights @ rows`, in single precision or better.
 
@@ -260,13 +212,19 @@ def _exponential_parts(alpha: float, stored: np.float64) -> tuple[np.ndarray, np
 
 @dataclass(frozen=True)
 class Average:
-    """An average by weights of the lag, as its law says."""
+    """An average by weights of the lag, as its law says.
+
+    Attributes:
+        needs_closure: Whether gradients at other points are wanted, so that `step` needs a closure.
+        keeps: The keys of what is kept in a parameter's state.
+    """
 
     law: Law
     needs_closure = False
     keeps = ("history", "direction", "history_step", "history_start", "history_memory")
 
     def fault(self, group: Group) -> str | None:
+        """Return what is wrong with the options of a group for this kind, or None."""
         if group["memory"] == EXPONENTIALS and not self.law.fades:
             return cannot_fade(group["kind"])
         if self.law.drops and (group.get("capturable") or group.get("differentiable")):
@@ -277,6 +235,7 @@ class Average:
         return None
 
     def is_identity(self, group: Group) -> bool:
+        """Whether the direction is the gradient itself, so that no state is kept."""
         return group["alpha"] == 1 or group["memory"] == 1
 
     def prepared(
@@ -288,6 +247,10 @@ class Average:
         site: Site,
         views: list[View] | None = None,
     ) -> Directions:
+        """Return what makes the directions and keeps in the states what the next step needs.
+
+        Whatever can be refused is refused here, and nothing is changed: another group may still be refused.
+        """
         memory = self.memory(group)
         if group.get("capturable") or group.get("differentiable"):
             kept = [_kept(state, memory, p, grad) for p, grad, state in zip(params, grads, states, strict=True)]
@@ -323,6 +286,7 @@ class Average:
         return directions
 
     def rewind(self, state: State) -> None:
+        """Take back that a step was taken, without gradient or rate, which was to make the state and no more."""
         if "history_step" in state:
             state["history_step"] = 0
         if "history" in state:
@@ -501,8 +465,23 @@ def _check_capture(device: torch.device) -> None:
         )
 
 
-class _OfCaputo:
-    """What the two kinds share that are made of Caputo's derivative along the way of the parameters."""
+@dataclass(frozen=True)
+class Derivative:
+    """Caputo's derivative along the way of the parameters.
+
+    From the last point, in closed form: the gradient times a power of the last step's length; the first step takes the
+    gradient as it is. Or from 0: the gradients that it is given are then means along the line, made by
+    `mean_gradients`.
+
+    Args:
+        needs_closure: Whether it begins at 0.
+    """
+
+    needs_closure: bool
+
+    @property
+    def keeps(self) -> tuple[str, ...]:
+        return () if self.needs_closure else ("previous",)
 
     def fault(self, group: Group) -> str | None:
         if group["memory"] == EXPONENTIALS:
@@ -520,14 +499,6 @@ class _OfCaputo:
     def rewind(self, state: State) -> None:
         """Nothing: a previous point that is the present one says no more than none."""
 
-
-@dataclass(frozen=True)
-class ClosedForm(_OfCaputo):
-    """The gradient times a power of the last step's length; the first step takes the gradient as it is."""
-
-    needs_closure = False
-    keeps = ("previous",)
-
     def prepared(
         self,
         group: Group,
@@ -540,37 +511,24 @@ class ClosedForm(_OfCaputo):
         taken = []
         for p, grad, state in zip(params, grads, states, strict=True):
             previous = state.get("previous")
-            if previous is not None:
+            if self.needs_closure:
+                taken.append(_modulated(grad, p, group["alpha"]))
+            elif previous is None:
+                taken.append(grad.clone())  # a copy: the base optimizer may change in place what it is given
+            else:
                 check_belongs("the previous point", previous, grad)
-            # A copy: the base optimizer may change in place what it is given.
-            taken.append(grad.clone() if previous is None else _along(grad, p - previous, group["alpha"]))
+                taken.append(_along(grad, p - previous, group["alpha"]))
 
         def directions() -> list[Tensor]:
             for p, state in zip(params, states, strict=True):
-                state["previous"] = state["previous"].copy_(p) if "previous" in state else p.clone()
+                if not self.needs_closure:
+                    state["previous"] = state["previous"].copy_(p) if "previous" in state else p.clone()
             return taken
 
         return directions
 
 
-@dataclass(frozen=True)
-class FixedTerminal(_OfCaputo):
-    """The derivative from 0; the gradients that it is given are means along the line, made by `mean_gradients`."""
-
-    needs_closure = True
-    keeps = ()
-
-    def prepared(
-        self,
-        group: Group,
-        params: Sequence[Tensor],
-        grads: Sequence[Tensor],
-        states: Sequence[State],
-        site: Site,
-        views: list[View] | None = None,
-    ) -> Directions:
-        taken = [_modulated(grad, p, group["alpha"]) for p, grad in zip(params, grads, strict=True)]
-        return lambda: taken
+Kind = Average | Derivative  # what takes the place of the gradient
 
 
 def mean_gradients(groups: Sequence[Group], closure: Callable[[], Any]) -> dict[Tensor, Tensor]:
@@ -627,8 +585,8 @@ def _modulated(grad: Tensor, way: Tensor, alpha: float) -> Tensor:
 
 KINDS: dict[str, Kind] = {
     **{name: Average(law) for name, law in directions.LAWS.items()},
-    "caputo": ClosedForm(),
-    "caputo_terminal": FixedTerminal(),
+    "caputo": Derivative(needs_closure=False),
+    "caputo_terminal": Derivative(needs_closure=True),
 }
 
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.torch import device  # noqa: F401  registered on import
-from hpfracc_nn.selection import Plan, Site, Work, Workload, carried_out, register_rehearsal
+from hpfracc_nn.selection import Cost, Plan, Site, Work, Workload, carried_out, register_rehearsal
 
 Strides = tuple[int, ...]
 
@@ -143,6 +143,17 @@ def passes_of(workload: Workload) -> tuple[int, int]:
     """Return how many rows are read for the average, and how many are written."""
     written = max(1, workload.exponentials)
     return workload.width - written, written
+
+
+def cost_of_one_pass(workload: Workload, launches: int) -> Cost:
+    """Return the cost of a kernel that reads every gradient and row once."""
+    read, written = passes_of(workload)
+    samples = workload.rows * workload.n
+    return Cost(
+        flops={"elementwise": float((1 + read + written) * samples)},
+        bytes=float((2 + read + 2 * written) * samples * workload.itemsize),
+        launches=launches,
+    )
 
 
 def _run(plan: Plan, grads: list[Tensor], rows: list[Tensor], averages: list[Tensor], mix: Mix) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 from hpfracc_nn.fractional.torch.kernels import cuda_launch
 from hpfracc_nn.fractional.torch.kernels.cuda_launch import Source
 from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, register
-from hpfracc_nn.training.torch.optimizers.mix import Mix, passes_of
+from hpfracc_nn.training.torch.optimizers.mix import Mix, cost_of_one_pass, passes_of
 
 _TENSORS, _MOST = 16, 64  # parameters of a launch, rows
 _THREADS, _EACH = 256, 4  # of a block, and values of a thread
@@ -59,13 +59,7 @@ def source_of(dtype: str) -> Source:
 
 
 def cost(workload: Workload) -> Cost:
-    read, written = passes_of(workload)
-    samples = workload.rows * workload.n
-    return Cost(
-        flops={"elementwise": float((1 + read + written) * samples)},
-        bytes=float((2 + read + 2 * written) * samples * workload.itemsize),
-        launches=_LAUNCHES * -(-workload.rows // _TENSORS),
-    )
+    return cost_of_one_pass(workload, _LAUNCHES * -(-workload.rows // _TENSORS))
 
 
 def refuses(workload: Workload) -> str | None:

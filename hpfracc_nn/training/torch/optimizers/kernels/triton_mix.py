@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hpfracc_nn.fractional.torch.kernels import triton_launch
 from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, register
-from hpfracc_nn.training.torch.optimizers.mix import Mix, passes_of
+from hpfracc_nn.training.torch.optimizers.mix import Mix, cost_of_one_pass
 
 _LAUNCHES = 3  # small calls of torch that a launch takes; one copies the weights
 
@@ -27,13 +27,7 @@ def run(grads: list[Tensor], rows: list[Tensor], averages: list[Tensor], mix: Mi
 
 
 def cost(workload: Workload) -> Cost:
-    read, written = passes_of(workload)
-    samples = workload.rows * workload.n
-    return Cost(
-        flops={"elementwise": float((1 + read + written) * samples)},
-        bytes=float((2 + read + 2 * written) * samples * workload.itemsize),
-        launches=_LAUNCHES * workload.rows,
-    )
+    return cost_of_one_pass(workload, _LAUNCHES * workload.rows)
 
 
 def compiles(workload: Workload) -> Compilation | None:
