@@ -63,7 +63,7 @@ FORMULAS = {
     "layers.FractionalGRU": r"h_t = (1 - z_t)\, n_t + z_t\, m_t,"
     r" \qquad m_t = \sum_{k \ge 1} a_k\, h_{t-k}, \qquad a_k = -w_k(\alpha)",
     "layers.FractionalGraphConv": r"D^\alpha X = (A - D)\, X,"
-    r" \qquad X(0) = W x + b",
+    r" \qquad X(0) = x W + b",
 }
 
 

@@ -218,6 +218,28 @@ def one_sided(_: Any) -> list[float]:
     return [*map(float, gradients), float(wanted.grad)]
 
 
+def surrounded(_: Any) -> dict[str, list[float]]:
+    """Return the errors of y and of the gradient in x, by what the call or its backward pass stands in."""
+    rank, found = dist.get_rank(), {}
+    for n in (1500, 10):  # short slices have no product inside
+        x = series(2 * n, torch.float32)
+        part = slice(n * rank, n * (rank + 1))
+        whole = x.double().requires_grad_()
+        exact = Caputo(0.55)(whole)
+        (wanted,) = torch.autograd.grad(2 * exact.sum(), whole)
+
+        with torch.inference_mode():
+            found[f"inference, {n}"] = [apart(distributed.derivative(x[..., part], Caputo(0.55)), exact, part)]
+        own = x[..., part].clone().requires_grad_()
+        y = distributed.derivative(own, Caputo(0.55))
+        y *= 2  # as one process's result may be changed
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y.sum().backward()
+        assert own.grad is not None
+        found[f"backward under autocast, {n}"] = [apart(y / 2, exact, part), apart(own.grad, wanted, part)]
+    return found
+
+
 def several(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return what several of these programs return, which so are started once."""
     return {name: globals()[name](argument) for name, argument in arguments.items()}

@@ -101,7 +101,9 @@ def on_two() -> dict[str, Any]:
     """Return what two processes, started once, find in the fast tests."""
     halves = [n // 2 for n in LENGTHS]
     return on_ranks(
-        2, "several", {"all_compared": FEW, "sent": halves, "refused": None, "layers": None, "one_sided": None}
+        2,
+        "several",
+        {"all_compared": FEW, "sent": halves, "refused": None, "layers": None, "one_sided": None, "surrounded": None},
     )
 
 
@@ -203,6 +205,12 @@ def test_layers_go_over_ranks() -> None:
 def test_a_gradient_that_only_one_rank_wants_is_complete_on_all() -> None:
     *found, wanted = on_two()["one_sided"]
     assert found == pytest.approx([wanted] * 2, rel=1e-10)
+
+
+def test_the_modes_of_pytorch_change_no_digit() -> None:
+    """A call in inference mode keeps nothing that a later call cannot use; a result may be changed in place."""
+    errors = on_two()["surrounded"]
+    assert all(max(each) < 2.5e-6 for each in errors.values()), errors
 
 
 def test_without_a_group_there_is_an_error_that_says_so() -> None:

@@ -26,7 +26,7 @@ from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.streaming import HORIZON, Convolution, begun
 from hpfracc_nn.fractional.torch.eager import check_alpha, check_dense, computed, computed_in
 from hpfracc_nn.fractional.torch.namespace import TORCH
-from hpfracc_nn.fractional.torch.slices import Slices, check_is_first
+from hpfracc_nn.fractional.torch.slices import Slices, once
 from hpfracc_nn.fractional.torch.tracing import uncompiled
 from hpfracc_nn.selection import Site
 
@@ -42,6 +42,9 @@ def applied(
 
     `definition` returns the operator, or raises where `x` does not fit it.
     """
+    if torch.is_inference_mode_enabled():  # weights are kept, and autograd refuses tensors that inference mode made
+        with torch.inference_mode(False), torch.no_grad():
+            return applied(owner, x, definition, dt, dim, site, group)
     ranks = Ranks.of(owner, group)
     call, refused = None, None
     try:
@@ -336,8 +339,8 @@ class _Gathered(torch.autograd.Function):
         return found if alpha is None else (found, alpha.clone())
 
     @staticmethod
+    @once
     def backward(ctx: Any, g: Tensor, *of_alpha: Tensor) -> tuple[Tensor | None, ...]:
-        check_is_first()
         exchange: _Exchange = ctx.exchange
         payload = exchange.given_back()
         return None, payload, g.new_empty(0), exchange.added(of_alpha[0]) if of_alpha else None
@@ -353,8 +356,8 @@ class _Ended(torch.autograd.Function):
         return gathered.view_as(gathered)
 
     @staticmethod
+    @once
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        check_is_first()
         ctx.exchange.give_back(grads[0].contiguous())
         return None, grads[0]
 
@@ -400,7 +403,7 @@ def _along(
         inside = computed(owner, z.to(computed_in(owner, x, slices.inner)), slices.inner, dt, axis, site, alpha)
     packed = exchange.ended(packed)
     packed = packed.flip(0) if backwards else packed
-    y = x if inside is None else inside
+    y = x.clone() if inside is None else inside
     if slices.n and not slices.is_ordinary:
         stencil = replace(rules, horizon=total).stencil(alpha, TORCH)
         y = slices.answered(inside, given, axis, packed, stencil, alpha).to(x.dtype)
@@ -423,15 +426,19 @@ def _summed(x: Tensor, lengths: Sequence[int], place: int, sums: bool, met: _Met
 
 
 class _Attached(torch.autograd.Function):
-    """The first of its arguments, in whose graph the others stand: backward they get zeros."""
+    """The first of its arguments, in whose graph the others stand: backward they get zeros.
+
+    It is given back as if it were changed: a view of it could not be changed in place by who called.
+    """
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, *others: Tensor) -> Tensor:
         ctx.others = [(each.shape, each.dtype, each.device) for each in others]
-        return y.view_as(y)
+        ctx.mark_dirty(y)
+        return y
 
     @staticmethod
+    @once
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        check_is_first()
         zeros = [torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in ctx.others]
         return grads[0], *zeros

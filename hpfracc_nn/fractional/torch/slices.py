@@ -17,8 +17,9 @@ Shapes: time is first, [n, *shape]; `shape` is that of one time slice, and Q cou
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -289,13 +290,20 @@ def _followed(d: Tensor, count: int) -> Tensor:
     return torch.cat([d, d.new_zeros(count, *d.shape[1:])])
 
 
-def check_is_first() -> None:
-    """Raise in a backward pass that is to be differentiated again."""
-    if torch.is_grad_enabled():
-        raise RuntimeError(
-            "a slice of a longer series: needs create_graph=False, because the slices' second derivatives would be "
-            "exchanged in another order on each process; take them of a whole series, on one process."
-        )
+def once(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a backward pass: what is to be differentiated again raises, and autocast casts nothing in it."""
+
+    @wraps(backward)
+    def first(ctx: Any, *grads: Tensor) -> Any:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "a slice of a longer series: needs create_graph=False, because the slices' second derivatives would be "
+                "exchanged in another order on each process; take them of a whole series, on one process."
+            )
+        with torch.autocast(grads[0].device.type, enabled=False):
+            return backward(ctx, *grads)
+
+    return first
 
 
 class _Given(torch.autograd.Function):
@@ -319,8 +327,8 @@ class _Given(torch.autograd.Function):
         return z.view_as(z), packed
 
     @staticmethod
+    @once
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        check_is_first()
         reach, count, m, rates = ctx.given
         found, (head, tail, carry) = grads[0], grads[1].split([HEAD, reach, rates.size])
         n = found.shape[0]
@@ -391,8 +399,8 @@ class _Added(torch.autograd.Function):
         return y
 
     @staticmethod
+    @once
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        check_is_first()
         (axis, rates, begin, count), more = ctx.given, ctx.saved_tensors
         rows = grads[0].movedim(axis, -1)
         shape, n = rows.shape[:-1], rows.shape[-1]
