@@ -74,6 +74,11 @@ class Boundary:
         return np.array(((), (1 / 2,), (5 / 6, -1 / 3))[min(self.n, 4) - 2])
 
     @cached_property
+    def factors(self) -> list[Array]:
+        """Each column as [channels, n, 1], which is multiplied with a boundary value of data."""
+        return [] if self.columns is None else [column[:, :, None] for column in self.columns]
+
+    @cached_property
     def arrays(self) -> tuple[np.ndarray, int, bool, int, int]:
         """What compiled functions take, on a CPU: the columns, m, `subtract`, `taylor` and `start`."""
         if self.columns is None:
@@ -192,27 +197,19 @@ def difference_into(x: Array, d: Array, b: Boundary, xp: Namespace) -> None:
         else:
             d[:, :, :n] = difference(x, b)
         return
-    zeroth = 0 if b.subtract else x[:, :, :1]
-    if m == 1:
-        difference_once(x, zeroth, d, xp)
-        if b.taylor == 2:
-            d[:, :, 1:n] -= xp.astype(_slope(x, b, xp), x.dtype)
-        return
-    once = xp.empty_like(x)
-    difference_once(x, zeroth, once, xp)
-    difference_once(once, zeroth, d, xp)
-    if b.second is not None:
+    zeroth, each = 0 if b.subtract else x[:, :, :1], x
+    for out in (d,) if m == 1 else (xp.empty_like(x), d):
+        if out.shape == x.shape and x.shape[3] == 1:  # nothing is padded: one pass over all signals
+            flat = each.reshape(-1)
+            xp.subtract(flat[1:], flat[:-1], out=out.reshape(-1)[1:])
+        else:
+            xp.subtract(each[:, :, 1:], each[:, :, :-1], out=out[:, :, 1:n])
+        out[:, :, :1] = zeroth
+        each = out
+    if m == 1 and b.taylor == 2:
+        d[:, :, 1:n] -= xp.astype(_slope(x, b, xp), x.dtype)
+    if b.second is not None:  # m == 2
         d[:, :, 1:2] = _along(b.second, xp.asarray(d[:, :, 2 : min(4, n)]), x, xp)
-
-
-def difference_once(x: Array, zeroth: Array | int, out: Array, xp: Namespace) -> None:
-    """Write x[k] - x[k-1] into out, and at k = 0 `zeroth`; in one pass over all signals where nothing is padded."""
-    if out.shape == x.shape and x.shape[3] == 1:
-        flat = x.reshape(-1)
-        xp.subtract(flat[1:], flat[:-1], out=out.reshape(-1)[1:])
-    else:
-        xp.subtract(x[:, :, 1:], x[:, :, :-1], out=out[:, :, 1 : x.shape[2]])
-    out[:, :, :1] = zeroth
 
 
 def transposed_into(gd: Array, g: Array, gx: Array, b: Boundary) -> None:

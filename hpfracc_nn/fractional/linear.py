@@ -20,7 +20,7 @@ Source: Dao & Gu, arXiv 2405.21060.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,6 +69,24 @@ class FFTToeplitz:
         return xp.contiguous(xp.part(y, 0, x.shape[2], axis=2))
 
 
+class _Kept:
+    """An array that is made of a column: its attribute once it is kept in `made`, where no stream has to follow it."""
+
+    def __init__(self, make: Callable[[Column], Array]):
+        self._make, self.__doc__ = make, make.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, column: Column | None, owner: type) -> Array:
+        if column is None:
+            return self
+        found = self._make(column)
+        if column.streams is None and any(each is found for each in tuple(column.made.values())):
+            column.__dict__[self._name] = found
+        return found
+
+
 @dataclass(frozen=True, eq=False)
 class Column:
     """The weights themselves, of which the matrix and the transform are made when they are first asked for.
@@ -92,18 +110,17 @@ class Column:
         """Bytes of the weights and of what was made of them."""
         return nbytes((self.weights, self.made))
 
-    @property
+    @_Kept
     def matrix(self) -> Array:
         """M [channels, n, n] of `DenseToeplitz`."""
-        found = self.made.get(_Matrix) if self.streams is None else None  # the usual case, without a call more
-        return self.matrix_by(_Matrix) if found is None else found
+        return self.matrix_by(_Matrix)
 
     def matrix_by(self, arrangement: Any) -> Array:
         """Return a matrix [channels, n, n] that an arrangement makes, kept if it is not too large."""
         is_kept = self.weights.nbytes * self._n <= self.largest
         return self.cached(arrangement) if is_kept else arrangement.operands(self)
 
-    @property
+    @_Kept
     def spectrum(self) -> Array:
         """That of `FFTToeplitz`, [channels, length // 2 + 1, 1], transformed in float64 and rounded once."""
         return _cached(self, self.made, _Spectrum)

@@ -105,7 +105,7 @@ def _fixed(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, s
     """
     needs = x.requires_grad and torch.is_grad_enabled()
     place = x.is_cpu or x.device  # a device is slow to compare
-    key = (definition, dt, dim, x.shape, x.dtype, place, needs, torch.get_num_threads())
+    key = (definition.key, dt, dim, x.shape, x.dtype, place, needs, torch.get_num_threads())
     plan = site.pick(key, lambda: _described(owner, x, definition, dt, dim, needs))
     call: PreparedCall | None = None if plan.usage.kept is None else plan.usage.kept()
     if call is None:
