@@ -14,7 +14,7 @@ and b the `Boundary`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,7 @@ class Boundary:
         ahead: How many samples at the start count in all results.
         columns: [terms, channels, n], or None where there are none.
         dtype: Of the product.
+        factors: Each column as [channels, n, 1], kept by whoever multiplies it with a boundary value first.
     """
 
     n: int
@@ -49,11 +50,12 @@ class Boundary:
     ahead: int
     columns: Array | None = None
     dtype: Any = None
+    factors: list[Array] | None = field(default=None, init=False)
 
     def with_columns(self, columns: Array | None) -> Boundary:
         """Return the same with columns, which this has none of; what was computed here is kept."""
         found = object.__new__(Boundary)
-        found.__dict__ = {**self.__dict__, "columns": columns}
+        found.__dict__ = {**self.__dict__, "columns": columns, "factors": None}
         return found
 
     @property
@@ -72,11 +74,6 @@ class Boundary:
         if self.differences < 2 or self.taylor < 2 or self.n < 2:
             return None
         return np.array(((), (1 / 2,), (5 / 6, -1 / 3))[min(self.n, 4) - 2])
-
-    @cached_property
-    def factors(self) -> list[Array]:
-        """Each column as [channels, n, 1], which is multiplied with a boundary value of data."""
-        return [] if self.columns is None else [column[:, :, None] for column in self.columns]
 
     @cached_property
     def arrays(self) -> tuple[np.ndarray, int, bool, int, int]:
@@ -208,7 +205,7 @@ def difference_into(x: Array, d: Array, b: Boundary, xp: Namespace) -> None:
         each = out
     if m == 1 and b.taylor == 2:
         d[:, :, 1:n] -= xp.astype(_slope(x, b, xp), x.dtype)
-    if b.second is not None:  # m == 2
+    if m == 2 and b.second is not None:
         d[:, :, 1:2] = _along(b.second, xp.asarray(d[:, :, 2 : min(4, n)]), x, xp)
 
 

@@ -168,6 +168,8 @@ Multiply = Callable[[Tensor, Tensor], None]  # of a tile's data, and the array o
 def forward(multiply: Multiply, b: Boundary, x: Tensor, y: Tensor, chunk: int) -> None:
     """Write the operator on x into y, whose product `multiply` writes tile by tile, in whole chunks."""
     (rows, pairs), n, factors = in_tiles(x, y), b.n, b.factors
+    if factors is None:
+        factors = b.factors = [] if b.columns is None else [column[:, :, None] for column in b.columns]
     length = -(-n // chunk) * chunk
     work = buffer("result", x, rows, length) if length > n else None
     for (part, done), d in zip(pairs, differenced(x, rows, length, b), strict=True):
