@@ -169,7 +169,7 @@ def forward(multiply: Multiply, b: Boundary, x: Tensor, y: Tensor, chunk: int) -
     """Write the operator on x into y, whose product `multiply` writes tile by tile, in whole chunks."""
     (rows, pairs), n, factors = in_tiles(x, y), b.n, b.factors
     if factors is None:
-        factors = factors_of(b)
+        factors = b.factors = [] if b.columns is None else [column[:, :, None] for column in b.columns]
     length = -(-n // chunk) * chunk
     work = buffer("result", x, rows, length) if length > n else None
     for (part, done), d in zip(pairs, differenced(x, rows, length, b), strict=True):
@@ -181,14 +181,6 @@ def forward(multiply: Multiply, b: Boundary, x: Tensor, y: Tensor, chunk: int) -
             done.copy_(work[: d.shape[0], :, :n])
         for factor, value in zip(factors, found, strict=True):
             done.addcmul_(factor, value)
-
-
-def factors_of(b: Boundary) -> list[Tensor]:
-    """Return each column as [channels, n, 1], kept in `b.factors`."""
-    if b.factors is None:
-        b.factors = [] if b.columns is None else [column[:, :, None] for column in b.columns]
-    found: list[Tensor] = b.factors
-    return found
 
 
 def backward(multiply: Multiply, b: Boundary, g: Tensor, gx: Tensor, chunk: int) -> None:
