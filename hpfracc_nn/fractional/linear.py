@@ -137,7 +137,6 @@ class Column:
         """Bytes of the weights and of what was made of them."""
         return nbytes((self.weights, self.made))
 
-
     def matrix_by(self, arrangement: Any) -> Array:
         """Return a matrix [channels, n, n] that an arrangement makes, kept if it is not too large."""
         is_kept = self.weights.nbytes * self._n <= self.largest

@@ -266,14 +266,16 @@ class Toeplitz:
 
     def derivative(self, plan: Plan, x: Tensor, g: Tensor, alpha: Tensor) -> Tensor:
         """Return <dy/dalpha, g>: the kernel runs with the derivative of the weights."""
-        follow(self.operator.streams)
-        kernel, derived, total = plan.kernel, self.weights().derivatives(alpha), None
-        operator = kernel.prepare(derived, kernel.given(plan.workload))
-        inner = kernel.inner or partial(multiplied, step_of(plan, "run"))
-        for shape, (data, grads) in parts(self.canonical, plan.chunk, x, g):
+        if self.operator.streams is not None:
+            self.operator.streams.follow()
+        kernel, workload, derived, total = plan.kernel, plan.workload, self.weights().derivatives(alpha), None
+        operator = kernel.prepare(derived, kernel.given(workload) if workload.converts_to else workload)
+        inner, b = kernel.inner or partial(multiplied, step_of(plan, "run")), derived.boundary
+        whole = ((self.canonical, (x, g)),)
+        for shape, (data, grads) in whole if plan.chunk is None else parts(self.canonical, plan.chunk, x, g):
             if not kernel.as_stored:
-                data, grads = data.to(derived.boundary.dtype), grads.to(derived.boundary.dtype)
-            found = inner(operator, derived.boundary, shape, data, grads)
+                data, grads = data.to(b.dtype), grads.to(b.dtype)
+            found = inner(operator, b, shape, data, grads)
             total = found if total is None else total.add_(found)
         assert total is not None, "an empty product is not computed"
         return in_shape_of(alpha, total)
