@@ -169,7 +169,7 @@ def forward(multiply: Multiply, b: Boundary, x: Tensor, y: Tensor, chunk: int) -
     """Write the operator on x into y, whose product `multiply` writes tile by tile, in whole chunks."""
     (rows, pairs), n, factors = in_tiles(x, y), b.n, b.factors
     if factors is None:
-        factors = b.factors = [] if b.columns is None else [column[:, :, None] for column in b.columns]
+        factors = b.factors = [] if b.columns is None else list(b.columns.unsqueeze(-1).unbind())
     length = -(-n // chunk) * chunk
     work = buffer("result", x, rows, length) if length > n else None
     for (part, done), d in zip(pairs, differenced(x, rows, length, b), strict=True):
