@@ -14,7 +14,7 @@ and b the `Boundary`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,7 @@ class Boundary:
         ahead: How many samples at the start count in all results.
         columns: [terms, channels, n], or None where there are none.
         dtype: Of the product.
+        factors: Each column as [channels, n, 1], kept by whoever multiplies it with a boundary value first.
     """
 
     n: int
@@ -49,11 +50,12 @@ class Boundary:
     ahead: int
     columns: Array | None = None
     dtype: Any = None
+    factors: list[Array] | None = field(default=None, init=False)
 
     def with_columns(self, columns: Array | None) -> Boundary:
         """Return the same with columns, which this has none of; what was computed here is kept."""
         found = object.__new__(Boundary)
-        found.__dict__ = {**self.__dict__, "columns": columns}
+        found.__dict__ = {**self.__dict__, "columns": columns, "factors": None}
         return found
 
     @property
@@ -192,27 +194,19 @@ def difference_into(x: Array, d: Array, b: Boundary, xp: Namespace) -> None:
         else:
             d[:, :, :n] = difference(x, b)
         return
-    zeroth = 0 if b.subtract else x[:, :, :1]
-    if m == 1:
-        difference_once(x, zeroth, d, xp)
-        if b.taylor == 2:
-            d[:, :, 1:n] -= xp.astype(_slope(x, b, xp), x.dtype)
-        return
-    once = xp.empty_like(x)
-    difference_once(x, zeroth, once, xp)
-    difference_once(once, zeroth, d, xp)
-    if b.second is not None:
+    zeroth, each = 0 if b.subtract else x[:, :, :1], x
+    for out in (d,) if m == 1 else (xp.empty_like(x), d):
+        if out.shape == x.shape and x.shape[3] == 1:  # nothing is padded: one pass over all signals
+            flat = each.reshape(-1)
+            xp.subtract(flat[1:], flat[:-1], out=out.reshape(-1)[1:])
+        else:
+            xp.subtract(each[:, :, 1:], each[:, :, :-1], out=out[:, :, 1:n])
+        out[:, :, :1] = zeroth
+        each = out
+    if m == 1 and b.taylor == 2:
+        d[:, :, 1:n] -= xp.astype(_slope(x, b, xp), x.dtype)
+    if m == 2 and b.second is not None:
         d[:, :, 1:2] = _along(b.second, xp.asarray(d[:, :, 2 : min(4, n)]), x, xp)
-
-
-def difference_once(x: Array, zeroth: Array | int, out: Array, xp: Namespace) -> None:
-    """Write x[k] - x[k-1] into out, and at k = 0 `zeroth`; in one pass over all signals where nothing is padded."""
-    if out.shape == x.shape and x.shape[3] == 1:
-        flat = x.reshape(-1)
-        xp.subtract(flat[1:], flat[:-1], out=out.reshape(-1)[1:])
-    else:
-        xp.subtract(x[:, :, 1:], x[:, :, :-1], out=out[:, :, 1 : x.shape[2]])
-    out[:, :, :1] = zeroth
 
 
 def transposed_into(gd: Array, g: Array, gx: Array, b: Boundary) -> None:

@@ -27,7 +27,7 @@ from typing import Any
 import scipy
 
 from hpfracc_nn.fractional.cache import nbytes
-from hpfracc_nn.fractional.namespace import Array, Namespace, namespace
+from hpfracc_nn.fractional.namespace import OF_CLASS, Array, Namespace, namespace
 from hpfracc_nn.selection import Workload
 
 _DENSE_UP_TO = 256  # samples, above which the operator of a whole column goes through the FFT
@@ -69,6 +69,47 @@ class FFTToeplitz:
         return xp.contiguous(xp.part(y, 0, x.shape[2], axis=2))
 
 
+class _Matrix:
+    @staticmethod
+    def operands(column: Column) -> Array:
+        w = column.weights
+        return (OF_CLASS.get(type(w)) or namespace(w)).toeplitz(w, w.shape[-1])
+
+
+class _Spectrum:
+    @staticmethod
+    def operands(column: Column) -> Array:
+        w = column.weights
+        xp = OF_CLASS.get(type(w)) or namespace(w)
+        spectrum = xp.rfft(xp.asarray(w)[..., None], padded_length(w.shape[-1]), axis=-2)
+        return xp.astype(spectrum, xp.complex_of(w.dtype))
+
+
+class _Made:
+    """What an arrangement makes of a column, an array: an attribute of the column from then on, where it may be kept.
+
+    On a CUDA device it is looked up each time, because the current stream may have to wait for it.
+    """
+
+    def __init__(self, arrangement: Any):
+        self._arrangement = arrangement
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, column: Column, owner: type) -> Array:
+        arrangement, w = self._arrangement, column.weights
+        if column.streams is not None:
+            return column.cached(arrangement)
+        if arrangement is _Matrix and w.nbytes * w.shape[-1] > column.largest:
+            return arrangement.operands(column)
+        found = column.made.get(arrangement)
+        if found is None:
+            found = column.made.setdefault(arrangement, arrangement.operands(column))
+        column.__dict__[self._name] = found
+        return found
+
+
 @dataclass(frozen=True, eq=False)
 class Column:
     """The weights themselves, of which the matrix and the transform are made when they are first asked for.
@@ -79,6 +120,8 @@ class Column:
         largest: Bytes of a matrix that is kept for the next product.
         multiple: Samples of a tile are filled up to a multiple of it.
         made: What kernels made of the weights.
+        matrix: M [channels, n, n] of `DenseToeplitz`.
+        spectrum: That of `FFTToeplitz`, [channels, length // 2 + 1, 1], transformed in float64 and rounded once.
     """
 
     weights: Array
@@ -86,27 +129,18 @@ class Column:
     largest: float = math.inf
     multiple: int = field(default=1, init=False)
     made: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
+    matrix = _Made(_Matrix)
+    spectrum = _Made(_Spectrum)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the weights and of what was made of them."""
         return nbytes((self.weights, self.made))
 
-    @property
-    def matrix(self) -> Array:
-        """M [channels, n, n] of `DenseToeplitz`."""
-        found = self.made.get(_Matrix) if self.streams is None else None  # the usual case, without a call more
-        return self.matrix_by(_Matrix) if found is None else found
-
     def matrix_by(self, arrangement: Any) -> Array:
         """Return a matrix [channels, n, n] that an arrangement makes, kept if it is not too large."""
         is_kept = self.weights.nbytes * self._n <= self.largest
         return self.cached(arrangement) if is_kept else arrangement.operands(self)
-
-    @property
-    def spectrum(self) -> Array:
-        """That of `FFTToeplitz`, [channels, length // 2 + 1, 1], transformed in float64 and rounded once."""
-        return _cached(self, self.made, _Spectrum)
 
     def cached(self, arrangement: Any) -> Any:
         """Return arrangement.operands(self), made once."""
@@ -129,20 +163,6 @@ class Column:
     @property
     def _n(self) -> int:
         return self.weights.shape[-1]
-
-
-class _Matrix:
-    @staticmethod
-    def operands(column: Column) -> Array:
-        return namespace(column.weights).toeplitz(column.weights, column.weights.shape[-1])
-
-
-class _Spectrum:
-    @staticmethod
-    def operands(column: Column) -> Array:
-        xp, w = namespace(column.weights), column.weights
-        spectrum = xp.rfft(xp.asarray(w)[..., None], padded_length(w.shape[-1]), axis=-2)
-        return xp.astype(spectrum, xp.complex_of(w.dtype))
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hpfracc_nn import errors
+from hpfracc_nn.fractional.cache import cached_property
 from hpfracc_nn.fractional.dispatch import apply, backend, framework_of, shape_of
 from hpfracc_nn.fractional.namespace import Array, Namespace
 from hpfracc_nn.fractional.schemes import SCHEMES, Scheme
@@ -142,12 +143,13 @@ class Definition:
         cls.own_fields = (*cls.own_fields, *[name for name in added if name not in cls.own_fields])
 
     def __hash__(self) -> int:
-        """Return the hash of all fields, computed once: every call looks up its plan by its definition."""
-        found = self.__dict__.get("_hash")
-        if found is None:
-            found = hash((type(self), self._values))
-            object.__setattr__(self, "_hash", found)
-        return found
+        """Return the hash of all fields."""
+        return hash(self.key)
+
+    @cached_property
+    def key(self) -> frozenset[Any]:
+        """The class and all fields, to look up by: a frozenset keeps its hash, which a tuple computes each time."""
+        return frozenset((type(self), self._values))
 
     def __eq__(self, other: object) -> bool:
         return self is other or (type(self) is type(other) and self._values == other._values)
@@ -168,7 +170,7 @@ class Definition:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without computed properties: hashes differ between processes."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("_hash", "_kept_values")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("key", "_kept_values")}
 
     def __post_init__(self) -> None:
         errors.one_of(self._name, "scheme", self.scheme, self.schemes)

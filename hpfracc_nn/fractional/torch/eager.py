@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -105,7 +105,7 @@ def _fixed(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, s
     """
     needs = x.requires_grad and torch.is_grad_enabled()
     place = x.is_cpu or x.device  # a device is slow to compare
-    key = (definition, dt, dim, x.shape, x.dtype, place, needs, torch.get_num_threads())
+    key = (definition.key, dt, dim, x.shape, x.dtype, place, needs, torch.get_num_threads())
     plan = site.pick(key, lambda: _described(owner, x, definition, dt, dim, needs))
     call: PreparedCall | None = None if plan.usage.kept is None else plan.usage.kept()
     if call is None:
@@ -128,7 +128,7 @@ def _weights(owner: str, x: Tensor, definition: Definition, dt: float, dim: int)
 
 def _described(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, needs: bool) -> Workload:
     layout, weights = _weights(owner, x, definition, dt, dim)
-    return _workload(x, taken_as(x.dtype, weights.dtype, definition), layout, weights, needs, False)
+    return _workload(x, taken_as(x.dtype, weights.dtype, definition), layout, weights.source, needs, False)
 
 
 def _prepared(
@@ -139,7 +139,7 @@ def _prepared(
     `carried_out` calls it with the next best plan where a kernel fails, so that the returned plan is the one that
     worked. `x_dtype` is the dtype of the caller's samples, and `dtype` is that in which the product takes them.
     """
-    key = plan.kernel, x_dtype, layout
+    key = plan.kernel, x_dtype, layout.shape, layout.axis
     call = weights.kept.get(key)
     if call is None:
         kernel, workload = plan.kernel, plan.workload
@@ -163,25 +163,42 @@ _PREPARED, _OPERATOR = Work(_prepared, is_timed=False), Work(_operator, is_timed
 def _learned(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, site: Site, alpha: Tensor) -> Tensor:
     """Return the operator with its orders in the tensor `alpha` on x, for a call that nothing traces or transforms.
 
-    On a CPU the weights are cached by value where alpha needs no gradient.
+    One look-up in `site` finds the plan, and with it what all calls on samples of one shape share. On a CPU the weights
+    are cached by value where alpha needs no gradient.
     """
     if definition.alpha is alpha:
         definition = family(definition)
-    of = _learned_of(owner, definition, dt, dim, x.shape, x.dtype, x.device, alpha.shape)
-    layout, source, tracks = of.layout, of.source, torch.is_grad_enabled()
+    tracks = torch.is_grad_enabled()
     needs, learns = tracks and x.requires_grad, tracks and alpha.requires_grad
-    is_kept = alpha.is_cpu and x.is_cpu and not learns
-    weights = weights_at(source, alpha) if is_kept else Weights.of(source, alpha)
-    key = (layout.canonical, of.dtype, x.device, needs, learns, source.states, torch.get_num_threads())
-    plan = site.pick(key, lambda: _workload(x, of.dtype, layout, weights, needs, learns))
-    call: PreparedCall | None = weights.kept.get((plan.kernel, x.dtype, layout))
+    place = x.is_cpu or x.device
+    key = (definition.key, dt, dim, x.shape, x.dtype, place, alpha.shape, needs, learns, torch.get_num_threads())
+
+    def shared() -> _Learned:
+        return _learned_of(owner, definition, dt, dim, x.shape, x.dtype, x.device, alpha.shape)
+
+    def described() -> Workload:
+        of = shared()
+        return _workload(x, of.dtype, of.layout, of.source, needs, learns)
+
+    plan = site.pick(key, described)
+    of: _Learned | None = None if plan.usage.kept is None else plan.usage.kept()
+    if of is None:
+        of = shared()
+        plan.usage.kept = weakref.ref(of)
+    call: PreparedCall | None = None
+    if alpha.is_cpu and x.is_cpu and not learns:
+        weights = weights_at(of.source, alpha)
+        call = weights.kept.get((plan.kernel, x.dtype, x.shape, of.layout.axis))
+    else:
+        weights = Weights.plain(of.source, alpha)
     if call is None:
         with torch.no_grad():
-            plan, call = carried_out(_PREPARED, site, plan, x.dtype, of.dtype, layout, weights)
+            plan, call = carried_out(_PREPARED, site, plan, x.dtype, of.dtype, of.layout, weights)
     return call(site, plan, x, needs, alpha if learns else None)
 
 
-class _Learned(NamedTuple):
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+class _Learned:
     """What all calls of a learned operator on samples of one shape share, whatever the values of its orders.
 
     It has their layout, the dtype in which the product takes them, and what weights of all orders have in common.
@@ -260,13 +277,13 @@ def planned(
         needs: A gradient in the samples is wanted.
         learns: A gradient in alpha is wanted.
     """
-    key = (layout.canonical, x.dtype, x.device, needs, learns, _states(weights), torch.get_num_threads())
-    plan = pick(key, lambda: _workload(x, x.dtype, layout, weights, needs, learns))
+    key = (layout.canonical, x.dtype, x.device, needs, learns, weights.source.states, torch.get_num_threads())
+    plan = pick(key, lambda: _workload(x, x.dtype, layout, weights.source, needs, learns))
     plan, operator = carried_out(_OPERATOR, site, plan, weights)
     return plan, Toeplitz(operator, weights.boundary, layout.canonical, lambda: weights)
 
 
-def _workload(x: Tensor, dtype: torch.dtype, layout: Layout, weights: Weights, needs: bool, learns: bool) -> Workload:
+def _workload(x: Tensor, dtype: torch.dtype, layout: Layout, source: Source, needs: bool, learns: bool) -> Workload:
     return Workload(
         op="toeplitz",
         framework="torch",
@@ -276,16 +293,12 @@ def _workload(x: Tensor, dtype: torch.dtype, layout: Layout, weights: Weights, n
         n=layout.n,
         width=layout.width,
         channels=layout.channels,
-        exponentials=_states(weights),
+        exponentials=source.states,
         needs_gradient=needs,
         learns_weights=learns,
         threads=torch.get_num_threads(),
-        converts_to="" if dtype == weights.dtype else _NAMES[weights.dtype],
+        converts_to="" if dtype == source.dtype else _NAMES[source.dtype],
     )
-
-
-def _states(weights: Weights) -> int:
-    return weights.source.states
 
 
 def computed_in(owner: str, x: Tensor, definition: Definition | FourierMultiplier | None = None) -> torch.dtype:

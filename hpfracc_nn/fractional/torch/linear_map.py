@@ -55,7 +55,7 @@ class Product(Protocol):
         """Return the gradients in torch's own operations, themselves differentiable in x, g and alpha."""
 
     def readable(self, x: Tensor) -> Tensor:
-        """Return x as kernels read it."""
+        """Return x, which is not contiguous or still to be negated, as kernels read it."""
 
     def is_clear(self, y: Tensor, *, is_adjoint: bool) -> bool:
         """Whether y, from a CPU, is finite where a sample that is not would show."""
@@ -91,7 +91,8 @@ class LinearMap:
     def forward(self, x: Tensor) -> Tensor:
         """Return the product, without a gradient."""
         product = self.product
-        x = product.readable(x)
+        if not x.is_contiguous() or x.is_neg():
+            x = product.readable(x)
         y = carried_out(_FORWARD, self.site, self.plan, self, x)
         if not y.is_cpu or product.is_clear(y, is_adjoint=False):
             return y
@@ -100,7 +101,10 @@ class LinearMap:
     def backward(self, x: Tensor | None, g: Tensor, alpha: Tensor | None, needs_x: bool) -> Gradients:
         """Return the gradient in x, if it is wanted, and that in alpha, if x and alpha are there."""
         product = self.product
-        x, g = None if x is None else product.readable(x), product.readable(g)
+        if x is not None and (not x.is_contiguous() or x.is_neg()):
+            x = product.readable(x)
+        if not g.is_contiguous() or g.is_neg():
+            g = product.readable(g)
         gx, order = carried_out(_BACKWARD, self.site, self.plan, self, x, g, alpha, needs_x)
         if gx is None or not gx.is_cpu or product.is_clear(gx, is_adjoint=True):
             return gx, order
@@ -262,14 +266,16 @@ class Toeplitz:
 
     def derivative(self, plan: Plan, x: Tensor, g: Tensor, alpha: Tensor) -> Tensor:
         """Return <dy/dalpha, g>: the kernel runs with the derivative of the weights."""
-        follow(self.operator.streams)
-        kernel, derived, total = plan.kernel, self.weights().derivatives(alpha), None
-        operator = kernel.prepare(derived, kernel.given(plan.workload))
-        inner = kernel.inner or partial(multiplied, step_of(plan, "run"))
-        for shape, (data, grads) in parts(self.canonical, plan.chunk, x, g):
+        if self.operator.streams is not None:
+            self.operator.streams.follow()
+        kernel, workload, derived, total = plan.kernel, plan.workload, self.weights().derivatives(alpha), None
+        operator = kernel.prepare(derived, kernel.given(workload) if workload.converts_to else workload)
+        inner, b = kernel.inner or partial(multiplied, step_of(plan, "run")), derived.boundary
+        whole = ((self.canonical, (x, g)),)
+        for shape, (data, grads) in whole if plan.chunk is None else parts(self.canonical, plan.chunk, x, g):
             if not kernel.as_stored:
-                data, grads = data.to(derived.boundary.dtype), grads.to(derived.boundary.dtype)
-            found = inner(operator, derived.boundary, shape, data, grads)
+                data, grads = data.to(b.dtype), grads.to(b.dtype)
+            found = inner(operator, b, shape, data, grads)
             total = found if total is None else total.add_(found)
         assert total is not None, "an empty product is not computed"
         return in_shape_of(alpha, total)

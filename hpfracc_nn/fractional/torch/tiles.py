@@ -39,12 +39,15 @@ _BY_NUMPY = 32768  # samples of a tile that NumPy differences: its views cost a 
 _BYTES = 1 << 21  # of one tile's data: below it a tile's dozen calls cost more than the cache gives
 
 
-def tile_rows(x: Tensor) -> int:
-    """Return how many signals of the batch make a tile of x [batch, channels, n, width]."""
+def in_tiles(x: Tensor, y: Tensor) -> tuple[int, Iterable[tuple[Tensor, Tensor]]]:
+    """Return how many batch entries make a tile of x and y [batch, channels, n, width], and the pairs of tiles."""
     batch, channels, n, width = x.shape
-    if x.numel() * x.element_size() <= _BYTES or channels > 1 or x.device.type != "cpu":
-        return batch  # with several channels they are regrouped anyway
-    return min(batch, max(1, _BYTES * torch.get_num_threads() // max(1, n * width * x.element_size())))
+    if x.numel() * x.element_size() <= _BYTES or channels > 1 or not x.is_cpu:
+        return batch, ((x, y),)  # with several channels they are regrouped anyway
+    rows = max(1, _BYTES * torch.get_num_threads() // max(1, n * width * x.element_size()))
+    if rows >= batch:
+        return batch, ((x, y),)
+    return rows, zip(x.split(rows), y.split(rows), strict=True)
 
 
 def tile_bytes(workload: Workload) -> int:
@@ -70,9 +73,9 @@ def is_narrow(samples: int, width: int) -> bool:
 
 def with_time_last(x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield x tile by tile as [signals, channels, n, 1], and an array for the result, which is then written into y."""
-    rows, (_, channels, n, width) = tile_rows(x), x.shape
+    (rows, pairs), (_, channels, n, width) = in_tiles(x, y), x.shape
     data, result = (scratch(use, (rows, width, channels, n), x) for use in ("turned", "turned result"))
-    for part, done in _pairs(x, y, rows):
+    for part, done in pairs:
         given, found = (data, result) if part.shape[0] == rows else (data[: part.shape[0]], result[: part.shape[0]])
         given.copy_(part.permute(0, 3, 1, 2))
         yield given.view(-1, channels, n, 1), found.view(-1, channels, n, 1)
@@ -82,10 +85,6 @@ def with_time_last(x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 def cut(x: Tensor, rows: int) -> tuple[Tensor, ...]:
     """Return the tiles of x; one tile is x itself, without the cost of a view."""
     return (x,) if rows >= x.shape[0] else x.split(rows)
-
-
-def _pairs(x: Tensor, y: Tensor, rows: int) -> Iterable[tuple[Tensor, Tensor]]:
-    return ((x, y),) if rows >= x.shape[0] else zip(x.split(rows), y.split(rows), strict=True)
 
 
 def buffer(use: str, x: Tensor, rows: int, length: int) -> Tensor:
@@ -115,7 +114,7 @@ def differenced(x: Tensor, rows: int, length: int, b: Boundary) -> Iterable[Tens
         if b.differences == 1 and b.taylor == 1 and length == x.shape[2] > 1 and x.shape[3] == 1:
             return _first_differences(x, rows, b.subtract)
         return _in_room(x, buffer("difference", x, rows, length), lambda tile, d: _difference(tile, d, b))
-    d = buffer("difference", x, rows, length)
+    d = scratch("difference", x.shape, x) if length == x.shape[2] else buffer("difference", x, rows, length)
     _difference(x, d, b)
     return (d,)
 
@@ -168,27 +167,28 @@ Multiply = Callable[[Tensor, Tensor], None]  # of a tile's data, and the array o
 
 def forward(multiply: Multiply, b: Boundary, x: Tensor, y: Tensor, chunk: int) -> None:
     """Write the operator on x into y, whose product `multiply` writes tile by tile, in whole chunks."""
-    rows, n = tile_rows(x), b.n
+    (rows, pairs), n, factors = in_tiles(x, y), b.n, b.factors
+    if factors is None:
+        factors = b.factors = [] if b.columns is None else list(b.columns.unsqueeze(-1).unbind())
     length = -(-n // chunk) * chunk
     work = buffer("result", x, rows, length) if length > n else None
-    columns = [] if b.columns is None else [column[:, :, None] for column in b.columns]
-    for (part, done), d in zip(_pairs(x, y, rows), differenced(x, rows, length, b), strict=True):
-        found = values(part, d, b) if columns else ()
+    for (part, done), d in zip(pairs, differenced(x, rows, length, b), strict=True):
+        found = values(part, d, b) if factors else ()
         if work is None:
             multiply(d, done)
         else:
             multiply(d, work[: d.shape[0]])
             done.copy_(work[: d.shape[0], :, :n])
-        for column, value in zip(columns, found, strict=True):
-            done.addcmul_(column, value)
+        for factor, value in zip(factors, found, strict=True):
+            done.addcmul_(factor, value)
 
 
 def backward(multiply: Multiply, b: Boundary, g: Tensor, gx: Tensor, chunk: int) -> None:
     """Write the operator's transpose on g into gx; `multiply` writes that of the product."""
-    rows, n = tile_rows(g), b.n
+    (rows, pairs), n = in_tiles(g, gx), b.n
     length = -(-n // chunk) * chunk
     back = buffer("result", g, rows, length)
-    for (part, found), data in zip(_pairs(g, gx, rows), padded(g, rows, length), strict=True):
+    for (part, found), data in zip(pairs, padded(g, rows, length), strict=True):
         out = back if part.shape[0] == rows else back[: part.shape[0]]
         multiply(data, out)
         transposed_into(out.narrow(2, 0, n), part, found, b)

@@ -46,6 +46,7 @@ class Source:
         family: Whose tables serve a learned order; None where there are none.
         nodes: The exponentials that may stand for the weights, None where none can or the series is short.
         states: What a recurrence carries; 0 without exponentials.
+        is_host: Whether the weights lie on a CPU, where NumPy may compute them.
     """
 
     def __init__(
@@ -62,6 +63,13 @@ class Source:
         self.states = 0 if self.nodes is None else self.nodes.states
         self._tables: dict[int, Callable[[], Table | None] | None] = {}
         self.lately: dict[Hashable, Callable[[], Weights | None] | None] = {}  # by values of a learned order
+        self.is_host = device.type == "cpu" and not is_ordered(device)
+
+    @cached_property
+    def domain(self) -> Domain:
+        """Where a learned order lies, of all tables."""
+        assert self.family is not None, "there are tables"
+        return tables.domain_of(self.family, self.n)
 
     @cached_property
     def facts(self) -> Stencil | None:
@@ -317,6 +325,14 @@ class Weights(Operators):
         found.kept, found.again = {}, None
         return found
 
+    @classmethod
+    def plain(cls, source: Source, alpha: Tensor) -> Weights:
+        """Return those of a learned order that only autograd follows, by the derivative: by NumPy on a CPU."""
+        found = cls.of(source, alpha)
+        if source.is_host and alpha.is_cpu and source.family is not None:
+            found._orders = NumpyOrders(alpha, source.domain, source.dt)
+        return found
+
     def derivatives(self, alpha: Tensor) -> WeightDerivatives:
         """Return the derivative of these weights in alpha; see `WeightDerivatives`.
 
@@ -423,7 +439,8 @@ def weights_at(source: Source, alpha: Tensor) -> Weights:
         of = source.definition, source.n, source.dt, source.dtype, source.device
         found = CACHE.get(("torch", "values", *of, *key), build)
         lately[key] = weakref.ref(found)
-    follow(found.streams)
+    if found.streams is not None:
+        found.streams.follow()
     return found
 
 

@@ -18,7 +18,7 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.streaming import HORIZON, StreamSource, slice_shape
 from hpfracc_nn.fractional.torch import streaming
-from hpfracc_nn.fractional.torch.eager import check_dense
+from hpfracc_nn.fractional.torch.eager import check_dense, computed
 from hpfracc_nn.fractional.torch.operator import apply_at
 from hpfracc_nn.fractional.torch.parameters import Alpha, is_spread
 from hpfracc_nn.fractional.torch.streaming import StreamState
@@ -136,8 +136,10 @@ class FractionalLayer(Ordered):
             of = partial(self._definition_for, x)
             return self._split("FractionalLayer", x, of, self.dt, self.dim, self.site)
         if self.channels is None:
+            definition = self.definition
             alpha = self.order.beside_local("FractionalLayer") if self.learn_alpha else None
-            return apply_at("FractionalLayer", x, self.definition, self.dt, self.dim, self.site, alpha)
+            apply = computed if definition.side == "left" and not torch.compiler.is_compiling() else apply_at
+            return apply("FractionalLayer", x, definition, self.dt, self.dim, self.site, alpha)
         check_dense("FractionalLayer", "x", x)
         axis = errors.axis("FractionalLayer", self.dim, x.ndim)
         check_channels("FractionalLayer", self.channels, x.shape, x.ndim, channel_axis(x.ndim, axis))

@@ -524,7 +524,7 @@ class FractionalLSTM(Recurrent[Hidden]):
         self, input: Tensor | PackedSequence, hx: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor | PackedSequence, tuple[Tensor, Tensor]]:
         """Return the outputs of the last layer at all steps, and the last (h, c) of every layer and direction."""
-        if is_spread(input):
+        if type(input) is not Tensor and is_spread(input):
             return self._on_mesh(FractionalLSTM.forward, input, hx)  # type: ignore[no-any-return, arg-type]
         return self._forward(input, hx)
 
@@ -621,7 +621,7 @@ class FractionalGRU(Recurrent[Tensor]):
         self, input: Tensor | PackedSequence, hx: Tensor | None = None
     ) -> tuple[Tensor | PackedSequence, Tensor]:
         """Return the outputs of the last layer at all steps, and the last h of every layer and direction."""
-        if is_spread(input):
+        if type(input) is not Tensor and is_spread(input):
             return self._on_mesh(FractionalGRU.forward, input, hx)  # type: ignore[no-any-return, arg-type]
         out, (h, _) = self._forward(input, hx)
         return out, h
