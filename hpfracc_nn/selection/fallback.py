@@ -87,11 +87,15 @@ def carried_out(work: Work, site: Site, plan: Plan, *given: Any) -> Any:
     attempt: _Attempt | None = None
     while True:
         watch = mark = None
-        if work.is_timed and (plan.usage.forward if work.direction == "forward" else plan.usage.backward).due():
-            if is_host(plan.workload.device):
-                watch = Stopwatch(plan.workload.threads)
-            else:
-                mark = recorder.device_times.begin(plan)
+        if work.is_timed:
+            samples = plan.usage.forward if work.direction == "forward" else plan.usage.backward
+            samples.countdown -= 1  # as `due` does; it is on every call's way
+            if samples.countdown <= 0:
+                samples.restart()
+                if is_host(plan.workload.device):
+                    watch = Stopwatch(plan.workload.threads)
+                else:
+                    mark = recorder.device_times.begin(plan)
         try:
             result = work.run(plan, *given)
         except Exception as error:  # whatever a kernel's packages raise; none is swallowed: it is recorded, or raised

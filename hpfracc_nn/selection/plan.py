@@ -76,14 +76,17 @@ class Samples:
 
         Threads may race here: the worst is a call timed twice or one call later.
         """
-        left = self.countdown - 1
-        self.countdown = left
-        if left > 0:
+        self.countdown -= 1
+        if self.countdown > 0:
             return False
+        self.restart()
+        return True
+
+    def restart(self) -> None:
+        """Count down to the next call to time, because one is timed now."""
         if self.period != NEVER:
             self.period = min(2 * self.period, LONGEST_PERIOD)
         self.countdown = self.period
-        return True
 
     def request(self) -> None:
         """Let the next call be timed."""
