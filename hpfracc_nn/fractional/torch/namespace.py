@@ -80,8 +80,8 @@ class TorchNamespace:
             padded = np.zeros((*outer, 2 * n - 1), values.dtype)
             padded[..., n - 1 :] = values
             *steps, step = padded.strides
-            rows = np.ndarray((*outer, n, n), values.dtype, padded, (n - 1) * step, (*steps, -step, step))
-            return torch.from_numpy(rows.copy())
+            matrices = np.ndarray((*outer, n, n), values.dtype, padded, (n - 1) * step, (*steps, -step, step))
+            return torch.from_numpy(matrices.copy())
         more = max(0, length - column.shape[-1])
         column = F.pad(column, (0, more)) if more else column.narrow(-1, 0, length)
         if not is_traced(column, ()):
