@@ -65,7 +65,11 @@ def call(**changes):
         ({"alpha": 1.5}, ValueError, r"needs the derivative at the start.*pass dy0"),
         ({"dy0": tensor(1.0)}, ValueError, r"orders above 1.*leave dy0 out"),
         ({"alpha": 1.5, "dy0": tensor(1.0, 2.0)}, ValueError, r"needs the shape of y0"),
-        ({"scheme": "euler"}, ValueError, r"scheme='euler'\): needs one of 'bdf2', 'collocation', 'predictor_corrector'"),
+        (
+            {"scheme": "euler"},
+            ValueError,
+            r"scheme='euler'\): needs one of 'bdf2', 'collocation', 'predictor_corrector'",
+        ),
         ({"scheme": 3}, TypeError, r"scheme of type int"),
         ({"history": "window"}, ValueError, r"history='window'\): needs one of"),
         ({"mesh": "random"}, ValueError, r"mesh='random'\)"),
