@@ -170,7 +170,8 @@ def checked_structure(coefficients: Coefficients, z0: Array, needs_diagonal: boo
         raise ValueError(additive_message("as it is written"))
     if not (needs_diagonal and c.noise_type == "diagonal"):
         return z0
-    nearby = z0 + (NEARBY * _varied(z0, 1.5)) * (1 + jnp.abs(z0))
+    wave = 1.5 + 0.5 * jnp.cos(jnp.arange(1.0, z0.size + 1, dtype=z0.dtype))
+    nearby = z0 + NEARBY * wave.reshape(z0.shape) * (1 + jnp.abs(z0))
     last = c.times.size - 1
     wrong = jnp.stack([_is_coupled(c, n, y) for n, y in ((0, z0), (0, nearby), (last, nearby))])
     if is_traced(wrong):
@@ -179,10 +180,6 @@ def checked_structure(coefficients: Coefficients, z0: Array, needs_diagonal: boo
         n = (0, 0, last)[int(jnp.argmax(wrong))]
         raise ValueError(diagonal_message(f"t={float(c.times[n]):g}"))
     return z0
-
-
-def _varied(z: Array, mean: float) -> Array:
-    return (mean + 0.5 * jnp.cos(jnp.arange(1.0, z.size + 1, dtype=z.dtype))).reshape(z.shape)
 
 
 def _is_coupled(c: Coefficients, n: int, y: Array) -> Array:
