@@ -402,6 +402,7 @@ def test_parameters_of_a_module_have_gradients():
 
 REFUSED = [
     ({"rtol": 1e-9, "y0": torch.ones(1)}, ValueError, "100 times the rounding"),
+    ({"rtol": 1e-6, "atol": torch.ones(3)}, ValueError, r"atol of shape \(3,\).*broadcasts to y0's \(1,\)"),
     ({"rtol": -1.0}, ValueError, "rtol >= 0"),
     ({"atol": -1.0}, ValueError, "atol >= 0"),
     ({"rtol": 1e-6, "n_steps": 10}, ValueError, "choose the steps"),

@@ -338,6 +338,7 @@ REFUSED: list[tuple[dict[str, Any], Any, str]] = [
     ({"rtol": 1e-20}, ValueError, "100 times the rounding"),
     ({"rtol": 1e-6, "n_steps": 5}, ValueError, "choose the steps"),
     ({"rtol": 1e-6, "max_step": 0.0}, ValueError, "max_step > 0"),
+    ({"rtol": 1e-6, "atol": jnp.ones(3)}, ValueError, r"atol of shape \(3,\).*broadcasts to y0's \(1,\)"),
     ({"scheme": "collocation", "breakpoints": [0.5]}, ValueError, "breakpoints.*pass rtol"),
     ({"scheme": "trapezoid", "rtol": 1e-6}, ValueError, "needs scheme='collocation'"),
     ({"full": True}, ValueError, "needs scheme='collocation'"),
@@ -351,6 +352,14 @@ REFUSED: list[tuple[dict[str, Any], Any, str]] = [
 def test_what_cannot_be_done_is_refused(options, kind, text):
     with pytest.raises(kind, match=text):
         fdeint(lambda t, y: -y, jnp.ones(1), [0, 1], 0.5, **options)
+
+
+@pytest.mark.parametrize("name", ["rtol", "max_step"])
+def test_a_traced_option_that_holds_for_all_entries_has_no_axes(name):
+    with pytest.raises(ValueError, match=rf"{name} of shape \(1,\)"):
+        jax.jit(lambda value: fdeint(lambda t, y: -y, jnp.ones(1), [0, 1], 0.5, atol=1e-6, **{name: value}))(
+            jnp.ones(1)
+        )
 
 
 def test_a_solution_that_ends_raises_where_nothing_is_traced():

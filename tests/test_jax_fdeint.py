@@ -182,6 +182,14 @@ def test_at_order_one_the_slope_is_that_from_below(scheme):
     assert jax.jit(jax.grad(end))(1.0) == pytest.approx(float(quotient), rel=1e-6)
 
 
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_few_steps_of_bdf2_are_exact_where_f_is_constant(n):
+    """Its first two values have weights of their own, which make it so; of one or two steps there are no others."""
+    ts = np.linspace(0, 1, n + 1)
+    y = fdeint(lambda t, y: 1 + 0 * y, jnp.zeros(1), ts, 0.6, scheme="bdf2")
+    np.testing.assert_allclose(y[:, 0], ts**0.6 / math.gamma(1.6), rtol=1e-12)
+
+
 def test_a_slope_at_the_start_is_exact_between_the_steps_of_a_graded_mesh():
     """D^1.5 y = 0 has a line as its solution; JAX refuses to promote ranks here."""
     y0, dy0 = jnp.array([1.0, 2.0]), jnp.array([0.5, -3.0])

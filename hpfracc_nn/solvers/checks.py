@@ -60,14 +60,27 @@ def times_message(owner: str, shape: tuple[int, ...]) -> str:
     )
 
 
-def fitting_orders(owner: str, alpha: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+def fitting_orders(
+    owner: str, alpha: tuple[int, ...], shape: tuple[int, ...] | None, several: str = ""
+) -> tuple[int, ...]:
     """Return the sizes of alpha's axes, as many as a state of that shape has: 1 where alpha does not vary.
+
+    Args:
+        owner: What solves.
+        alpha: The shape of alpha.
+        shape: That of the state, or None for a state of several arrays, which are joined along one axis.
+        several: What such a state is called, for the text.
 
     Raises:
         ValueError: alpha does not broadcast to the state.
     """
     if math.prod(alpha) == 1:
-        return (1,) * len(shape)
+        return (1,) * (1 if shape is None else len(shape))
+    if shape is None:
+        raise ValueError(
+            f"{owner}(alpha of shape {tuple(alpha)}): needs one alpha for {several}; join them into one and pass an "
+            "alpha for each of its entries."
+        )
     padded = (1,) * (len(shape) - len(alpha)) + tuple(alpha)
     if len(padded) != len(shape) or any(size not in (1, shape[axis]) for axis, size in enumerate(padded)):
         raise ValueError(
@@ -100,6 +113,24 @@ def orders(owner: str, alpha: np.ndarray, has_slope: bool, may_change: bool = Fa
         raise ValueError(
             f"{owner}(dy0): is a condition for orders above 1, and alpha is {alpha.max():g}; leave dy0 out."
         )
+
+
+def wrong_dtype(owner: str, name: str, dtype: Any, is_complex: bool, convert: str) -> TypeError:
+    """Return what is said of a state, an argument called `name`, in a dtype that is not solved in.
+
+    `convert` is what converts it, such as "to(torch.float32)".
+    """
+    way_out = f"convert with {name}.{convert}"
+    if is_complex:
+        way_out = f"pass ({name}.real, {name}.imag), a state of two parts, and write the equation for them"
+    return TypeError(f"{owner}({name} of dtype {dtype}): needs float32 or float64; {way_out}.")
+
+
+def slope_shape(owner: str, slope: Sequence[Any], state: Sequence[Any]) -> ValueError:
+    """Return what is said of a derivative at the start whose shapes are not those of y0."""
+    return ValueError(
+        f"{owner}(dy0 of shape {list(slope)}): needs the shape of y0, {list(state)}; pass a derivative for each entry."
+    )
 
 
 WITH_NEWTON = "take more steps, or raise the tolerance or the iterations of Newton(...)"

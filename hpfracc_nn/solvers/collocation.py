@@ -580,6 +580,16 @@ def tolerances(owner: str, rtol: Any, atol: Any, eps: float) -> tuple[float, Any
     return max(relative, least), absolute
 
 
+def check_absolute(owner: str, shape: tuple[int, ...], state: tuple[int, ...]) -> None:
+    """Raise unless an `atol` of a shape broadcasts to a state of another."""
+    fits = len(shape) <= len(state) and all(k in (1, n) for k, n in zip(shape[::-1], state[::-1], strict=False))
+    if not fits:
+        raise ValueError(
+            f"{owner}(atol of shape {tuple(shape)}): needs one number, or a shape that broadcasts to y0's "
+            f"{tuple(state)}; pass one for all, or one for each entry along some of y0's axes."
+        )
+
+
 def points_of(owner: str, breakpoints: Any) -> tuple[float, ...]:
     """Return the times at which f may jump; or raise."""
     times = errors.as_numbers(breakpoints)

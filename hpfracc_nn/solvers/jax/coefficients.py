@@ -3,14 +3,13 @@
 Each is traced once. Arrays that it reads besides t and y, from `args`, a closure or a module, become arguments, so that
 JAX differentiates in all of them.
 
-Shapes: a state is the user's array, or his pytree joined into a vector, [*shape]; m channels of noise drive it. For
-orders alpha below 1 a state is also laid out as [a, *rest], with a orders and the axes that share each of them.
+Shapes: a state is an array [a, *rest], as in `state`; m channels of noise drive it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -24,11 +23,9 @@ from hpfracc_nn.fractional.jax.sharding import beside
 from hpfracc_nn.solvers.jax.state import (
     Layout,
     RightSide,
-    State,
     checked_array,
-    checked_result,
     is_traced,
-    right_side_of,
+    traced,
 )
 from hpfracc_nn.solvers.sde import NEARBY, OWNER, additive_message, diagonal_message, fitting_shape, joined_shape
 
@@ -43,15 +40,15 @@ class Coefficients:
         noise_type: "additive", "diagonal", "scalar" or "general".
         dt: The length of a step.
         times: The times of all steps, [n_steps + 1], a NumPy array.
-        is_elementwise: Whether g has a state's shape and is multiplied with the noise entry by entry.
+        layout: How the user's state is laid out.
         f: The drift.
-        g: The diffusion.
+        g: The diffusion in the user's shape, for a pytree joined into a vector.
     """
 
     noise_type: str
     dt: float
     times: np.ndarray
-    is_elementwise: bool
+    layout: Layout
     f: RightSide = field(repr=False)
     g: RightSide = field(repr=False)
     _shift: float = 0.0
@@ -60,6 +57,16 @@ class Coefficients:
     def step(self) -> float:
         """The length of a step, `dt`."""
         return self.dt
+
+    @property
+    def is_elementwise(self) -> bool:
+        """Whether g has a state's shape and is multiplied with the noise entry by entry; else it is [*shape, m]."""
+        return not self.layout.is_array or len(self.g.shape) == len(self.layout.shapes[0])
+
+    @property
+    def noise_shape(self) -> tuple[int, ...]:
+        """The shape of the noise of a step: of g if it is elementwise, else [*batch, m]."""
+        return self.g.shape if self.is_elementwise else (*self.g.shape[:-2], self.g.shape[-1])
 
     @property
     def read(self) -> tuple[Array, ...]:
@@ -76,8 +83,9 @@ class Coefficients:
         return self.f(self._time(n), y)
 
     def diffusion(self, n: Any, y: Array) -> Array:
-        """Return g at step n."""
-        return self.g(self._time(n), y)
+        """Return g at step n: [a, *rest] if it is elementwise, else [*shape, m]."""
+        g = self.g(self._time(n), y)
+        return self.layout.joined(g) if self.is_elementwise else g
 
     def _time(self, n: Any) -> Array:
         t = jnp.asarray(self.times)[n]
@@ -89,12 +97,13 @@ class Coefficients:
         return g, slope(g * factor)
 
     def applied(self, g: Array, noise: Array) -> Array:
-        """Return the product of g with the noise of a step, an array of a state's shape."""
+        """Return the product of g with the noise of a step, [a, *rest]."""
         if self.is_elementwise:
             return g * noise
         if self.noise_type == "scalar":
-            return g[..., 0] * noise
-        return jnp.einsum("...dm,...m->...d", g, noise, precision=jax.lax.Precision.HIGHEST)
+            return self.layout.joined(g[..., 0] * noise)
+        found = jnp.einsum("...dm,...m->...d", g, noise, precision=jax.lax.Precision.HIGHEST)
+        return self.layout.joined(found)
 
     def shifted(self, part: float) -> Coefficients:
         """Return coefficients that are evaluated `part` of a step later, such as 0.5."""
@@ -123,81 +132,27 @@ def coefficients_of(sde: Any, args: Any, layout: Layout, times: np.ndarray, z: A
         TypeError: Drift or diffusion return no arrays of the state's dtype.
         ValueError: They return another shape than is theirs.
     """
-
-    def drift_of(found: Any) -> Array:
-        return joined(layout, checked_result(f"{OWNER}(sde.drift)", found, layout))
-
-    drift = _traced(sde.drift, args, layout, z, drift_of)
-    shapes: list[tuple[int, ...]] = []
-
-    def checked_of(found: Any) -> Array:
-        value = _checked_diffusion(sde.noise_type, found, layout)
-        shapes.append(value.shape)
-        return value
-
-    diffusion = _traced(sde.diffusion, args, layout, z, checked_of)
+    t = jnp.zeros((), layout.dtype)
+    f = traced(f"{OWNER}(sde.drift)", sde.drift, args, layout, t, z)
+    g = traced(f"{OWNER}(sde.diffusion)", sde.diffusion, args, layout, t, z, partial(_diffused, sde.noise_type))
     dt = float(times[-1] - times[0]) / (times.size - 1)
-    is_elementwise = len(shapes[0]) == len(state_shape(layout))
-    return Coefficients(sde.noise_type, dt, times.astype(layout.dtype), is_elementwise, drift, diffusion)
+    return Coefficients(sde.noise_type, dt, times.astype(layout.dtype), layout, f, g)
 
 
-def state_shape(layout: Layout) -> tuple[int, ...]:
-    """Return the shape of a state: of the user's array, or of the vector that his pytree is joined into."""
-    return layout.shapes[0] if layout.is_array else layout.shape[1:]
-
-
-def noise_shape(coefficients: Coefficients, layout: Layout, z: Array) -> tuple[int, ...]:
-    """Return the shape of the noise of a step: of a state if g has that shape, else [*batch, m]."""
-    if coefficients.is_elementwise:
-        return state_shape(layout)
-    g = jax.eval_shape(lambda: coefficients.diffusion(0, z))
-    return (*g.shape[:-2], g.shape[-1])
-
-
-def joined(layout: Layout, y: State) -> Array:
-    """Return the user's state as one array: itself, or his pytree joined into a vector."""
-    return y if layout.is_array else layout.joined(y)[0]
-
-
-def parted(layout: Layout, z: Array) -> State:
-    """Return states [*time, *shape] as the user's arrays or pytree, time first; the inverse of `joined`."""
-    return z if layout.is_array else layout.parted(z[..., None, :])
-
-
-def by_order(layout: Layout, z: Array) -> Array:
-    """Return a state [*shape] laid out by orders, [a, *rest]."""
-    return layout.joined(z) if layout.is_array else z[None]
-
-
-def from_orders(layout: Layout, rows: Array) -> Array:
-    """Return an array laid out by orders, [a, *rest], as a state [*shape]; the inverse of `by_order`."""
-    return layout.parted(rows) if layout.is_array else rows[0]
-
-
-def _traced(
-    function: Callable[..., Any], args: Any, layout: Layout, z: Array, returned: Callable[[Any], Array]
-) -> RightSide:
-    def flat(t: Array, z: Array) -> Array:
-        y = parted(layout, z)
-        return returned(function(t, y) if args is None else function(t, y, args))
-
-    return right_side_of(flat, jnp.zeros((), layout.dtype), z)
-
-
-def _checked_diffusion(noise_type: str, found: Any, layout: Layout) -> Array:
-    what = f"{OWNER}(sde.diffusion)"
-    if layout.is_array:
-        if not jax.tree_util.treedef_is_leaf(jax.tree.structure(found)):
-            raise TypeError(f"{what}: needs an array; it returned {type(found).__name__}.")
-        value = checked_array(what, found, layout)
-        fitting_shape(noise_type, value.shape, layout.shapes[0])
-        return value
+def _diffused(noise_type: str, what: str, found: Any, layout: Layout) -> Array:
+    """Return what a diffusion returned as one array, for a pytree joined into a vector; or raise."""
     leaves, tree = jax.tree.flatten(found)
-    is_alike = tree == layout.tree
-    arrays = [checked_array(what, leaf, layout) for leaf in leaves] if is_alike else []
-    returned = [tuple(part.shape) for part in arrays] if is_alike else type(found).__name__
-    joined_shape(noise_type, returned, list(layout.shapes))
-    return joined(layout, jax.tree.unflatten(tree, arrays))
+    if not layout.is_array:
+        is_alike = tree == layout.tree
+        arrays = [checked_array(what, leaf, layout) for leaf in leaves] if is_alike else []
+        returned = [tuple(part.shape) for part in arrays] if is_alike else type(found).__name__
+        joined_shape(noise_type, returned, list(layout.shapes))
+        return layout.joined(jax.tree.unflatten(tree, arrays))[0]
+    if not jax.tree_util.treedef_is_leaf(tree):
+        raise TypeError(f"{what}: needs an array; it returned {type(found).__name__}.")
+    value = checked_array(what, found, layout)
+    fitting_shape(noise_type, value.shape, layout.shapes[0])
+    return value
 
 
 def checked_structure(coefficients: Coefficients, z0: Array, needs_diagonal: bool) -> Array:
@@ -215,7 +170,8 @@ def checked_structure(coefficients: Coefficients, z0: Array, needs_diagonal: boo
         raise ValueError(additive_message("as it is written"))
     if not (needs_diagonal and c.noise_type == "diagonal"):
         return z0
-    nearby = z0 + (NEARBY * _varied(z0, 1.5)) * (1 + jnp.abs(z0))
+    wave = 1.5 + 0.5 * jnp.cos(jnp.arange(1.0, z0.size + 1, dtype=z0.dtype))
+    nearby = z0 + NEARBY * wave.reshape(z0.shape) * (1 + jnp.abs(z0))
     last = c.times.size - 1
     wrong = jnp.stack([_is_coupled(c, n, y) for n, y in ((0, z0), (0, nearby), (last, nearby))])
     if is_traced(wrong):
@@ -224,10 +180,6 @@ def checked_structure(coefficients: Coefficients, z0: Array, needs_diagonal: boo
         n = (0, 0, last)[int(jnp.argmax(wrong))]
         raise ValueError(diagonal_message(f"t={float(c.times[n]):g}"))
     return z0
-
-
-def _varied(z: Array, mean: float) -> Array:
-    return (mean + 0.5 * jnp.cos(jnp.arange(1.0, z.size + 1, dtype=z.dtype))).reshape(z.shape)
 
 
 def _is_coupled(c: Coefficients, n: int, y: Array) -> Array:

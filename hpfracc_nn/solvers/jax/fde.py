@@ -24,13 +24,11 @@ from hpfracc_nn.solvers.collocation import Collocation, check_history
 from hpfracc_nn.solvers.explosions import Limits
 from hpfracc_nn.solvers.history import History
 from hpfracc_nn.solvers.jax.collocation.solve import Options, collocated
-from hpfracc_nn.solvers.jax.collocation.solve import Solution as Collocated
 from hpfracc_nn.solvers.jax.collocation.steps import Problem
 from hpfracc_nn.solvers.jax.integrate import Anew, Deterministic, Solution, checked_explosion
 from hpfracc_nn.solvers.jax.kernels import with_history
-from hpfracc_nn.solvers.jax.memory import Grid, Past, Sum, Weights
+from hpfracc_nn.solvers.jax.memory import Past, Sum, Weights
 from hpfracc_nn.solvers.jax.state import (
-    Layout,
     Orders,
     RightSide,
     State,
@@ -163,6 +161,8 @@ def fdeint(
             "fdeint(checkpoint=True, adjoint=True): needs one of them, because the adjoint saves states alone; leave "
             "checkpoint out, or pass adjoint=False."
         )
+    if not callable(f):
+        raise TypeError(f"{OWNER}(f of type {type(f).__name__}): needs a function f(t, y); pass one.")
     y0 = checked_state(OWNER, "y0", y0, is_complex=True)
     has_slope = dy0 is not None
 
@@ -174,21 +174,30 @@ def fdeint(
     slope = None if dy0 is None else checked_state(OWNER, "dy0", dy0, layout.is_complex)
     dz0 = None if slope is None else slope_of(OWNER, slope, layout, orders)
     begin = beside(layout.joined(y0), (args, alpha, ts, dy0))
+
+    def begun(t: Array) -> tuple[Array, RightSide]:
+        return varying(begin, lambda z: traced(f"{OWNER}(f)", f, args, layout, t, z))
+
     if method is None:
-        trace = partial(traced, OWNER, f, args, layout)
-        chosen = scheme if isinstance(scheme, Collocation) else Collocation()
-        solution = _collocated(trace, begin, dz0, ts, orders, layout, chosen, options)
+        outputs, real, flat = times_of(OWNER, ts), widest(), (layout.orders, -1)
+        first = jnp.asarray(outputs[0], real)
+        z0, right_side = begun(first.astype(layout.dtype))
+        chosen, alpha = scheme if isinstance(scheme, Collocation) else Collocation(), jnp.asarray(orders.alpha, real)
+        dz0 = None if dz0 is None else dz0.reshape(flat)
+        problem = Problem(layout, right_side, chosen, orders, alpha, first, z0.reshape(flat), dz0)
+        solution = collocated(problem, outputs, options, partial(_reporting, progress or (lambda *_: None)))
         return solution if full else solution.ys
     times = _times(ts, n_steps, method.mesh, orders, layout.dtype)
-    z0, right_side = varying(begin, lambda z: traced(OWNER, f, args, layout, times.at[0], z))
-    on_step = None if progress is None else _reporting(progress, times.grid.n_steps)
+    z0, right_side = begun(times.at[0])
+    n = times.at.size - 1
+    on_step = None if progress is None else _reporting(progress, n)
 
     def solve(weights: Weights, past: Callable[[Weights], Past]) -> Solution:
         anew = Anew(adjoint, checkpoint)
         problem = Deterministic(layout, right_side, method.scheme, past, times.at, times.elapsed, anew, on_step)
         return problem.solve(weights, z0, dz0)
 
-    sums = Sum(method.scheme, method.history, times.grid, layout.dtype.name)
+    sums = Sum(method.scheme, method.history, n, times.unequal, layout.dtype.name)
     found = with_history(OWNER, manager, method.op, sums, layout, orders, times.dt, solve)
     states = _checked_solution(method.scheme, right_side, times.at, found)
     limits = _limits(method.scheme, times, orders)
@@ -216,38 +225,6 @@ def _checked_method(scheme: Any, history: Any, mesh: Any, options: Options, full
     return method
 
 
-def _collocated(
-    trace: Callable[[Array, Array], RightSide],
-    z0: Array,
-    dz0: Array | None,
-    ts: Any,
-    orders: Orders,
-    layout: Layout,
-    scheme: Collocation,
-    options: Options,
-) -> Collocated:
-    """Return the solution by collocation.
-
-    Args:
-        trace: Returns f, traced for a time and a state.
-        z0: The state at the start, [a, *rest].
-        dz0: Its derivative, or None.
-        ts: As of `fdeint`.
-        orders: The orders.
-        layout: How the user's state is laid out.
-        scheme: How many stages a step has, and how they are solved.
-        options: How steps are chosen.
-    """
-    times = times_of(OWNER, ts)
-    begin = jnp.asarray(times[0], widest())
-    z0, right_side = varying(z0, lambda z: trace(begin.astype(layout.dtype), z))
-    alpha = jnp.asarray(orders.traced if orders.values is None else orders.values, widest())
-    flat = alpha.size, -1
-    slope = None if dz0 is None else dz0.reshape(flat)
-    problem = Problem(layout, right_side, scheme, orders, alpha, begin, z0.reshape(flat), slope)
-    return collocated(problem, times, options, partial(_reporting, options.progress or (lambda *_: None)))
-
-
 @dataclass(frozen=True, eq=False)
 class Times:
     """The times of the steps of a solve, and where its output times lie among them.
@@ -256,7 +233,7 @@ class Times:
         at: The time t of each step, [n_steps + 1].
         elapsed: The time since the start, [n_steps + 1].
         dt: The length of a step, a float or traced; 1 on a mesh whose steps are not equal.
-        grid: The times as far as they are known when the solve is traced.
+        unequal: The same as numbers if steps are not equal, else None.
         index: The output times in units of steps, [outputs]; whole numbers at points of the mesh, else fractions.
         interpolation_error: The output times minus the times that interpolating `elapsed` between the points of the
             mesh gives, [outputs]; None if all outputs are points of the mesh.
@@ -266,7 +243,7 @@ class Times:
     at: Array
     elapsed: Array
     dt: float | Array
-    grid: Grid
+    unequal: tuple[float, ...] | None
     index: np.ndarray | Array
     interpolation_error: np.ndarray | None = None
     is_on_mesh: Array | None = None
@@ -290,14 +267,13 @@ def _times(ts: Any, n_steps: int | None, mesh: Mesh, orders: Orders, dtype: Any)
     at, since = (jnp.asarray(each, dtype) for each in (outputs[0] + elapsed, elapsed))
     n = elapsed.size - 1
     if isinstance(mesh, Uniform):
-        return Times(at, since, float(elapsed[-1]) / n, Grid(n), np.round(index).astype(np.int64))
-    grid = Grid(n, tuple(elapsed.tolist()))
-    whole = np.round(index).astype(np.int64)
+        return Times(at, since, float(elapsed[-1]) / n, None, np.round(index).astype(np.int64))
+    unequal, whole = tuple(elapsed.tolist()), np.round(index).astype(np.int64)
     if (whole == index).all():
-        return Times(at, since, 1.0, grid, whole)
+        return Times(at, since, 1.0, unequal, whole)
     places, weights = interpolation(index, n)
     interpolation_error = (outputs - outputs[0]) - (weights * elapsed[places]).sum(-1)
-    return Times(at, since, 1.0, grid, index, interpolation_error)
+    return Times(at, since, 1.0, unequal, index, interpolation_error)
 
 
 def _traced_times(ts: Any, n_steps: int | None, mesh: Mesh, dtype: Any) -> Times:
@@ -318,7 +294,7 @@ def _traced_times(ts: Any, n_steps: int | None, mesh: Mesh, dtype: Any) -> Times
     message = f"{OWNER}(ts=...): needs output times that are points of the uniform mesh of {n} steps."
     is_on_mesh = checked(is_on_mesh, is_on_mesh.all(), message)
     at, since = (ts[0] + elapsed).astype(dtype), elapsed.astype(dtype)
-    return Times(at, since, duration / n, Grid(n), index, is_on_mesh=is_on_mesh)
+    return Times(at, since, duration / n, None, index, is_on_mesh=is_on_mesh)
 
 
 def _at_outputs(times: Times, states: Array, dz0: Array | None) -> Array:
@@ -331,7 +307,7 @@ def _at_outputs(times: Times, states: Array, dz0: Array | None) -> Array:
             exact after the interpolation between steps.
     """
     if times.interpolation_error is not None:
-        places, weights = interpolation(np.asarray(times.index), times.grid.n_steps)
+        places, weights = interpolation(np.asarray(times.index), states.shape[0] - 1)
         some = jnp.einsum("ti,ti...->t...", jnp.asarray(weights, states.dtype), states[places])
         if dz0 is None:
             return some
@@ -353,7 +329,7 @@ def _limits(scheme: Scheme, times: Times, orders: Orders) -> Limits | None:
     decay, values = getattr(scheme, "stability", None), orders.values
     if decay is None or values is None or is_traced(times.dt):
         return None
-    elapsed = times.grid.times or np.arange(times.grid.n_steps + 1) * float(times.dt)
+    elapsed = times.unequal or np.arange(times.at.size) * float(times.dt)
     first = 0.0 if is_traced(times.at) else float(times.at[0])
     return Limits(OWNER, scheme.name, decay, values, np.asarray(elapsed), first)
 

@@ -1,7 +1,6 @@
 """`fsdeint`: paths of a stochastic equation, for pytrees of JAX arrays.
 
-Inside of a solve a state is the user's array, or his pytree joined into a vector, [*shape]; orders alpha are [a]. See
-`coefficients`.
+Inside of a solve a state is an array [a, *rest], with a orders alpha and the axes that share each of them; see `state`.
 """
 
 from __future__ import annotations
@@ -14,31 +13,23 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-from hpfracc_nn.fractional.jax.arrays import JAX, Array
+from hpfracc_nn.fractional.jax.arrays import Array
 from hpfracc_nn.fractional.jax.checked import checked
-from hpfracc_nn.fractional.jax.float64 import in_float64
 from hpfracc_nn.fractional.jax.sharding import beside
-from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.selection import BackendManager
 from hpfracc_nn.solvers import checks
 from hpfracc_nn.solvers.explosions import WINDOW
 from hpfracc_nn.solvers.history import History
 from hpfracc_nn.solvers.jax.coefficients import (
     Coefficients,
-    by_order,
     checked_structure,
     coefficients_of,
-    joined,
-    noise_shape,
-    parted,
 )
 from hpfracc_nn.solvers.jax.integrate import Anew, Volterra, checked_explosion, one_steps
 from hpfracc_nn.solvers.jax.kernels import with_history
-from hpfracc_nn.solvers.jax.memory import Grid, Past, Sum, Weights
+from hpfracc_nn.solvers.jax.memory import Past, Sum, Weights
 from hpfracc_nn.solvers.jax.noise import JaxSource, as_noise, checked_key
 from hpfracc_nn.solvers.jax.state import (
-    Layout,
-    Orders,
     State,
     checked_state,
     is_traced,
@@ -166,7 +157,7 @@ def fsdeint(
     def traced(z: Array) -> Coefficients:
         return coefficients_of(sde, args, layout, times, z)
 
-    z0, c = varying(beside(joined(layout, y0), (args, alpha)), traced)
+    z0, c = varying(beside(layout.joined(y0), (args, alpha)), traced)
     # An order of 1 that is traced is solved with weights, as others are.
     has_memory = orders.values is None or bool((orders.values < 1).any())
     method = StochasticMethod.of(OWNER, Brownian(), scheme, weights, interpretation, history)
@@ -176,80 +167,57 @@ def fsdeint(
     least = 0.5 if orders.values is None else float(orders.values.min())
     method.rule(noise_type, min(least, _BELOW if has_memory else 1.0))
     z0 = checked_structure(c, z0, method.scheme.needs_diagonal)
-    own = noise_shape(c, layout, z0)
-    rows = _drawn(method.noise, n_steps, (streams, *own) if streams > 1 else own, c.dt, key, layout.dtype)
+    rows = _drawn(method.noise, n_steps, streams, c, key)
     begin = beside(z0, rows)
     if begin is not z0:
         z0, c = varying(begin, traced)
     # At the end all states are looked at, whatever the outputs are.
     last = np.arange(max(0, n_steps - WINDOW), n_steps + 1)
-    places, anew = np.union1d(index, last), Anew(adjoint, checkpoint)
+    places = np.union1d(index, last)
     if has_memory:
-        found = _with_memory(c, layout, orders, method, z0, rows, anew, manager)[places]
+        kind, dtype = method.weights, layout.dtype
+        # On equal steps `Sum` calls nothing of a scheme but `weights`.
+        sums = Sum(cast(Scheme, OfRates(kind)), method.history, n_steps, None, dtype.name)
+        sigma = None
+        if kind.has_residual:
+            sigma = jnp.asarray(orders.computed(lambda alpha, xp: residual(alpha, c.dt, xp), dtype), dtype)
+
+        def solve(weights: Weights, past: Callable[[Weights], Past]) -> Array:
+            problem = Volterra(c, kind, past, Anew(adjoint, checkpoint and not adjoint))
+            return problem.solve(weights, sigma, z0, rows)
+
+        found = with_history(OWNER, manager, method.history.op, sums, layout, orders, c.dt, solve)[places]
     else:
         step = one_step_of(method.scheme, c, method.interpretation)
-        found = one_steps(lambda carry, n, row: step.step(n, carry, row), step.start(z0), rows, places, anew)
+        found = one_steps(
+            lambda carry, n, row: step.step(n, carry, row), step.start(z0), rows, places, Anew(adjoint, checkpoint)
+        )
     states = found[np.searchsorted(places, index)] if places.size > index.size else found
     states = checked_finite(states, times[index], c, z0)
     limits = None
     if orders.values is not None:
         limits = method.limits(orders.values if has_memory else None, times - times[0], times[0])
     if limits is not None:
-        end, ordered = found[-last.size :], jax.vmap(lambda z: by_order(layout, z))
-        states = checked_explosion(
-            limits, layout, z0, states, ordered(end), lambda: ordered(jax.vmap(c.drift)(last[:-1], end[:-1]))
-        )
-    return parted(layout, states)
+        end = found[-last.size :]
+        drifts = jax.vmap(c.drift)
+        states = checked_explosion(limits, layout, z0, states, end, lambda: drifts(last[:-1], end[:-1]))
+    return layout.parted(states)
 
 
-def _drawn(noise: Noise, n_steps: int, shape: tuple[int, ...], dt: float, key: Any, dtype: Any) -> Array:
-    """Return the increments of the noise over all steps, [n_steps, *shape], drawn by the key if they are not passed."""
-    fits(OWNER, noise, shape)
-    source = JaxSource(jax.random.key(0) if isinstance(noise, Given) else checked_key(OWNER, key), dtype)
-    return noise.increments(n_steps, shape, dt, source, noise.start(n_steps, shape, dt, source))[0]
+def _drawn(noise: Noise, n_steps: int, streams: int, c: Coefficients, key: Any) -> Array:
+    """Return the increments of the noise over all steps, drawn by the key if they are not passed.
 
-
-def _with_memory(
-    c: Coefficients,
-    layout: Layout,
-    orders: Orders,
-    method: StochasticMethod,
-    z0: Array,
-    noise: Array,
-    anew: Anew,
-    manager: BackendManager | None,
-) -> Array:
-    """Return the states at all steps of a stochastic Volterra equation, [n_steps + 1, *shape].
-
-    Args:
-        c: Drift and diffusion.
-        layout: How the user's state is laid out.
-        orders: The orders alpha.
-        method: The weights and the history.
-        z0: The state at the start.
-        noise: The increments of all steps, [n_steps, *channels], or [n_steps, 2, *channels] for weights that need a
-            second normal number.
-        anew: What a backward pass computes again.
-        manager: The manager that picks the kernel; None is the process-wide BackendManager.
+    They are [n_steps, *channels], or [n_steps, 2, *channels] for two streams; the channels of an elementwise diffusion
+    are laid out as a state is, [a, *rest].
     """
-    kind = method.weights
-    # On equal steps `Sum` calls nothing of a scheme but `weights`.
-    sums = Sum(cast(Scheme, OfRates(kind)), method.history, Grid(noise.shape[0]), layout.dtype.name)
-    sigma = deviation_of(orders, c.dt, layout.dtype) if kind.has_residual else None
-
-    def solve(weights: Weights, past: Callable[[Weights], Past]) -> Array:
-        problem = Volterra(layout, c, kind, past, anew._replace(blocks=anew.blocks and not anew.steps))
-        return problem.solve(weights, sigma, z0, noise)
-
-    return with_history(OWNER, manager, method.history.op, sums, layout, orders, c.dt, solve)
-
-
-def deviation_of(orders: Orders, dt: float, dtype: Any) -> Array:
-    """Return the standard deviation of the residual, [a]: of the part of the newest cell beside the increment."""
-    if orders.traced is None:
-        assert orders.values is not None, "one of the two is there"
-        return jnp.asarray(residual(orders.values, dt, NUMPY), dtype)
-    return in_float64(lambda alpha: residual(alpha, dt, JAX), orders.traced, dtype)  # type: ignore[no-any-return]
+    shape = (streams, *c.noise_shape) if streams > 1 else c.noise_shape
+    fits(OWNER, noise, shape)
+    source = JaxSource(jax.random.key(0) if isinstance(noise, Given) else checked_key(OWNER, key), c.layout.dtype)
+    rows = noise.increments(n_steps, shape, c.dt, source, noise.start(n_steps, shape, c.dt, source))[0]
+    if not c.is_elementwise:
+        return rows
+    joined = jax.vmap(c.layout.joined)
+    return (jax.vmap(joined) if streams > 1 else joined)(rows)
 
 
 def checked_finite(states: Array, times: np.ndarray, coefficients: Coefficients, z0: Array) -> Array:

@@ -28,7 +28,7 @@ from hpfracc_nn.fractional.jax.arrays import Array
 from hpfracc_nn.fractional.jax.checked import checked
 from hpfracc_nn.fractional.jax.sharding import product
 from hpfracc_nn.solvers.explosions import GROWTH, WINDOW, Limits
-from hpfracc_nn.solvers.jax.coefficients import Coefficients, by_order, from_orders
+from hpfracc_nn.solvers.jax.coefficients import Coefficients
 from hpfracc_nn.solvers.jax.memory import Past, Weights, causal, zeros
 from hpfracc_nn.solvers.jax.roots import at_root, root
 from hpfracc_nn.solvers.jax.state import Layout, RightSide, is_traced
@@ -101,7 +101,7 @@ class Deterministic:
 
     def _march(self, weights: Weights, given: Any, drive: Array | None) -> tuple[Array, tuple[Array, Array]]:
         own, read, z0, dz0, times, elapsed = given
-        n_steps, spread = times.size - 1, self.layout.spread
+        n_steps, head, spread = self.times.size - 1, weights.head.shape[1], self.layout.spread
         f, fixed = self.right_side.reading(read), self.right_side.reading(lax.stop_gradient(read))
 
         @self.anew.each
@@ -110,7 +110,9 @@ class Deterministic:
             # f is not looked at after the last step, where it need not be defined.
             return y, f(x["inner"], jnp.where(x["step"] < n_steps, y, z0))
 
-        def advance(before: Array, past: Array, x: dict[str, Array], counts: Any) -> tuple[Array, Array, Any]:
+        def advance(given: Carry, past: Array, x: dict[str, Array], counts: Any) -> tuple[Carry, Array, Any]:
+            before, early = given
+            past = past + sum(spread(x["head"][j]) * early[j][None] for j in range(head))
             memory = past + _base(z0, dz0, x["elapsed"])
             if "drive" in x:
                 memory = memory + x["drive"]
@@ -123,65 +125,31 @@ class Deterministic:
             y, value = taken(memory, begun, x)
             if self.on_step is not None:
                 self.on_step(x["step"])
-            return jnp.where(x["step"] < n_steps, y, before), value, (y, is_solved)
+            if head > 1:  # the value of a step of the head has its own weights in later memories
+                is_own = (np.arange(head) == x["step"]).reshape(-1, *(1,) * value.ndim)
+                early, value = jnp.where(is_own, value[None], early), jnp.where(x["step"] < head, 0, value)
+            return (jnp.where(x["step"] < n_steps, y, before), early), value, (y, is_solved)
 
         steps = np.arange(n_steps + 1)
         inner = times[np.where(steps < n_steps, steps, 0)]
-        xs = {"step": steps, "t": times, "inner": inner, "elapsed": elapsed, "own": own}
+        xs = {"step": steps, "t": times, "inner": inner, "elapsed": elapsed, "own": own, "head": weights.head}
         xs |= {} if drive is None else {"drive": drive}
-        return self._marched(weights, advance, z0, f(times[0], z0), xs)
-
-    def _marched(
-        self, weights: Weights, advance: Callable[..., Any], carry: Array, first: Array, xs: Any
-    ) -> tuple[Array, Any]:
-        """Take steps 1 to n_steps: those of the head one by one, the later ones by `Past.march`.
-
-        Args:
-            weights: The weights of the past.
-            advance: Takes one step; see `Past.march`.
-            carry: The state at step 0.
-            first: The value of step 0, [a, *rest].
-            xs: A pytree of the other inputs of the steps, arrays [n_steps + 1, ...].
-
-        Returns:
-            The values of all steps, [n_steps + 1, a, *rest], and the outputs of steps 1 to n_steps, stacked.
-        """
-        spread, head, n_steps = self.layout.spread, weights.head.shape[1], self.times.size - 1
-        values, outs = [first], []
-        for n in range(1, min(head, n_steps + 1)):
-            past = sum(spread(weights.head[n, j]) * value[None] for j, value in enumerate(values))
-            carry, value, out = advance(carry, past, jax.tree.map(lambda each: each[n], xs), None)  # noqa: B023
-            values.append(value)
-            outs.append(out)
-        early = jnp.stack(values)
-        joined = jax.tree.map(lambda *each: jnp.stack(each), *outs) if outs else None
-        if n_steps < head:
-            return early, joined
-
-        def after(carry: Array, past: Array, x: tuple[Array, Any], counts: Any) -> tuple[Any, Array, Any]:
-            row, x = x
-            from_head = sum(spread(row[j]) * value[None] for j, value in enumerate(values))
-            return advance(carry, past + from_head, x, counts)
-
-        given = jax.tree.map(lambda each: each[head:], (weights.head, xs))
-        _, later, made = self.past(weights).march(after, carry, given, first, self.anew.blocks)
-        if joined is not None:
-            made = jax.tree.map(lambda *each: jnp.concatenate(each), joined, made)
-        return jnp.concatenate([early, later]), made
+        first = f(times[0], z0)
+        begin = z0, jnp.concatenate([first[None], zeros(first, head - 1)])
+        after = jax.tree.map(lambda each: each[1:], xs)
+        (_, early), values, found = self.past(weights).march(advance, begin, after, first, self.anew.blocks)
+        return jnp.concatenate([early, values[head - 1 :]]), found
 
     def _added(self, weights: Weights, values: Array) -> Array:
         """Return the memories of all steps, [n_steps + 1, sets, a, *rest], from values [n_steps + 1, a, *rest]."""
-        head, n = weights.head.shape[1], values.shape[0]
-        values = values.at[-1].set(0)  # none is needed at the last step
-        count = min(head, n)
-        found = product("nhsa,ha...->nsa...", weights.head[:, :count], values[:count])
-        if n <= head:
-            return found
+        head = weights.head.shape[1]
+        found = product("nhsa,ha...->nsa...", weights.head, values[:head])
+        later = jnp.concatenate([zeros(values[0], head - 1), values[head:]])
         if weights.later.ndim == 3:
-            later = causal(weights.later, values[head:])
+            rest = causal(weights.later, later)
         else:
-            later = product("nsaj,ja...->nsa...", weights.later[head:, ..., head:], values[head:])
-        return jnp.concatenate([found[:head], found[head:] + later])
+            rest = product("nsaj,ja...->nsa...", weights.later[1:, ..., 1:], later)
+        return jnp.concatenate([found[:1], found[1:] + rest])
 
 
 def step(scheme: Scheme, f: Callable[[Array], Array], m: Array, w: Array, begun: Array) -> Array:
@@ -266,25 +234,23 @@ class Volterra:
 
     Here h is the step, w the weights of the past, f_j and g_j drift and diffusion at step j, dW_j the increment of the
     noise, and sigma the deviation of the residual: the part of the newest cell's integral that dW does not determine,
-    with zeta a second normal number. A state has the user's shape, [*shape]; a value is Z_j as [a, *rest], or f_j and
-    g_j dW_j / h as [a, 2, *rest] if they have different weights.
+    with zeta a second normal number. A value is Z_j, [a, *rest], or f_j and g_j dW_j / h as [a, 2, *rest] if they have
+    different weights.
 
     Attributes:
-        layout: How the user's state is laid out as an array [a, *rest].
         coefficients: Drift and diffusion.
         kind: The choice of weights, which says how many sets there are and whether sigma is not 0.
         past: Makes the loop over the steps, a `Past`, from the weights.
         anew: What a backward pass computes again.
     """
 
-    layout: Layout
     coefficients: Coefficients
     kind: VolterraWeights
     past: Callable[[Weights], Past]
     anew: Anew
 
     def solve(self, weights: Weights, sigma: Array | None, z0: Array, noise: Array) -> Array:
-        """Return the states at all steps.
+        """Return the states at all steps, [n_steps + 1, a, *rest].
 
         Args:
             weights: The weights of the past.
@@ -293,23 +259,22 @@ class Volterra:
             noise: The increments of all steps, [n_steps, *channels]; if sigma is not None [n_steps, 2, *channels], the
                 increments and zeta sqrt(h).
         """
-        given, like = (self.coefficients.read, sigma, z0, noise), self._like(z0)
-        n, sets = noise.shape[0], self.kind.sets
-        values, (states, rest) = along_weights(self._march, _all_sums, weights, given, zeros(like, n, sets))
+        given, n = (self.coefficients.read, sigma, z0, noise), noise.shape[0]
+        nothing = zeros(self._like(z0), n, self.kind.sets)
+        values, (states, rest) = along_weights(self._march, _all_sums, weights, given, nothing)
         memory = product("asj,ja...->sa...", weights.later[..., n - np.arange(n)], values)
-        last = z0 + self._state(memory, rest)
+        last = z0 + self._moved(memory, rest)
         return jnp.concatenate([states, last[None]])
 
     def _march(self, weights: Weights, given: Any, drive: Array | None) -> tuple[Array, tuple[Array, Carry]]:
         read, sigma, z0, noise = given
-        like = self._like(z0)
 
         @self.anew.each
         def taken(y: Array, n: Array, row: Array) -> tuple[Array, Carry]:
             return self._step(self.coefficients.reading(read), sigma, row, n, y)
 
         def advance(rest: Carry, past: Array, x: dict[str, Array], counts: Any) -> tuple[Carry, Array, Array]:
-            y = z0 + self._state(past + x["drive"] if "drive" in x else past, rest)
+            y = z0 + self._moved(past + x["drive"] if "drive" in x else past, rest)
             if counts is None:
                 value, rest = taken(y, x["n"], x["row"])
                 return rest, value, y
@@ -317,9 +282,9 @@ class Volterra:
             value, after = taken(y, x["n"], x["row"])
             return jax.tree.map(lambda new, old: jnp.where(counts, new, old), after, rest), value, y
 
-        nothing = (jnp.zeros_like(by_order(self.layout, z0)),) if self.kind.has_residual else ()
+        nothing = (jnp.zeros_like(z0),) if self.kind.has_residual else ()
         xs = {"n": np.arange(noise.shape[0]), "row": noise} | ({} if drive is None else {"drive": drive})
-        rest, values, states = self.past(weights).march(advance, nothing, xs, like, self.anew.blocks)
+        rest, values, states = self.past(weights).march(advance, nothing, xs, self._like(z0), self.anew.blocks)
         return values, (states, rest)
 
     def _step(self, c: Coefficients, sigma: Array | None, row: Array, n: Array, y: Array) -> tuple[Array, Carry]:
@@ -330,34 +295,29 @@ class Volterra:
             sigma: The deviation of the residual, [a], or None.
             row: The noise of the step, [*channels], or [2, *channels] if sigma is not None.
             n: The step's number.
-            y: The state at step n, [*shape].
+            y: The state at step n.
         """
         f, g = c.drift(n, y), c.diffusion(n, y)
-        rest: Carry
-        if sigma is None:
-            driven, rest = c.applied(g, row / c.dt), ()
-        else:
-            driven = c.applied(g, row[0] / c.dt)
-            rest = (self.layout.spread(sigma) * by_order(self.layout, c.applied(g, row[1] / math.sqrt(c.dt))),)
-        if self.kind.sets == 1:
-            return by_order(self.layout, f + driven), rest
-        return jnp.stack([by_order(self.layout, f), by_order(self.layout, driven)], 1), rest
+        rest: Carry = ()
+        if sigma is not None:
+            rest = (c.layout.spread(sigma) * c.applied(g, row[1] / math.sqrt(c.dt)),)
+            row = row[0]
+        driven = c.applied(g, row / c.dt)
+        return f + driven if self.kind.sets == 1 else jnp.stack([f, driven], 1), rest
 
-    def _state(self, memory: Array, residual: Carry) -> Array:
-        """Return a step's memory plus the residual of the step before, as an array of a state's shape.
+    def _moved(self, memory: Array, residual: Carry) -> Array:
+        """Return a step's memory plus the residual of the step before, [a, *rest].
 
         Args:
             memory: The memory, [1, a, *rest], or [2, a, 2, *rest] if drift and noise have different weights.
             residual: What the residual adds, [a, *rest], in a tuple; or ().
         """
-        first = memory[0]
-        if self.kind.sets > 1:
-            first = first[:, 0] + memory[1][:, 1]  # drift and noise each by their own weights
-        return from_orders(self.layout, sum(residual, first))
+        first = memory[0] if self.kind.sets == 1 else memory[0][:, 0] + memory[1][:, 1]
+        return sum(residual, first)
 
     def _like(self, z0: Array) -> Array:
         """Return zeros of the shape of a value; `z0` is a state."""
-        none = jnp.zeros_like(by_order(self.layout, z0))
+        none = jnp.zeros_like(z0)
         return none if self.kind.sets == 1 else jnp.stack([none, none], 1)
 
 
@@ -450,20 +410,21 @@ def checked_explosion(
     n = limits.times.size - 1
     if n < WINDOW:
         return result
-    if is_traced(states):
-        states, traced, begun = (lax.stop_gradient(each) for each in (states, drifts(), jnp.abs(z0).max()))
-        reach = layout.spread(jnp.asarray(limits.reach(n), states.dtype))
-        found = limits.are_exploding(states[-WINDOW - 1 :], traced[-WINDOW:], reach, begun, jnp.abs(states).max(0))
+    states, z0 = lax.stop_gradient((states, z0))
+    if not is_traced(states):
+        states, z0 = np.asarray(states), np.asarray(z0)  # type: ignore[assignment]
+        if not np.abs(states[-1]).max() > GROWTH * np.abs(z0).max():
+            return result
+    rows, values = states[-WINDOW - 1 :], lax.stop_gradient(drifts()[-WINDOW:])
+    reach: Any = limits.reach(n).astype(states.dtype)
+    start = abs(z0).max()
+    found = limits.are_exploding(rows, values, layout.spread(reach), start, abs(states).max(0))
+    if is_traced(found):
         return checked(result, ~found.any(), f"{limits.owner}: the solution exploded; take more steps.")
-    last, start = np.abs(np.asarray(states[-1])), float(np.abs(np.asarray(z0)).max())
-    if not last.max() > GROWTH * start:
-        return result
-    rows, values = np.asarray(states[-WINDOW - 1 :]), np.asarray(drifts()[-WINDOW:])
-    exact: Any = limits.reach(n).astype(rows.dtype)
-    found = limits.are_exploding(rows, values, layout.spread(exact), start, np.abs(np.asarray(states)).max(0))
     if found.any():
+        last = abs(rows[-1])
         entry = int(np.argmax(np.where(found, last, 0)))
-        rate = float(np.abs(values[-1]).reshape(-1)[entry] / np.abs(rows[-2]).reshape(-1)[entry])
+        rate = float(abs(values[-1]).reshape(-1)[entry] / abs(rows[-2]).reshape(-1)[entry])
         order = entry // (last.size // layout.orders)
-        raise limits.error(n, float(last.reshape(-1)[entry]), start, rate, order)
+        raise limits.error(n, float(last.reshape(-1)[entry]), float(start), rate, order)
     return result

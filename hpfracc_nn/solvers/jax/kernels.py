@@ -34,8 +34,7 @@ Solved = TypeVar("Solved")
 
 def dense(weights: Weights, nodes: object, history: History) -> Past:
     if weights.later.ndim == 4:
-        head = weights.head.shape[1]
-        return Rows(weights.later[head:, ..., head:])
+        return Rows(weights.later[1:, ..., 1:])
     return Recent(weights.later, history.n if isinstance(history, Window) else weights.later.shape[-1])
 
 
@@ -134,7 +133,7 @@ def with_history(
     nodes = sums.nodes(orders)
     site = given_manager(owner, manager).shared_site(op, "jax", owner)
     key = sums, layout.shape, nodes is None, orders.values is None
-    plan = site.pick_traced(key, lambda: _workload_of(site.op, layout, sums.grid.n_steps, nodes))
+    plan = site.pick_traced(key, lambda: _workload_of(site.op, layout, sums.n_steps, nodes))
     return carried_out(_TRACED, site, plan, sums, orders, dt, nodes, solve)  # type: ignore[no-any-return]
 
 

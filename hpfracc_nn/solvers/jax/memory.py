@@ -12,7 +12,7 @@ sets, lags], from lag 0 on.
 
 Weights of fixed orders are computed by NumPy in float64 and cached; those of traced orders are computed in float64
 inside of the program. The weights of a scheme's first H values do not depend on the lag alone. These values are the
-head: their steps are taken one by one, and only later values are added up by lag.
+head: they are kept apart, and only later values are added up by lag.
 
 `march` takes the steps in order, in loops whose programs are as long for 2000 steps as for 100. Steps are taken in
 blocks. Inside of a block one small product for each step adds up the block's own values. Three classes add up the
@@ -32,7 +32,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from types import ModuleType
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -42,8 +41,7 @@ from jax import numpy as jnp
 
 from hpfracc_nn.fractional.cache import ByteCache
 from hpfracc_nn.fractional.exponentials import Nodes
-from hpfracc_nn.fractional.jax.arrays import JAX, Array
-from hpfracc_nn.fractional.jax.float64 import in_float64, mapped
+from hpfracc_nn.fractional.jax.arrays import Array
 from hpfracc_nn.fractional.jax.sharding import product
 from hpfracc_nn.fractional.namespace import NUMPY, Namespace
 from hpfracc_nn.solvers import history
@@ -70,7 +68,12 @@ def padded(columns: Array, length: int) -> Array:
     missing = max(0, length - columns.shape[-1])
     if not missing:
         return columns
-    return (np if isinstance(columns, np.ndarray) else jnp).pad(columns, [(0, 0), (0, 0), (0, missing)])  # type: ignore[return-value]
+    return _module(columns).pad(columns, [(0, 0), (0, 0), (0, missing)])  # type: ignore[no-any-return]
+
+
+def _module(x: Any) -> Any:
+    """Return the module of an array, numpy or jax.numpy."""
+    return np if isinstance(x, np.ndarray) else jnp
 
 
 def square(columns: Array, half: int) -> Callable[[Array], Array]:
@@ -137,32 +140,21 @@ class Weights(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Grid:
-    """The times of the steps, as far as they are known when a solve is traced.
-
-    Attributes:
-        n_steps: The number of steps.
-        times: The times since the start, n_steps + 1 of them, if steps are not equal; else None.
-    """
-
-    n_steps: int
-    times: tuple[float, ...] | None = None
-
-
-@dataclass(frozen=True)
 class Sum:
     """All that determines the weights of the past but the orders and the step.
 
     Attributes:
         scheme: The scheme, which has formulas for its weights.
         history: How the past is kept: which weights are dropped or replaced by exponentials.
-        grid: The times of the steps.
+        n_steps: The number of steps.
+        times: The times since the start, n_steps + 1 of them, if steps are not equal; else None.
         dtype: The name of the states' dtype.
     """
 
     scheme: Scheme
     history: History
-    grid: Grid
+    n_steps: int
+    times: tuple[float, ...] | None
     dtype: str
 
     def nodes(self, orders: Orders) -> Nodes | None:
@@ -170,7 +162,7 @@ class Sum:
 
         For traced orders they fit the weights of every order in the range.
         """
-        if self.grid.times is not None:
+        if self.times is not None:
             return None
         if orders.values is None:
             low, high = orders.lowest, orders.highest
@@ -180,28 +172,31 @@ class Sum:
     def weights(self, orders: Orders, dt: float | Array, nodes: Nodes | None) -> Weights:
         """Return the weights for steps of length `dt`, which may be traced if steps are equal."""
         step = dt if isinstance(dt, float) else 1.0
-        if orders.values is not None:
-            found = _fixed(self, tuple(orders.values.tolist()), step, nodes)
-        else:
-            assert orders.traced is not None, "one of the two is there"
-            made = mapped(lambda alpha: self._parts(alpha, step, nodes, JAX), axes=1)
-            parts = in_float64(made, orders.traced, jnp.dtype(self.dtype))
-            found = self._joined(parts, jnp)
+
+        def made() -> Weights:
+            parts = orders.computed(lambda alpha, xp: self._parts(alpha, step, nodes, xp), self.dtype)
+            return _of_block(**parts) if "block" in parts else _of_columns(**parts)
+
+        def rounded() -> Weights:
+            return jax.tree.map(lambda each: np.ascontiguousarray(each, dtype=self.dtype), made())  # type: ignore[no-any-return]
+
+        known = None if orders.values is None else tuple(orders.values.tolist())
+        found = made() if known is None else _CACHE.get((self, known, step, nodes), rounded)
         return found if isinstance(dt, float) else _scaled(found, orders, dt)
 
     def _parts(self, alpha: Any, dt: float, nodes: Nodes | None, xp: Namespace) -> dict[str, Any]:
-        """Return the weights of orders `alpha` [a] as the scheme has them, by name; `_joined` arranges them.
+        """Return the weights of orders `alpha` [a] as the scheme has them, by name.
 
         `dt` is the length of a step, and `nodes` are the exponentials that replace older weights, or None.
 
         On equal steps "columns" [a, sets, n_steps + 1] and, if there are any, "starts" [a, sets, n_steps + 1, H] and
         the "coefficients" [a, sets, q] of `nodes`; on any other mesh "block" [a, sets, n_steps + 1, n_steps + 1].
         """
-        if self.grid.times is not None:
-            times = np.array(self.grid.times)
+        if self.times is not None:
+            times = np.array(self.times)
             steps = range(times.size)
             return {"block": self.scheme.block(alpha, times, steps, steps, xp)}
-        weights = self.scheme.weights(alpha, self.grid.n_steps, dt, xp)
+        weights = self.scheme.weights(alpha, self.n_steps, dt, xp)
         used = self.history.used(weights, nodes, xp)
         found = {"columns": used.columns}
         if used.starts is not None:
@@ -210,60 +205,45 @@ class Sum:
             found["coefficients"] = history.coefficients(weights, nodes, xp)
         return found
 
-    def _joined(self, parts: dict[str, Any], np_or_jnp: ModuleType) -> Weights:
-        if "block" in parts:
-            return _of_block(parts["block"], np_or_jnp)
-        return _of_columns(parts["columns"], parts.get("starts"), parts.get("coefficients"), np_or_jnp)
-
 
 @lru_cache(maxsize=64)
 def _nodes(given: Sum, orders: tuple[float, ...]) -> Nodes | None:
-    weights = given.scheme.weights(np.array(orders), given.grid.n_steps, 1.0, NUMPY)
+    weights = given.scheme.weights(np.array(orders), given.n_steps, 1.0, NUMPY)
     return given.history.keep(weights, given.dtype, NUMPY).nodes
 
 
-def _fixed(given: Sum, orders: tuple[float, ...], dt: float, nodes: Nodes | None) -> Weights:
-    def computed() -> Weights:
-        found = given._joined(given._parts(np.array(orders), dt, nodes, NUMPY), np)
-        return jax.tree.map(lambda each: np.ascontiguousarray(each, dtype=given.dtype), found)  # type: ignore[no-any-return]
-
-    return _CACHE.get((given, orders, dt, nodes), computed)
-
-
-def _of_columns(columns: Any, starts: Any, coefficients: Any, xp: ModuleType) -> Weights:
+def _of_columns(columns: Any, starts: Any = None, coefficients: Any = None) -> Weights:
     """Return the weights on equal steps.
 
     Args:
         columns: The scheme's weights by lag from 0 on, [a, sets, n_steps + 1].
         starts: What the first H values get at each step in addition, [a, sets, n_steps + 1, H], or None.
         coefficients: The coefficients of the exponentials, [a, sets, q], or None.
-        xp: numpy or jax.numpy.
     """
-    n = columns.shape[-1]
-    count = 1 if starts is None else starts.shape[-1]
+    n, xp = columns.shape[-1], _module(columns)
+    count = 1 if starts is None else min(starts.shape[-1], n)
     lag = np.arange(n)[:, None] - np.arange(count)  # [n, H]
     head = xp.where(lag > 0, columns[:, :, np.maximum(lag, 0)], 0)
     own = xp.broadcast_to(columns[:, -1, 0], (n, columns.shape[0]))
     if starts is not None:
-        head = head + xp.where(lag > 0, starts, 0)
-        first = [columns[:, -1, 0] + starts[:, -1, k, k] for k in range(min(count, n))]
+        head = head + xp.where(lag > 0, starts[..., :count], 0)
+        first = [columns[:, -1, 0] + starts[:, -1, k, k] for k in range(count)]
         own = xp.concatenate([xp.stack(first, axis=-2), own[len(first) :]])
     return Weights(own, head.transpose(2, 3, 1, 0), columns, coefficients)
 
 
-def _of_block(block: Any, xp: ModuleType) -> Weights:
+def _of_block(block: Any) -> Weights:
     """Return the weights on any mesh from a scheme's, [a, sets, steps of memories, steps of values]."""
     n = block.shape[-1]
-    later = xp.where(np.arange(n)[:, None] > np.arange(n), block, 0).transpose(2, 1, 0, 3)
+    is_earlier = np.arange(n)[:, None] > np.arange(n)
+    later = _module(block).where(is_earlier, block, 0).transpose(2, 1, 0, 3)
     own = block[:, -1, np.arange(n), np.arange(n)].T
     return Weights(own, later[..., :1].transpose(0, 3, 1, 2), later, None)
 
 
 def _scaled(weights: Weights, orders: Orders, dt: Array) -> Weights:
     """Return the weights for steps of a traced length `dt`: those for steps of length 1, times dt**alpha."""
-    alpha = orders.traced if orders.values is None else jnp.asarray(orders.values)
-    assert alpha is not None, "one of the two is there"
-    scale = jnp.exp(alpha.astype(dt.dtype) * jnp.log(dt)).astype(weights.own.dtype)
+    scale = jnp.exp(jnp.asarray(orders.alpha, dt.dtype) * jnp.log(dt)).astype(weights.own.dtype)
     coefficients = weights.coefficients
     return Weights(
         weights.own * scale[None],

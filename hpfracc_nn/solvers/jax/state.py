@@ -15,8 +15,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial, wraps
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
@@ -24,28 +24,17 @@ from jax import lax
 from jax import numpy as jnp
 
 from hpfracc_nn.fractional.cache import cached_property
-from hpfracc_nn.fractional.jax.arrays import Array
+from hpfracc_nn.fractional.jax.arrays import JAX, Array
 from hpfracc_nn.fractional.jax.checked import checked
 from hpfracc_nn.fractional.jax.definitions import within
+from hpfracc_nn.fractional.jax.float64 import in_float64, mapped
 from hpfracc_nn.fractional.jax.sharding import beside, unplaced
+from hpfracc_nn.fractional.namespace import NUMPY, Namespace
 from hpfracc_nn.solvers import checks
-from hpfracc_nn.solvers.checks import fitting_orders
 from hpfracc_nn.solvers.mesh import Graded, Mesh, Points
 
 State = Any  # a pytree of arrays
-F = TypeVar("F", bound=Callable[..., Any])
 _DTYPES = tuple(map(np.dtype, ("float32", "float64", "complex64", "complex128")))
-
-
-def promoting(function: F) -> F:
-    """Return a function whose arrays broadcast and promote as NumPy's do, whatever the process has set."""
-
-    @wraps(function)
-    def called(*args: Any, **options: Any) -> Any:
-        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-            return function(*args, **options)
-
-    return called  # type: ignore[return-value]
 
 
 def is_traced(x: Any) -> bool:
@@ -76,36 +65,26 @@ def checked_state(owner: str, name: str, y: State, is_complex: bool = False) -> 
                 f"jax.numpy.asarray({name})."
             )
     arrays = [jnp.asarray(leaf) for leaf in leaves]
-    return jax.tree.unflatten(tree, [_checked_part(owner, name, part, arrays[0].dtype, is_complex) for part in arrays])
-
-
-def _checked_part(owner: str, name: str, part: Array, dtype: Any, is_complex: bool) -> Array:
-    if part.dtype not in (_DTYPES if is_complex else _DTYPES[:2]):
-        raise TypeError(
-            f"{owner}({name} of dtype {part.dtype}): needs float32 or float64; "
-            + (
-                f"pass ({name}.real, {name}.imag), a state of two parts, and write the equation for them."
-                if jnp.issubdtype(part.dtype, jnp.complexfloating)
-                else f"convert with {name}.astype(jax.numpy.float32)."
+    for k, part in enumerate(arrays):
+        if part.dtype not in (_DTYPES if is_complex else _DTYPES[:2]):
+            raise checks.wrong_dtype(owner, name, part.dtype, jnp.iscomplexobj(part), "astype(jax.numpy.float32)")
+        if part.dtype != arrays[0].dtype:
+            raise TypeError(
+                f"{owner}({name}): needs arrays of one dtype; they are {arrays[0].dtype} and {part.dtype}; convert "
+                "them with .astype(...)."
             )
-        )
-    if part.dtype != dtype:
-        raise TypeError(
-            f"{owner}({name}): needs arrays of one dtype; they are {dtype} and {part.dtype}; convert them with "
-            ".astype(...)."
-        )
-    if part.size == 0:
-        raise ValueError(f"{owner}({name} of shape {part.shape}): needs numbers; pass a state that has some.")
-    if is_traced(part):
-        return checked(part, jnp.isfinite(part).all(), f"{owner}({name}): needs finite numbers.")
-    if not np.isfinite(np.asarray(part)).all():
-        values = np.asarray(part).reshape(-1)
-        i = int(np.argmin(np.isfinite(values)))
-        raise ValueError(
-            f"{owner}({name}): needs finite numbers; {name} holds {values[i]} at place {i} of {values.size}; replace "
-            "it, or leave what it belongs to out."
-        )
-    return part
+        if part.size == 0:
+            raise ValueError(f"{owner}({name} of shape {part.shape}): needs numbers; pass a state that has some.")
+        if is_traced(part):
+            arrays[k] = checked(part, jnp.isfinite(part).all(), f"{owner}({name}): needs finite numbers.")
+        elif not np.isfinite(np.asarray(part)).all():
+            values = np.asarray(part).reshape(-1)
+            i = int(np.argmin(np.isfinite(values)))
+            raise ValueError(
+                f"{owner}({name}): needs finite numbers; {name} holds {values[i]} at place {i} of {values.size}; "
+                "replace it, or leave what it belongs to out."
+            )
+    return jax.tree.unflatten(tree, arrays)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,6 +104,21 @@ class Orders:
     shape: tuple[int, ...]
     highest: float
     lowest: float = 0.0
+
+    @property
+    def alpha(self) -> np.ndarray | Array:
+        """The orders, concrete or traced, [a]."""
+        return self.traced if self.values is None else self.values  # type: ignore[return-value]
+
+    def computed(self, formulas: Callable[[Any, Namespace], Any], dtype: Any, alpha: Array | None = None) -> Any:
+        """Return formulas(alpha, xp), arrays [a, ...]: of NumPy in float64, or of JAX in `dtype` if alpha is traced.
+
+        Both are computed in float64. `alpha` stands in place of the traced orders, such as those of a derivative.
+        """
+        if self.traced is None:
+            return formulas(self.values, NUMPY)
+        made = mapped(lambda alpha: formulas(alpha, JAX), 1)
+        return in_float64(made, self.traced if alpha is None else alpha, jnp.dtype(dtype))
 
 
 def orders_of(
@@ -185,13 +179,9 @@ def slope_of(owner: str, dy0: State, layout: Layout, orders: Orders) -> Array:
     """Return the user's `dy0` as an array [a, *rest], with 0 for orders up to 1, which need no derivative."""
     shapes = tuple(tuple(leaf.shape) for leaf in jax.tree.leaves(dy0))
     if jax.tree.structure(dy0) != layout.tree or shapes != layout.shapes:
-        raise ValueError(
-            f"{owner}(dy0 of shape {list(shapes)}): needs the shape of y0, {list(layout.shapes)}; pass a "
-            "derivative for each entry."
-        )
+        raise checks.slope_shape(owner, shapes, layout.shapes)
     slope = layout.joined(dy0)
-    is_above = jnp.asarray((orders.traced if orders.values is None else orders.values) > 1)  # type: ignore[operator]
-    return slope * layout.spread(is_above).astype(slope.dtype)
+    return slope * layout.spread(jnp.asarray(orders.alpha > 1)).astype(slope.dtype)
 
 
 def times_of(owner: str, ts: Any) -> np.ndarray | Array:
@@ -329,14 +319,8 @@ def layout_of(owner: str, y0: State, alpha: tuple[int, ...]) -> Layout:
     """
     leaves, tree = jax.tree.flatten(y0)
     shapes = tuple(tuple(leaf.shape) for leaf in leaves)
-    if jax.tree_util.treedef_is_leaf(tree):
-        return Layout(tree, shapes, leaves[0].dtype, fitting_orders(owner, alpha, shapes[0]))
-    if math.prod(alpha) != 1:
-        raise ValueError(
-            f"{owner}(alpha of shape {alpha}): needs one alpha for a pytree of arrays; join the arrays into one and "
-            "pass an alpha for each of its entries."
-        )
-    return Layout(tree, shapes, leaves[0].dtype, (1,))
+    shape = shapes[0] if jax.tree_util.treedef_is_leaf(tree) else None
+    return Layout(tree, shapes, leaves[0].dtype, checks.fitting_orders(owner, alpha, shape, "a pytree of arrays"))
 
 
 Field = Callable[[Array, Array], Array]  # f(t, z) of states z [a, *rest]
@@ -354,6 +338,11 @@ class RightSide:
     jaxpr: Any
     read: tuple[Array, ...]
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of what it returns."""
+        return self.jaxpr.outvars[0].aval.shape  # type: ignore[no-any-return]
+
     def __call__(self, t: Array, z: Array) -> Array:
         return beside(jax.core.eval_jaxpr(self.jaxpr, self.read, t, z)[0], z)
 
@@ -362,35 +351,37 @@ class RightSide:
         return replace(self, read=read)
 
 
-def traced(owner: str, f: Callable[..., State], args: Any, layout: Layout, t: Array, z: Array) -> RightSide:
+def traced(
+    what: str,
+    f: Callable[..., State],
+    args: Any,
+    layout: Layout,
+    t: Array,
+    z: Array,
+    returned: Callable[[str, Any, Layout], Array] | None = None,
+) -> RightSide:
     """Return the user's f as a traced function of states [a, *rest].
 
     Args:
-        owner: The name of the public function, for messages.
+        what: The name of the right-hand side, for messages.
         f: The user's function, called as f(t, y), or as f(t, y, args) if `args` is not None.
         args: A pytree, or None.
         layout: How the user's state is laid out.
         t: A time, by whose dtype f is traced.
         z: A state [a, *rest], by whose shape and dtype f is traced.
+        returned: Checks what f returned, and returns it as an array; None is `checked_result`.
 
     Raises:
-        TypeError: f is no function, or returns what is no state.
+        TypeError: f returns what is no state.
         ValueError: It returns another shape.
     """
-    if not callable(f):
-        raise TypeError(f"{owner}(f of type {type(f).__name__}): needs a function f(t, y); pass one.")
 
     def flat(t: Array, z: Array) -> Array:
         y = layout.parted(z)
         found = f(t, y) if args is None else f(t, y, args)
-        return layout.joined(checked_result(f"{owner}(f)", found, layout))
+        return (returned or checked_result)(what, found, layout)
 
-    return right_side_of(flat, t, z)
-
-
-def right_side_of(function: Callable[..., Array], t: Array, z: Array) -> RightSide:
-    """Return a function of t and z, traced for the shapes and dtypes of these two."""
-    closed = jax.make_jaxpr(function)(t, z)
+    closed = jax.make_jaxpr(flat)(t, z)
     return RightSide(closed.jaxpr, tuple(closed.consts))
 
 
@@ -408,8 +399,8 @@ def varying(z: Array, trace: Callable[[Array], Any]) -> tuple[Array, Any]:
     return (z, found) if jax.typeof(wide) == jax.typeof(z) else (wide, trace(wide))
 
 
-def checked_result(what: str, found: Any, layout: Layout) -> State:
-    """Return what a right-hand side returned as a state like y0, or raise; `what` is its name in messages."""
+def checked_result(what: str, found: Any, layout: Layout) -> Array:
+    """Return what a right-hand side returned, a state like y0, as [a, *rest], or raise; `what` is its name."""
     leaves, tree = jax.tree.flatten(found)
     who = "f" if what.endswith("(f)") else "it"
     if tree != layout.tree:
@@ -426,7 +417,7 @@ def checked_result(what: str, found: Any, layout: Layout) -> State:
                 "that shape."
             )
         arrays.append(part)
-    return jax.tree.unflatten(tree, arrays)
+    return layout.joined(jax.tree.unflatten(tree, arrays))
 
 
 def checked_array(what: str, leaf: Any, layout: Layout, which: str = "") -> Array:

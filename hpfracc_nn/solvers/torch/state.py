@@ -103,12 +103,8 @@ def layout_of(y0: State, alpha_shape: torch.Size, owner: str = "fdeint") -> Layo
         ValueError: alpha is not one number and y0 is a tuple, or alpha does not broadcast to y0.
     """
     if isinstance(y0, tuple):
-        if math.prod(alpha_shape) != 1:
-            raise ValueError(
-                f"{owner}(alpha of shape {tuple(alpha_shape)}): needs one alpha for a tuple of tensors; join the "
-                "tensors into one and pass an alpha for each of its entries."
-            )
-        return Layout(tuple(part.shape for part in y0), True, (1,))
+        varying = fitting_orders(owner, tuple(alpha_shape), None, "a tuple of tensors")
+        return Layout(tuple(part.shape for part in y0), True, varying)
     shape = y0.shape
     is_known = set(map(type, shape)) <= {int}  # a tracer's sizes have no hash
     return (_layout if is_known else _layout.__wrapped__)(shape, alpha_shape, owner)
@@ -226,14 +222,7 @@ def checked_state(owner: str, name: str, y: Any) -> State:
         if type(part) not in PLAIN or part.is_nested or part.layout is not torch.strided:
             check_dense(owner, name, part)
         if part.dtype not in _DTYPES:
-            raise TypeError(
-                f"{owner}({name} of dtype {part.dtype}): needs float32 or float64; "
-                + (
-                    f"pass ({name}.real, {name}.imag), a state of two parts, and write the equation for them."
-                    if part.is_complex()
-                    else f"convert with {name}.to(torch.float32)."
-                )
-            )
+            raise checks.wrong_dtype(owner, name, part.dtype, part.is_complex(), "to(torch.float32)")
         if part.dtype != parts[0].dtype or part.device != parts[0].device:
             raise TypeError(
                 f"{owner}({name}): needs tensors of one dtype and device; they are {parts[0].dtype} on "
@@ -253,9 +242,7 @@ def like_start(y0: State, dy0: State) -> State:
     shapes = [tuple(part.shape) for part in (y0 if isinstance(y0, tuple) else (y0,))]
     given = [tuple(part.shape) for part in (dy0 if isinstance(dy0, tuple) else (dy0,))]
     if shapes != given or isinstance(y0, tuple) != isinstance(dy0, tuple):
-        raise ValueError(
-            f"fdeint(dy0 of shape {given}): needs the shape of y0, {shapes}; pass a derivative for each entry."
-        )
+        raise checks.slope_shape("fdeint", given, shapes)
     return dy0
 
 

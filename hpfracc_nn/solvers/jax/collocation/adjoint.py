@@ -27,8 +27,7 @@ from jax.interpreters import ad, batching, mlir
 
 from hpfracc_nn.fractional.jax.arrays import Array
 from hpfracc_nn.solvers.jax.collocation.past import spread_back, sums
-from hpfracc_nn.solvers.jax.collocation.steps import Problem, Steps, linear_solution, mixed
-from hpfracc_nn.solvers.jax.state import promoting
+from hpfracc_nn.solvers.jax.collocation.steps import Problem, Steps, linear_solution, mixed, promoting
 from hpfracc_nn.solvers.schemes import TOLERANCES
 
 _BLOCK = 16  # steps whose tangents are found together, where these are differentiated

@@ -22,7 +22,7 @@ from hpfracc_nn.fractional.jax.arrays import JAX, Array, widest
 from hpfracc_nn.fractional.jax.checked import checked
 from hpfracc_nn.fractional.jax.float64 import jointly_in_float64
 from hpfracc_nn.solvers import checks
-from hpfracc_nn.solvers.collocation import Statistics, points_of, tolerances, within
+from hpfracc_nn.solvers.collocation import Statistics, check_absolute, points_of, tolerances, within
 from hpfracc_nn.solvers.jax.collocation.adjoint import attached
 from hpfracc_nn.solvers.jax.collocation.past import sums
 from hpfracc_nn.solvers.jax.collocation.steps import (
@@ -34,13 +34,13 @@ from hpfracc_nn.solvers.jax.collocation.steps import (
     Steps,
     Tolerance,
     along,
+    promoting,
     to,
 )
 from hpfracc_nn.solvers.jax.state import (
     Layout,
     State,
     is_traced,
-    promoting,
     resolution,
     smallest_order,
     without_gradient,
@@ -306,6 +306,12 @@ def _tolerance(problem: Problem, options: Options) -> Tolerance:
     layout, dtype = problem.layout, problem.layout.dtype
     eps = float(jnp.finfo(dtype).eps)
     rtol, atol = (_number(each) for each in (options.rtol, options.atol))
+    for name, value in (("rtol", rtol), ("max_step", options.max_step)):
+        if np.ndim(value):
+            raise ValueError(
+                f"{OWNER}({name} of shape {np.shape(value)}): needs one number, because all entries of a state "
+                "have the same steps; pass jax.vmap of the solve for one each, or atol by entry."
+            )
     if not (is_traced(rtol) or is_traced(atol)):
         rtol, atol = tolerances(OWNER, rtol, atol, eps)
     else:
@@ -316,6 +322,7 @@ def _tolerance(problem: Problem, options: Options) -> Tolerance:
             raise ValueError(
                 f"{OWNER}(atol=...): needs a number >= 0, or for one array y0 an array of such; pass 1e-8."
             )
+        check_absolute(OWNER, atol.shape, layout.shapes[0])
         # A complex state has both parts along a last axis.
         whole = jnp.broadcast_to(jnp.asarray(atol, dtype), layout.shapes[0])
         atol = layout.joined(lax.complex(whole, whole) if layout.is_complex else whole).reshape(problem.z0.shape)

@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from functools import wraps
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -20,8 +21,7 @@ from jax import numpy as jnp
 
 from hpfracc_nn.fractional.cache import cached_property
 from hpfracc_nn.fractional.jax.arrays import JAX, Array, widest
-from hpfracc_nn.fractional.jax.float64 import in_float64, jointly_in_float64, mapped
-from hpfracc_nn.fractional.namespace import NUMPY
+from hpfracc_nn.fractional.jax.float64 import jointly_in_float64
 from hpfracc_nn.solvers.collocation import (
     BLIND,
     FLOOR,
@@ -43,12 +43,24 @@ from hpfracc_nn.solvers.collocation import (
 )
 from hpfracc_nn.solvers.jax.collocation.past import sums
 from hpfracc_nn.solvers.jax.roots import divided
-from hpfracc_nn.solvers.jax.state import Layout, Orders, RightSide, promoting
+from hpfracc_nn.solvers.jax.state import Layout, Orders, RightSide
 from hpfracc_nn.solvers.schemes import TOLERANCES
 
 STATUSES = ("running", "finished", "max_steps", "failed")
 RUNNING, FINISHED, MAX_STEPS, FAILED = range(4)
+F = TypeVar("F", bound=Callable[..., Any])
 _KRYLOV = 1e-3  # relative residual of the linear equations of a step by GMRES
+
+
+def promoting(function: F) -> F:
+    """Return a function whose arrays broadcast and promote as NumPy's do, whatever the process has set."""
+
+    @wraps(function)
+    def called(*args: Any, **options: Any) -> Any:
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            return function(*args, **options)
+
+    return called  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,9 +119,8 @@ class Problem:
     def own(self, alpha: Array) -> Array:
         """Return the weights of a step of length 1 in its stages and at its end, [a, s + 1, s]."""
         stages, ends = self.scheme.stages, np.append(self.rule.nodes, 1.0)
-        if self.orders.values is None:
-            return in_float64(mapped(lambda alpha: within(stages, alpha, ends, JAX), 1), alpha, self.z0.dtype)  # type: ignore[no-any-return]
-        return jnp.asarray(within(stages, self.orders.values, ends, NUMPY), self.z0.dtype)
+        dtype = self.z0.dtype
+        return jnp.asarray(self.orders.computed(lambda a, xp: within(stages, a, ends, xp), dtype, alpha), dtype)
 
     def power(self, h: Array) -> Array:
         """Return h**alpha, [a]."""
@@ -118,10 +129,8 @@ class Problem:
 
     def spread(self) -> Array:
         """See `collocation.spread`, [a]."""
-        stages = self.scheme.stages
-        if self.orders.values is None:
-            return in_float64(mapped(lambda alpha: spread(stages, alpha, JAX), 1), self.alpha, self.z0.dtype)  # type: ignore[no-any-return]
-        return jnp.asarray(spread(stages, self.orders.values, NUMPY), self.z0.dtype)
+        stages, dtype = self.scheme.stages, self.z0.dtype
+        return jnp.asarray(self.orders.computed(lambda a, xp: spread(stages, a, xp), dtype, self.alpha), dtype)
 
     def sizes(self, x: Array, scale: Array | float) -> Array:
         """Return the root mean squares of x / scale for each sample, [k, samples] for x [k, a, r]."""

@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.torch.tracing import is_traced, uncompiled
 from hpfracc_nn.solvers import checks
-from hpfracc_nn.solvers.collocation import Collocation, points_of, tolerances
+from hpfracc_nn.solvers.collocation import Collocation, check_absolute, points_of, tolerances
 from hpfracc_nn.solvers.mesh import Mesh as MeshOption
 from hpfracc_nn.solvers.mesh import Points, Uniform
 from hpfracc_nn.solvers.torch.adjoint import trainable
@@ -168,6 +168,7 @@ class Solve:
             return errors.real("fdeint", "atol", atol, 0.0, example=1e-8)
         if self.layout.is_tuple or not bool((atol >= 0).all()):
             raise ValueError("fdeint(atol=...): needs a number >= 0, or for one tensor y0 a tensor of such; pass 1e-8.")
+        check_absolute("fdeint", atol.shape, self.layout.shape)
         return atol.detach().to(self.like).expand(self.layout.shape)
 
     def at(self, elapsed: np.ndarray, values: Tensor, steps: Mesh, derivative: int = 0) -> Tensor:
