@@ -17,7 +17,8 @@ Shapes: time is first, [n, *shape]; `shape` is that of one time slice, and Q cou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, NamedTuple
@@ -322,7 +323,8 @@ class _Given(torch.autograd.Function):
         packed[: min(n, HEAD)] = z[:HEAD]
         packed[HEAD + reach - min(n, reach) : HEAD + reach] = z[max(0, n - reach) :]
         if count:
-            carry = _absorbed(z.flatten(1).T if z.ndim > 1 else z[None], count, m, rates, backwards=True)
+            rows = z[:count].flatten(1).T if z.ndim > 1 else z[None, :count]
+            carry, _ = _absorbed(rows, m, rates, backwards=True)
             packed[HEAD + reach :] = carry.T.reshape(rates.size, *z.shape[1:])
         return z.view_as(z), packed
 
@@ -339,8 +341,7 @@ class _Given(torch.autograd.Function):
             g = carry.flatten(1).T if carry.ndim > 1 else carry[None]
             # The transposed differences of an exponential are the exponential times (1 - exp(s))**m, but at the ends.
             values = g * torch.as_tensor((-np.expm1(rates)) ** m, device=g.device)
-            for _ in _recalled(rows[..., :count], values, rates, backwards=True):
-                pass
+            _recall(rows[..., :count], values, rates, backwards=True)
             if m:
                 at, more = _ends(g, count, m, rates)
                 rows[..., at] += more.reshape(*rows.shape[:-1], at.size).to(found.dtype)
@@ -391,11 +392,9 @@ class _Added(torch.autograd.Function):
             (column.movedim(0, -1), value[..., None]) for column, value in zip(more[:count], more[count:], strict=True)
         ]
         rows[..., :begin] += _with_columns(head.movedim(0, -1), columns, 0, begin).to(dtype)
-        columns = [(column.to(dtype), value.to(dtype)) for column, value in columns]
         flat = values.flatten(1).T if values.ndim > 1 else values[None]
-        for at, part in _recalled(rows[..., begin:], flat, rates, backwards=False):
-            for column, value in columns:
-                part.addcmul_(column[..., begin:][..., at], value)
+        columns = [(column[..., begin:], value) for column, value in columns]
+        _recall(rows[..., begin:], flat, rates, columns, backwards=False)
         return y
 
     @staticmethod
@@ -405,7 +404,12 @@ class _Added(torch.autograd.Function):
         rows = grads[0].movedim(axis, -1)
         shape, n = rows.shape[:-1], rows.shape[-1]
         flat = rows.reshape(-1, n)
-        values = _absorbed(flat[:, begin:], n - begin, 0, rates, backwards=False).T.reshape(-1, *shape)
+        # Columns of one order are summed with the exponentials.
+        own = [j for j, each in enumerate(more[:count]) if each.numel() == n and ctx.needs_input_grad[6 + count + j]]
+        columns = [more[j].reshape(n) for j in own]
+        values, sums = _absorbed(flat[:, begin:], 0, rates, [each[begin:] for each in columns], backwards=False)
+        head = flat[:, :begin].to(torch.float64)
+        of_own = {j: s + head @ each[:begin].to(s) for j, s, each in zip(own, sums, columns, strict=True)}
         found: list[Tensor | None] = []
         for j, each in enumerate(more):
             if not ctx.needs_input_grad[6 + j]:
@@ -413,13 +417,12 @@ class _Added(torch.autograd.Function):
             elif j < count:
                 g = rows.to(torch.float64) * more[count + j][..., None]
                 found.append(g.movedim(-1, 0).sum_to_size(each.shape))
+            elif j - count in of_own:
+                found.append(of_own[j - count].reshape(shape))
             else:
-                column = more[j - count].movedim(0, -1)
-                if column.numel() == n:  # one order: a product with a vector
-                    found.append(_weighted(flat, column.reshape(n)).reshape(shape))
-                else:
-                    found.append(torch.sum(rows * column, -1))
-        return grads[0], None, None, rows[..., :begin].movedim(-1, 0).to(torch.float64), values, None, *found
+                found.append(torch.sum(rows * more[j - count].movedim(0, -1), -1))
+        first, values = rows[..., :begin].movedim(-1, 0).to(torch.float64), values.T.reshape(-1, *shape)
+        return grads[0], None, None, first, values, None, *found
 
 
 def _with_columns(part: Tensor, columns: list[tuple[Tensor, Tensor]], begin: int, end: int) -> Tensor:
@@ -436,13 +439,17 @@ def _weighted(rows: Tensor, column: Tensor) -> Tensor:
     return torch.stack([each.to(part.dtype) @ part for each, part in pieces]).sum(0, dtype=torch.float64)
 
 
-def _absorbed(rows: Tensor, count: int, m: int, rates: np.ndarray, *, backwards: bool) -> Tensor:
-    """Return the sum over k < count of exp(-s k) d[k], [rows, Q], float64.
+def _absorbed(
+    rows: Tensor, m: int, rates: np.ndarray, columns: Sequence[Tensor] = (), *, backwards: bool
+) -> tuple[Tensor, list[Tensor]]:
+    """Return the sums over k of exp(-s k) d[k], [rows, Q], and of columns times rows, [rows] each, float64.
 
-    d are the m-th differences of samples [rows, n] as `_Given` says; with `backwards` the last of the first `count`
-    counts as d[0].
+    d are the m-th differences of samples [rows, n] as `_Given` says; with `backwards` the last counts as d[0]. The
+    columns are [n]; there are none where there are differences, or `backwards`.
     """
+    count = rows.shape[1]
     found = torch.zeros(rows.shape[0], rates.size, dtype=torch.float64, device=rows.device)
+    summed = [torch.zeros_like(found[:, 0]) for _ in columns]
     for window in _windows(count, rates, rows):
         at = window.at(count, backwards)
         x = rows[:, max(0, at.start - m) : at.stop]
@@ -456,15 +463,30 @@ def _absorbed(rows: Tensor, count: int, m: int, rates: np.ndarray, *, backwards:
         inner, outer = window.factors(backwards)
         # As the product of the transposed: BLAS takes half the time for few rows on the left.
         sums = torch.bmm(inner.expand(d.shape[0], -1, -1), window.in_pieces(d.to(inner.dtype)).mT)
-        found[:, : window.q] += sums.mT.flatten(1).to(torch.float64) @ outer  # of [rows, pieces, rank]
-    return found
+        parts = sums.mT.flatten(1).to(torch.float64)  # [rows, pieces * rank]
+        found[:, : window.q] += parts @ outer
+        for total, column in zip(summed, columns, strict=True):
+            spanned = window.spanned(column[at])
+            total += _weighted(d, column[at]) if spanned is None else parts @ spanned
+    return found, summed
 
 
-def _recalled(rows: Tensor, values: Tensor, rates: np.ndarray, *, backwards: bool) -> Iterator[tuple[slice, Tensor]]:
+def _recall(
+    rows: Tensor,
+    values: Tensor,
+    rates: np.ndarray,
+    columns: Sequence[tuple[Tensor, Tensor]] = (),
+    *,
+    backwards: bool,
+) -> None:
     """Add the sum over q of exp(-s_q k) values[:, q] to the samples k of rows [*shape, n], in place.
 
-    `values` are [rows, Q]. Yields where something was added, and the samples there, while they are in the cache; with
-    `backwards` the last sample counts as the first.
+    Args:
+        rows: They are written to.
+        values: [rows, Q].
+        rates: s, [Q].
+        columns: What else is added: columns [*c, n] times values [*shape, 1].
+        backwards: Whether the last sample counts as the first; then there are no columns.
     """
     n, strides = rows.shape[-1], rows.stride()
     is_plain = (
@@ -476,14 +498,21 @@ def _recalled(rows: Tensor, values: Tensor, rates: np.ndarray, *, backwards: boo
     )
     for window in _windows(n, rates, values.new_empty(values.shape[0], 0, dtype=rows.dtype)):
         inner, outer = window.factors(backwards)
-        between = (values[:, : window.q] @ outer.T).to(inner.dtype).unflatten(1, (window.pieces, inner.shape[0]))
-        at = window.at(n, backwards)
+        between, at, others = values[:, : window.q] @ outer.T, window.at(n, backwards), []
+        for column, value in columns:
+            spanned = window.spanned(column[..., at])
+            if spanned is None:
+                others.append((column[..., at], value))
+            else:  # without another pass over the samples
+                between = torch.addr(between, value.reshape(-1).to(between.dtype), spanned)
+        between = between.to(inner.dtype).unflatten(1, (window.pieces, inner.shape[0]))
         part = rows[..., at]
         if is_plain:
             window.in_pieces(part.view(-1, part.shape[-1])).baddbmm_(between, inner.expand(len(between), -1, -1))
         else:
             part += (between @ inner).reshape(part.shape).to(part.dtype)
-        yield at, part
+        for column, value in others:
+            part.addcmul_(column.to(part.dtype), value.to(part.dtype))
 
 
 @dataclass(frozen=True)
@@ -519,6 +548,19 @@ class _Window:
     def in_pieces(self, samples: Tensor) -> Tensor:
         """Return samples of the window [rows, far - near] as [rows, pieces, piece], a view."""
         return samples.unflatten(1, (self.pieces, -1))
+
+    def spanned(self, column: Tensor) -> Tensor | None:
+        """Return c [pieces * rank] for which a column [far - near] is the sum over r of c[p r] V[r, i], or None.
+
+        To half a rounding of single precision. The weights and columns of operators fade as the exponentials do.
+        """
+        if self.like.dtype != torch.float32 or self.pieces * _PIECE != column.numel():
+            return None
+        basis = torch.as_tensor(_factorised(self.rates, True)[1], device=column.device)  # orthonormal
+        pieces = column.detach().to(torch.float64).reshape(-1, _PIECE)
+        found = pieces @ basis.T
+        is_near = torch.dist(found @ basis, pieces, p=math.inf) <= 2**-25 * pieces.abs().max()
+        return found.reshape(-1) if bool(is_near) else None
 
     def factors(self, backwards: bool) -> tuple[Tensor, Tensor]:
         """Return V [rank, piece] and W [pieces * rank, q]: exp(-s_q (near + piece p + i)) = sum_r W[p r, q] V[r, i].

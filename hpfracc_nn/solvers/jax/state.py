@@ -115,10 +115,10 @@ class Orders:
 
         Both are computed in float64. `alpha` stands in place of the traced orders, such as those of a derivative.
         """
-        if self.traced is None:
+        if self.values is not None:
             return formulas(self.values, NUMPY)
         made = mapped(lambda alpha: formulas(alpha, JAX), 1)
-        return in_float64(made, self.traced if alpha is None else alpha, jnp.dtype(dtype))
+        return in_float64(made, self.alpha if alpha is None else alpha, jnp.dtype(dtype))
 
 
 def orders_of(
