@@ -118,7 +118,7 @@ class Orders:
         if self.values is not None:
             return formulas(self.values, NUMPY)
         made = mapped(lambda alpha: formulas(alpha, JAX), 1)
-        return in_float64(made, self.alpha if alpha is None else alpha, jnp.dtype(dtype))
+        return in_float64(made, self.traced if alpha is None else alpha, jnp.dtype(dtype))  # type: ignore[arg-type]
 
 
 def orders_of(
