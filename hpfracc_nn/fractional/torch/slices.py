@@ -458,7 +458,7 @@ def _absorbed(
             d = torch.diff(d, n=m, dim=1)
         if at.start < m:
             head = rows[:, :2].to(d.dtype)
-            first = torch.stack([torch.zeros_like(head[:, 0]), head[:, 1] - head[:, 0]], 1)
+            first = torch.diff(head, dim=1, prepend=head[:, :1])
             d = torch.cat([first[:, at.start : min(m, at.stop)], d], 1)
         inner, outer = window.factors(backwards)
         # As the product of the transposed: BLAS takes half the time for few rows on the left.
