@@ -20,7 +20,7 @@ Source: Dao & Gu, arXiv 2405.21060.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,14 +73,15 @@ class _Matrix:
     @staticmethod
     def operands(column: Column) -> Array:
         w = column.weights
-        return (OF_CLASS.get(type(w)) or namespace(w)).toeplitz(w, w.shape[-1])
+        xp = OF_CLASS.get(type(w)) or namespace(w)  # it is asked in every call of a learned order
+        return xp.toeplitz(w, w.shape[-1])
 
 
 class _Spectrum:
     @staticmethod
     def operands(column: Column) -> Array:
         w = column.weights
-        xp = OF_CLASS.get(type(w)) or namespace(w)
+        xp = OF_CLASS.get(type(w)) or namespace(w)  # as for the matrix
         spectrum = xp.rfft(xp.asarray(w)[..., None], padded_length(w.shape[-1]), axis=-2)
         return xp.astype(spectrum, xp.complex_of(w.dtype))
 
@@ -91,22 +92,16 @@ class _Made:
     On a CUDA device it is looked up each time, because the current stream may have to wait for it.
     """
 
-    def __init__(self, arrangement: Any):
-        self._arrangement = arrangement
+    def __init__(self, arrangement: Any, make: Callable[[Column, Any], Array]):
+        self._arrangement, self._make = arrangement, make
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
     def __get__(self, column: Column, owner: type) -> Array:
-        arrangement, w = self._arrangement, column.weights
-        if column.streams is not None:
-            return column.cached(arrangement)
-        if arrangement is _Matrix and w.nbytes * w.shape[-1] > column.largest:
-            return arrangement.operands(column)
-        found = column.made.get(arrangement)
-        if found is None:
-            found = column.made.setdefault(arrangement, arrangement.operands(column))
-        column.__dict__[self._name] = found
+        found = self._make(column, self._arrangement)
+        if column.streams is None and self._arrangement in column.made:
+            column.__dict__[self._name] = found
         return found
 
 
@@ -129,8 +124,6 @@ class Column:
     largest: float = math.inf
     multiple: int = field(default=1, init=False)
     made: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
-    matrix = _Made(_Matrix)
-    spectrum = _Made(_Spectrum)
 
     @property
     def nbytes(self) -> int:
@@ -145,6 +138,9 @@ class Column:
     def cached(self, arrangement: Any) -> Any:
         """Return arrangement.operands(self), made once."""
         return _cached(self, self.made, arrangement)
+
+    matrix = _Made(_Matrix, matrix_by)
+    spectrum = _Made(_Spectrum, cached)
 
     def matvec(self, x: Array) -> Array:
         """Return the product, of x's shape."""

@@ -26,7 +26,7 @@ from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.streaming import HORIZON, Convolution, begun
 from hpfracc_nn.fractional.torch.eager import check_alpha, check_dense, computed, computed_in
 from hpfracc_nn.fractional.torch.namespace import TORCH
-from hpfracc_nn.fractional.torch.slices import Slices, once
+from hpfracc_nn.fractional.torch.slices import Slices, once_differentiable
 from hpfracc_nn.fractional.torch.tracing import uncompiled
 from hpfracc_nn.selection import Site
 
@@ -339,7 +339,7 @@ class _Gathered(torch.autograd.Function):
         return found if alpha is None else (found, alpha.clone())
 
     @staticmethod
-    @once
+    @once_differentiable
     def backward(ctx: Any, g: Tensor, *of_alpha: Tensor) -> tuple[Tensor | None, ...]:
         exchange: _Exchange = ctx.exchange
         payload = exchange.given_back()
@@ -356,7 +356,7 @@ class _Ended(torch.autograd.Function):
         return gathered.view_as(gathered)
 
     @staticmethod
-    @once
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         ctx.exchange.give_back(grads[0].contiguous())
         return None, grads[0]
@@ -438,7 +438,7 @@ class _Attached(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         zeros = [torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in ctx.others]
         return grads[0], *zeros

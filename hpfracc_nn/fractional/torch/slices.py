@@ -291,7 +291,7 @@ def _followed(d: Tensor, count: int) -> Tensor:
     return torch.cat([d, d.new_zeros(count, *d.shape[1:])])
 
 
-def once(backward: Callable[..., Any]) -> Callable[..., Any]:
+def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a backward pass: what is to be differentiated again raises, and autocast casts nothing in it."""
 
     @wraps(backward)
@@ -329,7 +329,7 @@ class _Given(torch.autograd.Function):
         return z.view_as(z), packed
 
     @staticmethod
-    @once
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         reach, count, m, rates = ctx.given
         found, (head, tail, carry) = grads[0], grads[1].split([HEAD, reach, rates.size])
@@ -398,7 +398,7 @@ class _Added(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (axis, rates, begin, count), more = ctx.given, ctx.saved_tensors
         rows = grads[0].movedim(axis, -1)
@@ -596,8 +596,7 @@ def _windows(n: int, rates: np.ndarray, like: Tensor) -> Iterator[_Window]:
     """
     near, most = 0, max(1, _TILE // (max(like.shape[0], 1) * _PIECE)) * _PIECE
     while near < n:
-        far = near + max(_PIECE, min(most, near, (n - near) // _PIECE * _PIECE))
-        far = min(n, far)
+        far = min(n, near + max(_PIECE, min(most, near, (n - near) // _PIECE * _PIECE)))
         yield _Window(near, far, rates[: int(np.searchsorted(rates * near, _FADED, side="right"))], like)
         near = far
 

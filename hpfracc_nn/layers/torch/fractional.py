@@ -138,6 +138,7 @@ class FractionalLayer(Ordered):
         if self.channels is None:
             definition = self.definition
             alpha = self.order.beside_local("FractionalLayer") if self.learn_alpha else None
+            # As `apply_at` does, whose module most calls then have no part in.
             apply = computed if definition.side == "left" and not torch.compiler.is_compiling() else apply_at
             return apply("FractionalLayer", x, definition, self.dt, self.dim, self.site, alpha)
         check_dense("FractionalLayer", "x", x)
