@@ -324,8 +324,7 @@ class _Given(torch.autograd.Function):
         packed[HEAD + reach - min(n, reach) : HEAD + reach] = z[max(0, n - reach) :]
         if count:
             rows = z[:count].flatten(1).T if z.ndim > 1 else z[None, :count]
-            carry, _ = _absorbed(rows, m, rates, backwards=True)
-            packed[HEAD + reach :] = carry.T.reshape(rates.size, *z.shape[1:])
+            packed[HEAD + reach :] = _carried(rows, m, rates).T.reshape(rates.size, *z.shape[1:])
         return z.view_as(z), packed
 
     @staticmethod
@@ -343,7 +342,8 @@ class _Given(torch.autograd.Function):
             values = g * torch.as_tensor((-np.expm1(rates)) ** m, device=g.device)
             _recall(rows[..., :count], values, rates, backwards=True)
             if m:
-                at, more = _ends(g, count, m, rates)
+                at, ends = _ends(count, m, rates)
+                more = g @ torch.as_tensor(ends, device=g.device)
                 rows[..., at] += more.reshape(*rows.shape[:-1], at.size).to(found.dtype)
         elif count == 2:
             total = carry.sum(0).to(found.dtype)
@@ -354,12 +354,42 @@ class _Given(torch.autograd.Function):
         return found, None, None, None, None
 
 
-def _ends(g: Tensor, count: int, m: int, rates: np.ndarray) -> tuple[np.ndarray, Tensor]:
-    """Return the samples at whose differences those of an exponential end, [k], and what is missing there, [rows, k].
+def _carried(rows: Tensor, m: int, rates: np.ndarray) -> Tensor:
+    """Return the sums of the exponentials, seen from the end, times m-th differences of rows [rows, n]: [rows, Q].
 
-    The gradient of d is g times exponentials [rows, Q] in the first `count` > m samples, and 0 at d[0] and beyond.
+    The differences are those of `_Given`. Only those of the last piece are taken: the exponentials that have not faded
+    before it are smooth, and differenced in their place.
     """
-    at = np.unique([0, *range(count - m, count)])
+    n, last = rows.shape[1], min(rows.shape[1], _PIECE)
+    x = rows[:, max(0, n - last - m) :]
+    d = x.float() if x.itemsize < 4 else x  # rounded differences do not add up
+    if m:
+        d = torch.diff(d, n=m, dim=1)
+        if n < last + m:
+            head = rows[:, :2].to(d.dtype)
+            first = torch.diff(head, dim=1, prepend=head[:, :1])
+            d = torch.cat([first[:, n - last : min(m, n)], d], 1)
+    found, _ = _absorbed(d, rates, backwards=True)
+    slow = rates[: int(np.searchsorted(rates * last, _FADED, side="right"))]
+    if n > last and slow.size:
+        far = rows[:, : n - last]
+        sums, _ = _absorbed(far, slow, backwards=True)
+        sums *= torch.as_tensor((-np.expm1(slow)) ** m, device=sums.device)
+        if m:
+            at, more = _ends(n - last, m, slow)
+            sums += far[:, at].to(sums.dtype) @ torch.as_tensor(more.T, device=sums.device)
+        found[:, : slow.size] += sums * torch.as_tensor(np.exp(-last * slow), device=sums.device)
+    return found
+
+
+def _ends(count: int, m: int, rates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return what summation by parts leaves at the ends of `count` samples: where [k], and the coefficients [Q, k].
+
+        sum over i of exp(-s (count - 1 - i)) d[i] = (1 - exp(s))**m sum over i of exp(-s (count - 1 - i)) x[i] + more,
+
+    where d are the m-th differences, of the samples before the first as if they equalled it.
+    """
+    at = np.unique([0, *range(max(0, count - m), count)])
     exact = np.zeros((rates.size, at.size))
     for column, i in enumerate(at):
         coefficients = [1, -1] if m == 1 else [1, -2, 1]
@@ -368,8 +398,7 @@ def _ends(g: Tensor, count: int, m: int, rates: np.ndarray) -> tuple[np.ndarray,
         for j, coefficient in enumerate(coefficients):
             if i + j < count:
                 exact[:, column] += coefficient * np.exp(-rates * (count - 1 - i - j))
-    bulk = (-np.expm1(rates))[:, None] ** m * np.exp(-np.outer(rates, count - 1 - at))
-    return at, g @ torch.as_tensor(exact - bulk, device=g.device)
+    return at, exact - (-np.expm1(rates))[:, None] ** m * np.exp(-np.outer(rates, count - 1 - at))
 
 
 class _Added(torch.autograd.Function):
@@ -407,7 +436,7 @@ class _Added(torch.autograd.Function):
         # Columns of one order are summed with the exponentials.
         own = [j for j, each in enumerate(more[:count]) if each.numel() == n and ctx.needs_input_grad[6 + count + j]]
         columns = [more[j].reshape(n) for j in own]
-        values, sums = _absorbed(flat[:, begin:], 0, rates, [each[begin:] for each in columns], backwards=False)
+        values, sums = _absorbed(flat[:, begin:], rates, [each[begin:] for each in columns], backwards=False)
         head = flat[:, :begin].to(torch.float64)
         of_own = {j: s + head @ each[:begin].to(s) for j, s, each in zip(own, sums, columns, strict=True)}
         found: list[Tensor | None] = []
@@ -440,34 +469,25 @@ def _weighted(rows: Tensor, column: Tensor) -> Tensor:
 
 
 def _absorbed(
-    rows: Tensor, m: int, rates: np.ndarray, columns: Sequence[Tensor] = (), *, backwards: bool
+    rows: Tensor, rates: np.ndarray, columns: Sequence[Tensor] = (), *, backwards: bool
 ) -> tuple[Tensor, list[Tensor]]:
-    """Return the sums over k of exp(-s k) d[k], [rows, Q], and of columns times rows, [rows] each, float64.
+    """Return the sums over k of exp(-s k) rows[k], [rows, Q], and of columns times rows, [rows] each, float64.
 
-    d are the m-th differences of samples [rows, n] as `_Given` says; with `backwards` the last counts as d[0]. The
-    columns are [n]; there are none where there are differences, or `backwards`.
+    With `backwards` the last sample counts as the first; then there are no columns, which are [n].
     """
-    count = rows.shape[1]
     found = torch.zeros(rows.shape[0], rates.size, dtype=torch.float64, device=rows.device)
     summed = [torch.zeros_like(found[:, 0]) for _ in columns]
-    for window in _windows(count, rates, rows):
-        at = window.at(count, backwards)
-        x = rows[:, max(0, at.start - m) : at.stop]
-        d = x.float() if x.itemsize < 4 else x  # rounded differences do not add up
-        if m:
-            d = torch.diff(d, n=m, dim=1)
-        if at.start < m:
-            head = rows[:, :2].to(d.dtype)
-            first = torch.diff(head, dim=1, prepend=head[:, :1])
-            d = torch.cat([first[:, at.start : min(m, at.stop)], d], 1)
+    for window in _windows(rows.shape[1], rates, rows):
+        at = window.at(rows.shape[1], backwards)
+        x = rows[:, at]
         inner, outer = window.factors(backwards)
         # As the product of the transposed: BLAS takes half the time for few rows on the left.
-        sums = torch.bmm(inner.expand(d.shape[0], -1, -1), window.in_pieces(d.to(inner.dtype)).mT)
+        sums = torch.bmm(inner.expand(x.shape[0], -1, -1), window.in_pieces(x.to(inner.dtype)).mT)
         parts = sums.mT.flatten(1).to(torch.float64)  # [rows, pieces * rank]
         found[:, : window.q] += parts @ outer
         for total, column in zip(summed, columns, strict=True):
             spanned = window.spanned(column[at])
-            total += _weighted(d, column[at]) if spanned is None else parts @ spanned
+            total += _weighted(x, column[at]) if spanned is None else parts @ spanned
     return found, summed
 
 
