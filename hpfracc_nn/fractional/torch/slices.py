@@ -18,7 +18,7 @@ Shapes: time is first, [n, *shape]; `shape` is that of one time slice, and Q cou
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, NamedTuple
@@ -50,7 +50,9 @@ from hpfracc_nn.fractional.weights import CACHE
 HEAD = 4  # first samples that the boundary columns and the differences read
 _PIECE = 1024  # samples whose exponentials are one matrix
 _FADED = 40.0  # exp(-40) is below the rounding of double precision
-_TILE = 2**20  # numbers that are worked on together
+_TILE, _CONVERTED = 2**24, 2**20  # numbers that are worked on together, as they lie and where they are copied first
+
+Spans = dict[tuple[int, int, int], Tensor | None]  # what `_Window.spanned` found, by a column's number and its window
 
 
 class Parts(NamedTuple):
@@ -145,7 +147,7 @@ class Slices:
             stencil: The operator on all samples, at the orders `alpha`.
             alpha: The orders where they are in a tensor, else None.
         """
-        taps, columns = self._weights(stencil, alpha, z.device)
+        taps, columns, spans = self._weights(stencil, alpha, z.device)
         parts = [self.parts(each) for each in packed]
         start = self._start(parts, stencil)
         past = self._past(parts, start)
@@ -155,14 +157,22 @@ class Slices:
             for column, value in zip(columns, start.values, strict=True):
                 found = found + column * value
             return found.movedim(0, axis)
-        return self.added(y, axis, parts[self.place], past, start, taps, columns)
+        return self.added(y, axis, parts[self.place], past, start, taps, columns, spans)
 
     def parts(self, packed: Tensor) -> Parts:
         """Return what `given` packed."""
         return Parts(*packed.split([HEAD, self.reach, self.rates.size]))
 
     def added(
-        self, y: Tensor, axis: int, part: Parts, past: Past, start: Start, taps: Tensor, columns: list[Tensor]
+        self,
+        y: Tensor,
+        axis: int,
+        part: Parts,
+        past: Past,
+        start: Start,
+        taps: Tensor,
+        columns: list[Tensor],
+        spans: Spans,
     ) -> Tensor:
         """Return the product y inside of the slice with what comes of the past and the start, written into y.
 
@@ -174,20 +184,25 @@ class Slices:
             start: What the first samples of the series give.
             taps: The exact weights, then the coefficients of the exponentials, [first + Q, *c].
             columns: The boundary columns in the slice, [n, *c], in the order of `start.values`.
+            spans: What is known of these columns, and what comes to be known.
         """
         first = self.rules.first
         d = self._left_out(part.head, self.begin, past, start)
         head = self._response(d, past.memory, taps, self.reach)
         memory = remembered(past.memory, _followed(d, first + 1), self.rates, TORCH)[first:]
-        return _Added.apply(y, axis, self.rates, head, taps[first:] * memory, len(columns), *columns, *start.values)
+        memory = taps[first:] * memory
+        return _Added.apply(y, axis, self.rates, head, memory, spans, len(columns), *columns, *start.values)
 
-    def _weights(self, stencil: Stencil, alpha: Tensor | None, device: torch.device) -> tuple[Tensor, list[Tensor]]:
+    def _weights(
+        self, stencil: Stencil, alpha: Tensor | None, device: torch.device
+    ) -> tuple[Tensor, list[Tensor], Spans]:
         """Return the exact weights and the coefficients of the exponentials, and the boundary columns in the slice.
 
-        They are [first + Q, *c], and [n, *c] in the order of `boundary.values`. Those of fixed orders are kept.
+        They are [first + Q, *c], and [n, *c] in the order of `boundary.values`, with what is known of the columns.
+        Those of fixed orders are kept.
         """
 
-        def made() -> tuple[Tensor, list[Tensor]]:
+        def made() -> tuple[Tensor, list[Tensor], Spans]:
             xp, end = NUMPY if alpha is None else TORCH, self.begin + self.n
             taps, columns = sums(stencil.column, self.nodes, xp), []
             if stencil.starts and stencil.start_column is not None:
@@ -199,7 +214,7 @@ class Slices:
                 rows_first(torch.as_tensor(each, device=device), len(self.rules.shape), TORCH)
                 for each in (taps, *columns)
             ]
-            return found[0], found[1:]
+            return found[0], found[1:], {}
 
         if alpha is not None:
             return made()
@@ -340,7 +355,7 @@ class _Given(torch.autograd.Function):
             g = carry.flatten(1).T if carry.ndim > 1 else carry[None]
             # The transposed differences of an exponential are the exponential times (1 - exp(s))**m, but at the ends.
             values = g * torch.as_tensor((-np.expm1(rates)) ** m, device=g.device)
-            _recall(rows[..., :count], values, rates, backwards=True)
+            _recall(rows[..., :count], values, rates, {}, {}, backwards=True)
             if m:
                 at, ends = _ends(count, m, rates)
                 more = g @ torch.as_tensor(ends, device=g.device)
@@ -369,11 +384,11 @@ def _carried(rows: Tensor, m: int, rates: np.ndarray) -> Tensor:
             head = rows[:, :2].to(d.dtype)
             first = torch.diff(head, dim=1, prepend=head[:, :1])
             d = torch.cat([first[:, n - last : min(m, n)], d], 1)
-    found, _ = _absorbed(d, rates, backwards=True)
+    found, _ = _absorbed(d, rates, {}, {}, backwards=True)
     slow = rates[: int(np.searchsorted(rates * last, _FADED, side="right"))]
     if n > last and slow.size:
         far = rows[:, : n - last]
-        sums, _ = _absorbed(far, slow, backwards=True)
+        sums, _ = _absorbed(far, slow, {}, {}, backwards=True)
         sums *= torch.as_tensor((-np.expm1(slow)) ** m, device=sums.device)
         if m:
             at, more = _ends(n - last, m, slow)
@@ -405,16 +420,24 @@ class _Added(torch.autograd.Function):
     """What the past and the boundary columns add to the product inside of a slice, written into that.
 
     It is applied to the product y, its time axis, the rates, the first rows that are added [head, *shape], the
-    exponentials after them, times their coefficients [Q, *shape], the number of columns, the columns [n, *c] and what
-    they multiply [*shape].
+    exponentials after them, times their coefficients [Q, *shape], the spans and the number of the columns, the columns
+    [n, *c] and what they multiply [*shape].
     """
 
     @staticmethod
     def forward(
-        ctx: Any, y: Tensor, axis: int, rates: np.ndarray, head: Tensor, values: Tensor, count: int, *more: Tensor
+        ctx: Any,
+        y: Tensor,
+        axis: int,
+        rates: np.ndarray,
+        head: Tensor,
+        values: Tensor,
+        spans: Spans,
+        count: int,
+        *more: Tensor,
     ) -> Tensor:
         ctx.mark_dirty(y)
-        ctx.given = axis, rates, head.shape[0], count
+        ctx.given = axis, rates, head.shape[0], spans, count
         ctx.save_for_backward(*more)
         rows, begin, dtype = y.movedim(axis, -1), head.shape[0], y.dtype
         columns = [
@@ -423,35 +446,36 @@ class _Added(torch.autograd.Function):
         rows[..., :begin] += _with_columns(head.movedim(0, -1), columns, 0, begin).to(dtype)
         flat = values.flatten(1).T if values.ndim > 1 else values[None]
         columns = [(column[..., begin:], value) for column, value in columns]
-        _recall(rows[..., begin:], flat, rates, columns, backwards=False)
+        _recall(rows[..., begin:], flat, rates, dict(enumerate(columns)), spans, backwards=False)
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (axis, rates, begin, count), more = ctx.given, ctx.saved_tensors
+        (axis, rates, begin, spans, count), more = ctx.given, ctx.saved_tensors
+        needed = ctx.needs_input_grad[7:]
         rows = grads[0].movedim(axis, -1)
         shape, n = rows.shape[:-1], rows.shape[-1]
         flat = rows.reshape(-1, n)
         # Columns of one order are summed with the exponentials.
-        own = [j for j, each in enumerate(more[:count]) if each.numel() == n and ctx.needs_input_grad[6 + count + j]]
-        columns = [more[j].reshape(n) for j in own]
-        values, sums = _absorbed(flat[:, begin:], rates, [each[begin:] for each in columns], backwards=False)
+        columns = {j: more[j].reshape(n) for j in range(count) if more[j].numel() == n and needed[count + j]}
+        later = {j: each[begin:] for j, each in columns.items()}
+        values, sums = _absorbed(flat[:, begin:], rates, later, spans, backwards=False)
         head = flat[:, :begin].to(torch.float64)
-        of_own = {j: s + head @ each[:begin].to(s) for j, s, each in zip(own, sums, columns, strict=True)}
+        own = {j: sums[j] + head @ each[:begin].to(head) for j, each in columns.items()}
         found: list[Tensor | None] = []
         for j, each in enumerate(more):
-            if not ctx.needs_input_grad[6 + j]:
+            if not needed[j]:
                 found.append(None)
             elif j < count:
                 g = rows.to(torch.float64) * more[count + j][..., None]
                 found.append(g.movedim(-1, 0).sum_to_size(each.shape))
-            elif j - count in of_own:
-                found.append(of_own[j - count].reshape(shape))
+            elif j - count in own:
+                found.append(own[j - count].reshape(shape))
             else:
                 found.append(torch.sum(rows * more[j - count].movedim(0, -1), -1))
         first, values = rows[..., :begin].movedim(-1, 0).to(torch.float64), values.T.reshape(-1, *shape)
-        return grads[0], None, None, first, values, None, *found
+        return grads[0], None, None, first, values, None, None, *found
 
 
 def _with_columns(part: Tensor, columns: list[tuple[Tensor, Tensor]], begin: int, end: int) -> Tensor:
@@ -469,14 +493,14 @@ def _weighted(rows: Tensor, column: Tensor) -> Tensor:
 
 
 def _absorbed(
-    rows: Tensor, rates: np.ndarray, columns: Sequence[Tensor] = (), *, backwards: bool
-) -> tuple[Tensor, list[Tensor]]:
+    rows: Tensor, rates: np.ndarray, columns: dict[int, Tensor], spans: Spans, *, backwards: bool
+) -> tuple[Tensor, dict[int, Tensor]]:
     """Return the sums over k of exp(-s k) rows[k], [rows, Q], and of columns times rows, [rows] each, float64.
 
-    With `backwards` the last sample counts as the first; then there are no columns, which are [n].
+    With `backwards` the last sample counts as the first; then there are no columns, which are [n], by their numbers.
     """
     found = torch.zeros(rows.shape[0], rates.size, dtype=torch.float64, device=rows.device)
-    summed = [torch.zeros_like(found[:, 0]) for _ in columns]
+    summed = {j: torch.zeros_like(found[:, 0]) for j in columns}
     for window in _windows(rows.shape[1], rates, rows):
         at = window.at(rows.shape[1], backwards)
         x = rows[:, at]
@@ -485,9 +509,9 @@ def _absorbed(
         sums = torch.bmm(inner.expand(x.shape[0], -1, -1), window.in_pieces(x.to(inner.dtype)).mT)
         parts = sums.mT.flatten(1).to(torch.float64)  # [rows, pieces * rank]
         found[:, : window.q] += parts @ outer
-        for total, column in zip(summed, columns, strict=True):
-            spanned = window.spanned(column[at])
-            total += _weighted(x, column[at]) if spanned is None else parts @ spanned
+        for j, column in columns.items():
+            spanned = window.spanned(column[at], j, spans)
+            summed[j] += _weighted(x, column[at]) if spanned is None else parts @ spanned
     return found, summed
 
 
@@ -495,7 +519,8 @@ def _recall(
     rows: Tensor,
     values: Tensor,
     rates: np.ndarray,
-    columns: Sequence[tuple[Tensor, Tensor]] = (),
+    columns: dict[int, tuple[Tensor, Tensor]],
+    spans: Spans,
     *,
     backwards: bool,
 ) -> None:
@@ -505,7 +530,8 @@ def _recall(
         rows: They are written to.
         values: [rows, Q].
         rates: s, [Q].
-        columns: What else is added: columns [*c, n] times values [*shape, 1].
+        columns: What else is added: columns [*c, n] times values [*shape, 1], by their numbers.
+        spans: What is known of the columns, and what comes to be known.
         backwards: Whether the last sample counts as the first; then there are no columns.
     """
     n, strides = rows.shape[-1], rows.stride()
@@ -516,11 +542,11 @@ def _recall(
         )
         and strides[-1] == 1
     )
-    for window in _windows(n, rates, values.new_empty(values.shape[0], 0, dtype=rows.dtype)):
+    for window in _windows(n, rates, values.new_empty(values.shape[0], 0, dtype=rows.dtype), is_plain):
         inner, outer = window.factors(backwards)
         between, at, others = values[:, : window.q] @ outer.T, window.at(n, backwards), []
-        for column, value in columns:
-            spanned = window.spanned(column[..., at])
+        for j, (column, value) in columns.items():
+            spanned = window.spanned(column[..., at], j, spans)
             if spanned is None:
                 others.append((column[..., at], value))
             else:  # without another pass over the samples
@@ -569,13 +595,20 @@ class _Window:
         """Return samples of the window [rows, far - near] as [rows, pieces, piece], a view."""
         return samples.unflatten(1, (self.pieces, -1))
 
-    def spanned(self, column: Tensor) -> Tensor | None:
+    def spanned(self, column: Tensor, j: int, spans: Spans) -> Tensor | None:
         """Return c [pieces * rank] for which a column [far - near] is the sum over r of c[p r] V[r, i], or None.
 
-        To half a rounding of single precision. The weights and columns of operators fade as the exponentials do.
+        To half a rounding of single precision. The weights and columns of operators fade as the exponentials do. What
+        is found for column `j` is kept in `spans`.
         """
         if self.like.dtype != torch.float32 or self.pieces * _PIECE != column.numel():
             return None
+        key = j, self.near, self.far
+        if key not in spans:
+            spans[key] = self._spanned(column)
+        return spans[key]
+
+    def _spanned(self, column: Tensor) -> Tensor | None:
         basis = torch.as_tensor(_factorised(self.rates, True)[1], device=column.device)  # orthonormal
         pieces = column.detach().to(torch.float64).reshape(-1, _PIECE)
         found = pieces @ basis.T
@@ -606,15 +639,17 @@ class _Window:
         return CACHE.get(key, made)
 
 
-def _windows(n: int, rates: np.ndarray, like: Tensor) -> Iterator[_Window]:
+def _windows(n: int, rates: np.ndarray, like: Tensor, is_whole: bool = True) -> Iterator[_Window]:
     """Yield windows that make up n: of one piece, then each as long as all before it, up to a bound, then the rest.
 
     Args:
         n: The number of samples.
         rates: They increase, [Q].
         like: [rows, ...], of the dtype and device that is computed with.
+        is_whole: Whether samples that are computed with as they are can be so as they lie, too.
     """
-    near, most = 0, max(1, _TILE // (max(like.shape[0], 1) * _PIECE)) * _PIECE
+    numbers = _TILE if is_whole and like.itemsize >= 4 else _CONVERTED
+    near, most = 0, max(1, numbers // (max(like.shape[0], 1) * _PIECE)) * _PIECE
     while near < n:
         far = min(n, near + max(_PIECE, min(most, near, (n - near) // _PIECE * _PIECE)))
         yield _Window(near, far, rates[: int(np.searchsorted(rates * near, _FADED, side="right"))], like)

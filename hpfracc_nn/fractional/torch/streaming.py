@@ -467,7 +467,7 @@ def _in_place(owner: str, x: Tensor, state: StreamState, axis: int, site: Site) 
     held = differenced(part.head[:2], t, past, rules, TORCH).held
     columns = state._columns(t, t + n)
     start = Start([value for value, column in zip(held, columns, strict=True) if column is not None], None)
-    y = slices.added(y, axis, part, past, start, state._taps, [each for each in columns if each is not None])
+    y = slices.added(y, axis, part, past, start, state._taps, [each for each in columns if each is not None], {})
     after = slices.after(part, n, t, past, start)
     return y.to(x.dtype), after._replace(held=held)
 
