@@ -82,7 +82,9 @@ class RiemannLiouville(Definition):
 
 @dataclass(frozen=True, eq=False)  # equal as `Definition` says, whose hash is kept
 class RiemannLiouvilleIntegral(Definition):
-    """The Riemann-Liouville integral I^alpha x = t**(alpha-1) / Gamma(alpha) * x, for 0 <= alpha <= 2.
+    """The Riemann-Liouville integral of order 0 <= alpha <= 2.
+
+        I^alpha x(t) = 1 / Gamma(alpha) int_0^t (t - s)**(alpha - 1) x(s) ds
 
     alpha = 0 is the identity, alpha = 1 the trapezoid rule. Order 2 on smooth data. The result has the units of
     x time**alpha.
@@ -386,7 +388,9 @@ class CaputoHadamard(Caputo):
 
 @dataclass(frozen=True, eq=False)  # equal as `Definition` says, whose hash is kept
 class HadamardIntegral(RiemannLiouvilleIntegral):
-    """Hadamard's integral 1 / Gamma(alpha) int_t0^t log(t / s)**(alpha - 1) x(s) ds / s. See `Hadamard`.
+    """Hadamard's integral. See `Hadamard`.
+
+        I x(t) = 1 / Gamma(alpha) int_t0^t log(t / s)**(alpha - 1) x(s) ds / s
 
     Raises:
         TypeError: As in `Definition`.

@@ -11,7 +11,9 @@ Array = Any  # an array of any framework, a number, or what NumPy makes an array
 
 
 def mittag_leffler(z: Array, alpha: Array, beta: Array = 1.0, *, derivative: tuple[int, int, int] = (0, 0, 0)) -> Array:
-    """Return E_(alpha, beta)(z) = sum_k z**k / Gamma(alpha k + beta), or one of its derivatives.
+    """Return the Mittag-Leffler function, or one of its derivatives.
+
+        E_(alpha, beta)(z) = sum over k >= 0 of z**k / Gamma(alpha k + beta)
 
     For |z| <= 1000, alpha >= 0.05 and 0 < beta <= 4 the error is below
 
