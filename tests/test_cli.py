@@ -8,15 +8,17 @@ import sys
 import numpy as np
 import pytest
 
+pytest.importorskip("rich")
+pytest.importorskip("typer")
+
+from typer import testing
+
 from hpfracc_nn import cli, commands, data
 from hpfracc_nn.selection import BackendManager, Settings
 from hpfracc_nn.selection import manager as managers
 from hpfracc_nn.selection.registry import find_spec
 
 ROOT = pathlib.Path(__file__).parents[1]
-
-testing = pytest.importorskip("typer.testing")
-pytest.importorskip("rich")
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
 
 

@@ -7,14 +7,16 @@ import logging
 
 import pytest
 
+pytest.importorskip("rich")
+pytest.importorskip("typer")
+
+from typer import testing
+
 from hpfracc_nn import cli, commands
 from hpfracc_nn.selection import Place, Timing, Wisdom, WisdomFile
 from hpfracc_nn.selection.learning.learner import understood
 from hpfracc_nn.selection.learning.wisdom import encode
 from tests.selection_kernels import RATES
-
-testing = pytest.importorskip("typer.testing")
-pytest.importorskip("rich")
 
 TIMING = Timing("toeplitz rows=32 n=1024", "torch/fft", 1.25e-3, None, 7, 1e9)
 LEARNT = Wisdom.of([TIMING], {Place("torch", "cpu", "float32", 2): RATES})

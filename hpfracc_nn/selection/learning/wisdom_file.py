@@ -12,6 +12,7 @@ import stat
 import tempfile
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -261,16 +262,13 @@ class WisdomFile:
     @contextlib.contextmanager
     def _locked(self, seconds: float) -> Iterator[None]:
         with _importing:
-            from filelock import FileLock, SoftFileLock  # not at the top: they watch every fork and every audit event
+            from filelock import FileLock  # not at the top: it watches every fork and every audit event
 
-        path = self.path.with_suffix(".lock")
-        lock = FileLock(path, mode=0o600)
+        # On a file system without flock a file is the lock; where that warning is an error, it would leave the file.
+        warnings.filterwarnings("ignore", "flock not supported on this filesystem", UserWarning)
+        lock = FileLock(self.path.with_suffix(".lock"), mode=0o600)
         try:
-            try:
-                lock.acquire(timeout=seconds, poll_interval=POLL_SECONDS)
-            except UserWarning:  # where warnings are errors: the kernel has no flock for this file system
-                lock = SoftFileLock(path, mode=0o600)
-                lock.acquire(timeout=seconds, poll_interval=POLL_SECONDS)
+            lock.acquire(timeout=seconds, poll_interval=POLL_SECONDS)
             yield
         except NotImplementedError as error:  # what older filelocks say where the file system has no locks
             raise OSError(f"{self.path}: {error}") from None
