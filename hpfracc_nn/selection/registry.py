@@ -98,8 +98,8 @@ class Kernel:
         inner: Called as `run` is, with data of the result's shape in the place of room for it: returns the sum of the
             results times these data, one for each channel of the weights, and writes no result. It is for gradients in
             the weights; by default whoever wants one runs and multiplies.
-        unproven: Why it runs only where a user forces its backend, such as that it has never run on a device; None where
-            it may be chosen. Where the backend is not forced, it is refused with this reason.
+        unproven: Why it runs only where its backend is forced, such as that no device has run it; None where it may be
+            chosen. Where the backend is not forced, this is why it is refused.
         calls: How often it ran and what for, counted by the one who runs it.
 
     Attributes:

@@ -1,8 +1,8 @@
 """The kernels for JAX's arrays, registered on import: dense, fft and a chunked scan, which XLA compiles.
 
-The chunked scan is there a second time, in Pallas: `pallas_scan.py`. A kernel is a linear operator of `fractional/linear.py`: `run(operator, d)` is a pure function, linear in the data, that
+A kernel is a linear operator of `fractional/linear.py`: `run(operator, d)` is a pure function, linear in the data, that
 JAX differentiates and XLA compiles with what stands around it. It is chosen when a call is traced. Nothing is timed
-unasked: see `planning.py`.
+unasked: see `planning.py`. The chunked scan is there for GPUs too, in Pallas: see `pallas_scan.py`.
 
 A Workload describes a call by its sizes, dtype and the gradients that it wants; a Cost is what a kernel's time is
 estimated from: operations, bytes moved, launches and working memory.
@@ -22,7 +22,7 @@ from hpfracc_nn.fractional.linear import StateSpace, padded_length, refuses_larg
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
 
 _LARGEST = 1 << 28  # bytes of all matrices: those of a fixed order are constants of what is compiled
-_PALLAS_LENGTH = 16  # samples per chunk of the Pallas kernel: plain products of small matrices
+PALLAS_LENGTH = 16  # samples per chunk of the Pallas kernel: plain products of small matrices
 _OPERATIONS = 30  # of one state in the scan and its conversions, measured on one core
 
 
@@ -130,16 +130,16 @@ _register("fft", lambda weights, workload: weights.fft(), cost=_fft_cost)
 def _pallas(weights: Weights, workload: Workload) -> Any:
     from hpfracc_nn.fractional.jax import pallas_scan
 
-    return pallas_scan.prepare(weights, _PALLAS_LENGTH)
+    return pallas_scan.prepare(weights, PALLAS_LENGTH)
 
 
 def _pallas_cost(workload: Workload) -> Cost:
     """Return the cost of one pass over the samples for each map; see `pallas_scan.py`."""
-    k = workload.exponentials if workload.n > _PALLAS_LENGTH else 0
+    k = workload.exponentials if workload.n > PALLAS_LENGTH else 0
     samples = workload.samples
     passes = 1 + workload.needs_gradient + workload.learns_weights
     return Cost(
-        flops={"matmul": passes * samples * (2.0 * _PALLAS_LENGTH + 4.0 * k)},
+        flops={"matmul": passes * samples * (2.0 * PALLAS_LENGTH + 4.0 * k)},
         bytes=passes * samples * workload.itemsize * 2.0,
         launches=passes,
     )
@@ -148,7 +148,7 @@ def _pallas_cost(workload: Workload) -> Cost:
 def _pallas_refuses(workload: Workload) -> str | None:
     if not workload.device.startswith("cuda"):
         return f"it computes on a GPU and the data lie on {workload.device}"
-    return refuses_long(workload, _PALLAS_LENGTH)
+    return refuses_long(workload, PALLAS_LENGTH)
 
 
 _register(
@@ -157,5 +157,5 @@ _register(
     backend="pallas",
     cost=_pallas_cost,
     refuses=_pallas_refuses,
-    unproven="it has not run on a device yet",
+    unproven="no device has run it yet",
 )
