@@ -25,6 +25,7 @@ from jax import lax
 from jax import numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
+from jax.export import is_symbolic_dim
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
@@ -85,6 +86,11 @@ class PallasScan:
         return self._by("transpose", g)
 
     def _by(self, name: Name, x: Array) -> Array:
+        if any(map(is_symbolic_dim, x.shape)):
+            raise ValueError(
+                f"pallas/chunked_scan(x of shape {x.shape}): needs sizes that are known when the call is traced; lift "
+                "the force with configure(force_backend=None) to export a program with open ones."
+            )
         return _applied(name, self.model, beside(self.W, x), beside(x, self.W))
 
 
