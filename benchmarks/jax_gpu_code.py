@@ -86,7 +86,7 @@ def compiled(
                 r"'chunked_scan_(\w+)'.*?(\d+) bytes spill stores.*?Used (\d+) registers", said, re.DOTALL
             ).groups()
             usage.append(f"{name} {registers}, spilled {spilled}")
-    return len(launched), len(products), "; ".join(usage) or "-"
+    return len(launched), len(products), "; ".join(sorted(usage)) or "-"
 
 
 def main() -> None:
@@ -113,7 +113,10 @@ def counted(dump: Path) -> Table:
         "launches": ("kernels of a call", ""), "products": ("of which matrix products", ""),
         "registers": ("registers of the Pallas kernels", ""),
     }  # fmt: skip
-    table = Table("jax-gpu-code", f"JAX {jax.__version__}, compiled for an H100 without a device.", columns)
+    said = subprocess.run(["ptxas", "--version"], capture_output=True, text=True, check=True).stdout
+    release = re.search(r"release ([\d.]+)", said)[1]
+    caption = f"Compiled for an H100 without a device, by JAX {jax.__version__} and ptxas {release}."
+    table = Table("jax-gpu-code", caption, columns)
     table.begin("chunked scans")
     chosen = [kernel for kernel in kernels("toeplitz", "jax") if kernel.algorithm == "chunked_scan"]
     for dtype in ("float32", "float64"):

@@ -37,7 +37,7 @@ def forced(backend: str | None, algorithm: str | None = None, **settings: Any) -
 PALLAS, DENSE = forced("pallas"), forced("xla", "dense")
 
 
-def applied(x: Any, definition: Any, dim: int = -1, manager: BackendManager = PALLAS) -> Any:
+def applied(x: Any, definition: Any, dim: int = -1, manager: BackendManager | None = PALLAS) -> Any:
     return dispatch.apply("test", x, definition, 0.1, dim, manager)
 
 
@@ -134,8 +134,8 @@ def test_it_is_the_dense_matrix_at_odd_sizes(shape, dim):
 @pytest.mark.parametrize("seed", range(8))
 def test_it_is_the_dense_matrix_at_drawn_sizes(seed):
     rng = np.random.default_rng(seed)
-    name, alpha = rng.choice(NAMES), rng.uniform(0.05, 0.95)
-    rows, n, width = rng.integers(1, 80), rng.integers(1, 400), rng.choice([1, 2, 40])
+    name, alpha = NAMES[rng.integers(len(NAMES))], float(rng.uniform(0.05, 0.95))
+    rows, n, width = map(int, (rng.integers(1, 80), rng.integers(1, 400), rng.choice([1, 2, 40])))
     assert_is_the_matrix(DEFINITIONS[name](alpha), (rows, n) if width == 1 else (2, n, width), 1)
 
 
