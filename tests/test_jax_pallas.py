@@ -304,3 +304,24 @@ def test_open_sizes_are_refused_with_the_way_out():
     call = jax.jit(lambda x: applied(x, DEFINITIONS["caputo"](0.5)))
     with pytest.raises(ValueError, match=r"needs sizes that are known.*configure\(force_backend=None\)"):
         call.trace(jax.ShapeDtypeStruct((rows, 40), jnp.float32))
+
+
+on_a_device = pytest.mark.skipif("jax.default_backend() != 'gpu'", reason="needs a CUDA device that JAX finds")
+
+
+@pytest.mark.gpu
+@on_a_device
+@pytest.mark.parametrize(("shape", "dim"), [((33, 50), -1), ((300, 1000), -1), ((3, 600, 40), 1)])
+def test_on_a_device_it_is_the_dense_matrix(shape, dim):
+    for name in ("caputo", "riemann_liouville_integral"):
+        assert_is_the_matrix(DEFINITIONS[name](0.6), shape, dim)
+
+
+@pytest.mark.gpu
+@on_a_device
+def test_on_a_device_gradients_are_those_of_the_dense_matrix():
+    with jax.enable_x64(True):
+        given = jnp.asarray(drawn(40, 300)), jnp.asarray(0.6)
+        found, wanted = (jax.jit(jax.grad(loss(manager), (0, 1)))(*given) for manager in (PALLAS, DENSE))
+        for one, other in zip(found, wanted, strict=True):
+            assert relative(one, other) <= 1e-12
