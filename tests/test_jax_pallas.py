@@ -222,14 +222,15 @@ def test_what_is_not_finite_stays_in_its_row():
     assert np.isnan(found[1]).any()
 
 
-def lowered(function: Any, *given: Any) -> str:
-    """Return what XLA gets for a CUDA device, which need not be there."""
-    return jax.jit(function).trace(*given).lower(lowering_platforms=("cuda",)).as_text()
+def lowered(function: Any, *given: Any, platform: str = "cuda") -> str:
+    """Return what XLA gets for a device, which need not be there."""
+    return jax.jit(function).trace(*given).lower(lowering_platforms=(platform,)).as_text()
 
 
+@pytest.mark.parametrize("platform", ["cuda", pytest.param("rocm", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shape", [(300, 1, 1000, 1), (7, 3, 12, 1), (2, 1, 1000, 70)])
-def test_each_map_is_one_kernel_and_nothing_else(dtype, shape):
+def test_each_map_is_one_kernel_and_nothing_else(platform, dtype, shape):
     with jax.enable_x64(dtype == "float64"):
         weights = Weights(DEFINITIONS["caputo"]((0.5,) * shape[1]), shape[2], 1.0, np.dtype(dtype))
         operator, x = pallas_scan.prepare(weights, PALLAS_LENGTH), jax.ShapeDtypeStruct(shape, dtype)
@@ -242,7 +243,7 @@ def test_each_map_is_one_kernel_and_nothing_else(dtype, shape):
             return jax.linear_transpose(operator.matvec, g)(g)[0]
 
         for function, given in ((operator.matvec, (x,)), (transpose, (x,)), (in_weights, (x, x))):
-            text = lowered(function, *given)
+            text = lowered(function, *given, platform=platform)
             assert text.count("gpu.triton") == 1
             assert "stablehlo.dot_general" not in text
             assert "stablehlo.while" not in text
