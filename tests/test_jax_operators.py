@@ -11,6 +11,7 @@ import pytest
 from hpfracc_nn.fractional import DEFINITIONS, dispatch
 from hpfracc_nn.selection import BackendManager, Settings, kernels
 from tests import reference_cases
+from tests.pallas_cases import interpreted  # noqa: F401  a fixture
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -18,13 +19,16 @@ fjx = pytest.importorskip("hpfracc_nn.jax")
 checkify = pytest.importorskip("jax.experimental.checkify")
 
 pytest.importorskip("hpfracc_nn.fractional.jax.kernels")
-KERNELS = [kernel.algorithm for kernel in kernels("toeplitz", "jax")]
+KERNELS = [kernel.name for kernel in kernels("toeplitz", "jax")]
 ROUNDING = 20 * np.finfo(np.float64).eps  # of weights that sum to a few, times samples of a few
 SINGLE = 1e-6
 
 
-def forced(algorithm: str) -> BackendManager:
-    return BackendManager(Settings(mode="prior", calibration="shipped", force_algorithm=algorithm))
+def forced(name: str) -> BackendManager:
+    backend, algorithm = name.split("/")
+    return BackendManager(
+        Settings(mode="prior", calibration="shipped", force_backend=backend, force_algorithm=algorithm)
+    )
 
 
 def applied(x: Any, definition: Any, dim: int = -1, manager: BackendManager | None = None) -> Any:
@@ -40,7 +44,8 @@ def relative(found: Any, wanted: np.ndarray) -> float:
     return float(np.abs(np.asarray(found, np.float64) - wanted).max() / (np.abs(wanted).max() or 1.0))
 
 
-@pytest.mark.parametrize("algorithm", KERNELS)
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize(
     ("shape", "dim"),
     [
@@ -52,26 +57,27 @@ def relative(found: Any, wanted: np.ndarray) -> float:
         pytest.param((515,), 0, marks=pytest.mark.slow),
     ],
 )
-def test_every_kernel_and_layout_gives_what_numpy_gives(algorithm, shape, dim):
+def test_every_kernel_and_layout_gives_what_numpy_gives(name, shape, dim):
     x, definition = walk(*shape), DEFINITIONS["caputo"](0.6)
     wanted = applied(x, definition, dim)
     with jax.enable_x64(True):
-        assert relative(applied(jnp.asarray(x), definition, dim, forced(algorithm)), wanted) <= 1e-12
-    single = applied(jnp.asarray(x, jnp.float32), definition, dim, forced(algorithm))
+        assert relative(applied(jnp.asarray(x), definition, dim, forced(name)), wanted) <= 1e-12
+    single = applied(jnp.asarray(x, jnp.float32), definition, dim, forced(name))
     assert single.dtype == jnp.float32
     assert relative(single, wanted) <= SINGLE
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", KERNELS)
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("order", [(), (2,), (3, 2)])
-def test_orders_of_channels_are_those_of_numpy(algorithm, order):
+def test_orders_of_channels_are_those_of_numpy(name, order):
     x = walk(2, 3, 2, 200)
     alpha = np.linspace(0.2, 0.9, int(np.prod(order))).reshape(order)
     wanted = applied(x, DEFINITIONS["caputo"](alpha.tolist()))
     with jax.enable_x64(True):
         for given in (alpha.tolist(), jnp.asarray(alpha)):
-            assert relative(applied(jnp.asarray(x), fjx.Caputo(given), -1, forced(algorithm)), wanted) <= 1e-12
+            assert relative(applied(jnp.asarray(x), fjx.Caputo(given), -1, forced(name)), wanted) <= 1e-12
 
 
 @pytest.mark.slow
@@ -96,7 +102,7 @@ def test_long_series_keep_single_precision():
     """Three digits of a half million steps would be lost by a scan whose decays are rounded once and multiplied."""
     x = walk(1, 65536).astype(np.float32)
     wanted = applied(x.astype(np.float64), DEFINITIONS["caputo"](0.5))
-    assert relative(applied(jnp.asarray(x), fjx.Caputo(0.5), -1, forced("chunked_scan")), wanted) <= SINGLE
+    assert relative(applied(jnp.asarray(x), fjx.Caputo(0.5), -1, forced("xla/chunked_scan")), wanted) <= SINGLE
 
 
 NAMES = [name for name in DEFINITIONS if name != "distributed_order"]
@@ -300,7 +306,7 @@ def test_a_loop_over_lengths_of_one_bucket_compiles_once():
 
 
 def test_plans_are_counted_explained_and_obey_force():
-    manager = forced("fft")
+    manager = forced("xla/fft")
     x = jnp.ones((4, 100))
     call = jax.jit(functools.partial(fjx.caputo, alpha=0.5, manager=manager))
     call(x)

@@ -9,7 +9,7 @@ from hpfracc_nn.selection import BackendManager, Settings, from_environment
 from hpfracc_nn.selection.settings import VARIABLES, SettingsChanges, shown
 from tests.selection_kernels import WORK, fake, fake_manager, registering
 
-BACKENDS = "torch, numba, xla, triton, cuda, numpy"
+BACKENDS = "torch, numba, xla, triton, pallas, cuda, numpy"
 ALGORITHMS = "dense, chunked_scan, recurrence, fft, foreach, matmul, blocks, offload"
 DISABLE = f"needs a backend ({BACKENDS}), alone or followed by a slash and an algorithm ({ALGORITHMS})."
 

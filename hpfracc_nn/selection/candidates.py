@@ -253,6 +253,8 @@ def _refusal(kernel: Kernel, workload: Workload, settings: Settings) -> str | No
     refusal: str | None = kernel.ask("refuses", workload)
     if refusal is None and kernel.offloads:
         refusal = next((said for device in settings.devices if (said := kernel.reaches(device)) is not None), None)
+    if refusal is None and kernel.unproven is not None and settings.force_backend != kernel.backend:
+        return f"{kernel.unproven}; run it by configure(force_backend={kernel.backend!r})"
     return refusal
 
 

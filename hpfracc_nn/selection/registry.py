@@ -16,7 +16,7 @@ from hpfracc_nn.selection.workload import Cost, Rates, Workload
 
 Question = Literal["cost", "refuses", "saves", "compiles"]
 
-BACKENDS = ("torch", "numba", "xla", "triton", "cuda", "numpy")
+BACKENDS = ("torch", "numba", "xla", "triton", "pallas", "cuda", "numpy")
 ALGORITHMS = ("dense", "chunked_scan", "recurrence", "fft", "foreach", "matmul", "blocks", "offload")
 
 
@@ -98,6 +98,8 @@ class Kernel:
         inner: Called as `run` is, with data of the result's shape in the place of room for it: returns the sum of the
             results times these data, one for each channel of the weights, and writes no result. It is for gradients in
             the weights; by default whoever wants one runs and multiplies.
+        unproven: Why it runs only where its backend is forced, such as that no device has run it; None where it may be
+            chosen. Where the backend is not forced, this is why it is refused.
         calls: How often it ran and what for, counted by the one who runs it.
 
     Attributes:
@@ -128,6 +130,7 @@ class Kernel:
     reaches: Callable[[str], str | None] = _everywhere
     as_stored: bool = False
     inner: Callable[..., Any] | None = None
+    unproven: str | None = None
     calls: Counter[str] = field(default_factory=Counter, repr=False)
     name: str = field(init=False, repr=False)
 

@@ -2,7 +2,7 @@
 
 A kernel is a linear operator of `fractional/linear.py`: `run(operator, d)` is a pure function, linear in the data, that
 JAX differentiates and XLA compiles with what stands around it. It is chosen when a call is traced. Nothing is timed
-unasked: see `planning.py`.
+unasked: see `planning.py`. The chunked scan is there for GPUs too, in Pallas: see `pallas_scan.py`.
 
 A Workload describes a call by its sizes, dtype and the gradients that it wants; a Cost is what a kernel's time is
 estimated from: operations, bytes moved, launches and working memory.
@@ -22,6 +22,7 @@ from hpfracc_nn.fractional.linear import StateSpace, padded_length, refuses_larg
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
 
 _LARGEST = 1 << 28  # bytes of all matrices: those of a fixed order are constants of what is compiled
+PALLAS_LENGTH = 16  # samples per chunk of the Pallas kernel: plain products of small matrices
 _OPERATIONS = 30  # of one state in the scan and its conversions, measured on one core
 
 
@@ -41,12 +42,14 @@ def in_parts(run: Run, operator: Any, x: Array, chunk: int | None) -> Array:
     return jax.lax.map(lambda row: run(operator, row[None])[0], x, batch_size=count)
 
 
-def _register(algorithm: str, prepare: Callable[[Weights, Workload], Any], **options: Any) -> None:
+def _register(
+    algorithm: str, prepare: Callable[[Weights, Workload], Any], backend: str = "xla", **options: Any
+) -> None:
     register(
         Kernel(
             "toeplitz",
             "jax",
-            "xla",
+            backend,
             algorithm,
             run=lambda operator, x: operator.matvec(x),
             adjoint=lambda operator, g: operator.rmatvec(g),
@@ -122,3 +125,37 @@ def _fft_cost(workload: Workload) -> Cost:
 
 
 _register("fft", lambda weights, workload: weights.fft(), cost=_fft_cost)
+
+
+def _pallas(weights: Weights, workload: Workload) -> Any:
+    from hpfracc_nn.fractional.jax import pallas_scan
+
+    return pallas_scan.prepare(weights, PALLAS_LENGTH)
+
+
+def _pallas_cost(workload: Workload) -> Cost:
+    """Return the cost of one pass over the samples for each map; see `pallas_scan.py`."""
+    k = workload.exponentials if workload.n > PALLAS_LENGTH else 0
+    samples = workload.samples
+    passes = 1 + workload.needs_gradient + workload.learns_weights
+    return Cost(
+        flops={"matmul": passes * samples * (2.0 * PALLAS_LENGTH + 4.0 * k)},
+        bytes=passes * samples * workload.itemsize * 2.0,
+        launches=passes,
+    )
+
+
+def _pallas_refuses(workload: Workload) -> str | None:
+    if not workload.device.startswith("cuda"):
+        return f"it computes on a GPU and the data lie on {workload.device}"
+    return refuses_long(workload, PALLAS_LENGTH)
+
+
+_register(
+    "chunked_scan",
+    _pallas,
+    backend="pallas",
+    cost=_pallas_cost,
+    refuses=_pallas_refuses,
+    unproven="no device has run it yet",
+)
