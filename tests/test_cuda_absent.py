@@ -13,7 +13,7 @@ import hpfracc_nn as fnn
 import hpfracc_nn.solvers.torch.kernels
 import hpfracc_nn.training.torch.optimizers.kernels
 from hpfracc_nn import workload
-from hpfracc_nn.fractional.torch.kernels import cuda_launch, cuda_product
+from hpfracc_nn.fractional.torch.kernels import cuda_launch, cuda_product, triton_launch
 from hpfracc_nn.selection import (
     BackendManager,
     Compilation,
@@ -100,7 +100,10 @@ def test_what_they_do_not_take_is_said(complete: None, algorithm: str, given: di
     ],
     ids=str,
 )
-def test_the_estimate_for_a_device_is_the_same_everywhere(given: dict, chosen: str) -> None:
+def test_the_estimate_for_a_device_is_the_same_everywhere(
+    given: dict, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(triton_launch, "find_spec", lambda name: None)  # the builds of torch for devices bring Triton
     manager = BackendManager(Settings(mode="prior", calibration="shipped", deterministic=True))
     asked = Workload("toeplitz", "torch", device="cuda:0", **given)
     assert manager.plan(asked).kernel.name == chosen

@@ -159,7 +159,6 @@ def test_its_gradients_in_samples_and_order_are_those_of_differences(n, window):
     assert np.allclose(found, sliding(a.detach().numpy(), n, window), rtol=0, atol=1e-12)
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("window", [None, 6])
 def test_forward_mode_and_maps_follow_it(window):
     a, order = torch.randn(3, 20, dtype=torch.float64), torch.tensor(0.4, dtype=torch.float64)

@@ -193,7 +193,6 @@ def test_order_one_is_torch_fft(torch):
     assert fractional_fourier(x.half(), 0.3).dtype == torch.complex64
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("n", [4, 5])
 def test_samples_and_order_have_derivatives_of_every_mode(torch, n):
     x = torch.tensor(noise(3, n), requires_grad=True)

@@ -28,7 +28,6 @@ from hpfracc_nn.solvers import (
 from tests.sde_cases import Given, brownian, streams
 
 # PyTorch's own forward mode scripts its decompositions on first use.
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 
 TS = torch.linspace(0, 1, 33)
 

@@ -22,6 +22,9 @@ from hpfracc_nn.fractional.jax.weights import Weights
 from hpfracc_nn.selection import BackendManager, Settings, Workload
 from tests.pallas_cases import KERNEL, interpreted  # noqa: F401  a fixture
 
+# Of JAX 0.12: see docs/gpu.md.
+pytestmark = pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
+
 on_the_host = pytest.mark.usefixtures("interpreted")
 ROUNDING = 1e-13  # of float64: products of n random numbers, relative to the largest, and exponentials to 1e-13
 SINGLE = 1e-6  # as for JAX's other kernels
@@ -224,7 +227,13 @@ def test_what_is_not_finite_stays_in_its_row():
 
 def lowered(function: Any, *given: Any, platform: str = "cuda") -> str:
     """Return what XLA gets for a device, which need not be there."""
-    return jax.jit(function).trace(*given).lower(lowering_platforms=(platform,)).as_text()
+    traced = jax.jit(function).trace(*given)
+    try:
+        return traced.lower(lowering_platforms=(platform,)).as_text()
+    except RuntimeError as error:
+        if "No supported GPU devices found" not in str(error):
+            raise
+        pytest.skip("this version of JAX lowers for a device that is there")
 
 
 @pytest.mark.parametrize("platform", ["cuda", pytest.param("rocm", marks=pytest.mark.slow)])

@@ -224,7 +224,6 @@ def test_many_cotangents_at_once_are_refused_with_the_way_out(made):
 
 
 @KINDS
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_the_tracer_of_scripts_is_refused_with_the_way_out(made):
     with pytest.raises(RuntimeError, match=r"torch.jit.trace cannot follow it; call it outside the traced part"):
         torch.jit.trace(made(alpha=0.7, n_steps=2), torch.randn(2, 3))
@@ -241,7 +240,6 @@ class Scriptable(torch.nn.Module):
 
 
 @KINDS
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_scripted_right_hand_sides_are_those_of_the_call(made):
     def gradients(is_scripted):
         torch.manual_seed(0)

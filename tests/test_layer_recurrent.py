@@ -29,7 +29,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "batch first": {"batch_first": True, "bias": False},
 }
 SHARED = Settings(mode="prior", calibration="shipped")
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # forward mode
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
 

@@ -12,7 +12,6 @@ from torch.autograd import forward_ad, gradgradcheck
 from hpfracc_nn.layers.torch import FractionalGRU, FractionalLSTM
 from hpfracc_nn.layers.torch.recurrence import FORWARD, Inputs, Recurrence
 
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # forward mode
 each_kind = pytest.mark.parametrize("kind", [FractionalLSTM, FractionalGRU], ids=["lstm", "gru"])
 
 
@@ -167,7 +166,6 @@ def test_an_exported_layer_is_transformed_as_a_plain_call_is(kind: Any) -> None:
             torch.testing.assert_close(transform(loaded), transform(layer), rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @each_kind
 def test_torch_jit_trace_is_refused(kind: Any) -> None:
     layer, x = made(kind), drawn(8, 2, 3)

@@ -26,7 +26,6 @@ from hpfracc_nn.layers.torch import SpectralFractional
 from tests.reference_cases import EXTENDED
 
 every_multiplier = pytest.mark.parametrize("kind", MULTIPLIERS.values(), ids=list(MULTIPLIERS))
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch's own, inside forward mode
 ALPHAS = (-1.5, -0.5, 0.0, 0.3, 1.0, 1.7, 2.0, 3.2)
 
 # exp(i omega t) -> factor, from the docstrings.

@@ -238,7 +238,6 @@ def test_an_f_that_has_changed_is_refused():
         found(0.123)
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # torch's own, forward mode
 def test_transforms_go_between_steps():
     def solve(rate, alpha=0.6):
         return fdeint(lambda t, y: -rate * y, ONE, [0.0, 0.1234, 1.0], alpha, n_steps=20, adjoint=False)[:, 0]

@@ -14,7 +14,6 @@ from hpfracc_nn.solvers import MultiTerm, NeuralFDE, fdeint
 from tests.solver_cases import tensor
 
 # PyTorch's own forward mode scripts its decompositions on first use.
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 
 TS = torch.linspace(0, 1, 21, dtype=torch.float64)
 

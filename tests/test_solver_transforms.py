@@ -12,7 +12,6 @@ from hpfracc_nn.solvers import BDF2, FixedPoint, NeuralFDE, Newton, Trapezoid, f
 from tests.solver_cases import tensor
 
 # PyTorch's own forward mode scripts its decompositions on first use.
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 
 TS = torch.linspace(0, 1, 9, dtype=torch.float64)
 SLOW = pytest.mark.slow

@@ -251,7 +251,6 @@ def test_forward_and_backward_run_in_the_forced_kernel(forced: Forced, kind: Any
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch's own, inside jvp
 @every_kernel_always
 def test_the_gradient_in_alpha_keeps_its_digits_over_many_signals(forced: Forced) -> None:
     x, g = (forced.random(20000, 40).abs().float() for _ in range(2))

@@ -105,7 +105,10 @@ def test_a_traced_graph_computes_what_the_layer_does(layer: torch.nn.Module) -> 
 
 def test_jit_trace_is_refused_with_the_way_out() -> None:
     message = "FractionalLayer(x): torch.jit.trace cannot follow it; call it outside the traced part."
-    with pytest.raises(RuntimeError, match=re.escape(message)), pytest.warns(DeprecationWarning, match="jit"):
+    with (
+        pytest.raises(RuntimeError, match=re.escape(message)),
+        pytest.warns((DeprecationWarning, FutureWarning), match="jit"),
+    ):
         torch.jit.trace(fnn.FractionalLayer(0.5), torch.randn(2, 40))
 
 

@@ -13,7 +13,6 @@ import hpfracc_nn  # noqa: E402
 from hpfracc_nn import mittag_leffler  # noqa: E402
 
 # PyTorch's own forward mode scripts its decompositions on first use.
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 
 # In each zone and at each kind of pole; the last two have a pole next to the parabola.
 REAL = [-30.0, -2.0, -0.06, 0.0, 0.09, 0.8, 3.0, math.sqrt(8), -(8 ** (0.9))]

@@ -83,7 +83,6 @@ def test_kernels_agree_on_the_gradient_also_where_the_order_is_a_bound(kind, ord
     torch.testing.assert_close(torch.stack(found), found[0].expand(4), rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # torch's own, inside jvp
 @every_kernel
 def test_every_transform_follows(kernel):
     manager, n = manager_for(kernel), LENGTH + 4
@@ -200,7 +199,6 @@ def test_times_with_a_gradient_are_refused():
         fnn.derivative(torch.zeros(5), RiemannLiouville(0.5, "l1"), t=t)
 
 
-@pytest.mark.filterwarnings("ignore")  # torch's own, of torch.jit
 def test_a_trace_is_refused():
     with pytest.raises(RuntimeError, match=r"torch.jit.trace cannot follow it"):
         torch.jit.trace(lambda x: Caputo(0.5)(x, t=np.arange(5)), torch.zeros(5))

@@ -22,7 +22,6 @@ from hpfracc_nn.selection import default_manager
 from tests.torch_cases import DT, KERNELS, Forced, Refused, every_kernel
 
 # PyTorch's own forward mode scripts its decompositions on first use.
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 TorchJudge.__test__ = False  # type: ignore[attr-defined]
 
 SMALL = {  # name: shape, time axis, shape of alpha

@@ -13,8 +13,6 @@ from hpfracc_nn import Caputo, GrunwaldLetnikov
 from hpfracc_nn.fractional import tables
 from hpfracc_nn.fractional.torch.weights import WeightDerivatives, Weights
 
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch's own, in forward mode
-
 
 def test_a_tensor_that_outlived_a_transform_has_its_gradient() -> None:
     """Functorch leaves a wrapper around what it traced; torch's own functions look through it."""

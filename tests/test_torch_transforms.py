@@ -19,7 +19,6 @@ from tests.definition_cases import CLASSICAL
 from tests.torch_cases import DT, Forced, every_kernel, matrix, multiplied
 
 # PyTorch's own forward mode scripts its decompositions on first use.
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 
 N = 100
 every_definition = pytest.mark.parametrize("kind", CLASSICAL, ids=lambda kind: kind.__name__)

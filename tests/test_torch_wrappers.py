@@ -155,7 +155,10 @@ def test_a_traced_graph_of_a_training_step_computes_the_same(make: Callable[[], 
 
 
 def test_script_is_refused_by_pytorch_itself() -> None:
-    with pytest.warns(DeprecationWarning, match="jit"), pytest.raises(RuntimeError, match="cannot be used in a type"):
+    with (
+        pytest.warns((DeprecationWarning, FutureWarning), match="jit"),
+        pytest.raises(RuntimeError, match="cannot be used in a type"),
+    ):
         torch.jit.script(fnn.FractionalLayer(0.4))
 
 

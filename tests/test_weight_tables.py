@@ -40,7 +40,6 @@ every_case = pytest.mark.parametrize(
     ("kind", "scheme", "bounds"), CASES, ids=[f"{kind.__name__}-{scheme}-{bounds}" for kind, scheme, bounds in CASES]
 )
 LENGTHS = [1000, *(pytest.param(n, marks=pytest.mark.slow) for n in (64, 20000))]
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch's own, inside jvp
 Case = tuple[type[Definition], str, tuple[float, float]]
 
 
