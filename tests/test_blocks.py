@@ -97,6 +97,16 @@ def test_any_blocks_give_the_whole_series(kind: type[Definition], scheme: str, d
         assert apart(other, gradient) < LARGEST[dtype], alpha
 
 
+@pytest.mark.parametrize("alpha", [0.3, 0.8])
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
+def test_long_blocks_far_from_zero_lose_no_digits(alpha: float, dtype: torch.dtype, bound: float) -> None:
+    layer = FractionalLayer(alpha, "caputo", dt=0.5)
+    x = (1e5 + data(2, 20_000)).to(dtype)  # a derivative of the differences alone
+    with torch.no_grad():
+        found, _ = in_blocks(layer, x, -1, [5000] * 4)
+        assert apart(found.double(), layer(x.double())) < bound
+
+
 @every_scheme
 @pytest.mark.parametrize("begin", [0, 9000, 10**6])
 def test_a_boundary_column_is_met_between_the_rows_that_are_evaluated(

@@ -58,7 +58,7 @@ def applied(
     if sum(met.lengths) == 0 or 0 in call.shape:
         return x.clone()
     with torch.autocast(x.device.type, enabled=False):
-        return _on_sides(owner, call, dt, site, met)
+        return _on_sides(owner, replace(call, x=x.to(computed_in(owner, x))), dt, site, met).to(x.dtype)
 
 
 uncompiled(applied, "processes exchange parts of their slices where the call is made; it runs outside the graph")

@@ -12,7 +12,8 @@ depend on its length. The exponentials of all slices add up, each faded by what 
 Inside of a slice, d is taken as if the samples before it equalled its first one, so that T is the product of an
 ordinary call. The entries of d that this leaves out, m of them, count among the past.
 
-Shapes: time is first, [n, *shape]; `shape` is that of one time slice, and Q counts exponentials.
+Shapes: time is first, [n, *shape]; `shape` is that of one time slice, and Q counts exponentials. Samples are float32 or
+float64: half precision is converted before, since the gradients of a product and of what a slice gives cancel.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from hpfracc_nn.fractional.weights import CACHE
 HEAD = 4  # first samples that the boundary columns and the differences read
 _PIECE = 1024  # samples whose exponentials are one matrix
 _FADED = 40.0  # exp(-40) is below the rounding of double precision
-_TILE, _CONVERTED = 2**24, 2**20  # numbers that are worked on together, as they lie and where they are copied first
+_TILE, _COPIED = 2**24, 2**20  # numbers that are worked on together, as they lie and where they are copied first
 
 Spans = dict[tuple[int, int, int], Tensor | None]  # what `_Window.spanned` found, by a column's number and its window
 
@@ -339,7 +340,8 @@ class _Given(torch.autograd.Function):
         packed[HEAD + reach - min(n, reach) : HEAD + reach] = z[max(0, n - reach) :]
         if count:
             rows = z[:count].flatten(1).T if z.ndim > 1 else z[None, :count]
-            packed[HEAD + reach :] = _carried(rows, m, rates).T.reshape(rates.size, *z.shape[1:])
+            carry, _ = _absorbed(rows, m, rates, {}, {}, backwards=True)
+            packed[HEAD + reach :] = carry.T.reshape(rates.size, *z.shape[1:])
         return z.view_as(z), packed
 
     @staticmethod
@@ -367,34 +369,6 @@ class _Given(torch.autograd.Function):
         found[: min(n, HEAD)] += head[: min(n, HEAD)].to(found.dtype)
         found[max(0, n - reach) :] += tail[reach - min(n, reach) :].to(found.dtype)
         return found, None, None, None, None
-
-
-def _carried(rows: Tensor, m: int, rates: np.ndarray) -> Tensor:
-    """Return the sums of the exponentials, seen from the end, times m-th differences of rows [rows, n]: [rows, Q].
-
-    The differences are those of `_Given`. Only those of the last piece are taken: the exponentials that have not faded
-    before it are smooth, and differenced in their place.
-    """
-    n, last = rows.shape[1], min(rows.shape[1], _PIECE)
-    x = rows[:, max(0, n - last - m) :]
-    d = x.float() if x.itemsize < 4 else x  # rounded differences do not add up
-    if m:
-        d = torch.diff(d, n=m, dim=1)
-        if n < last + m:
-            head = rows[:, :2].to(d.dtype)
-            first = torch.diff(head, dim=1, prepend=head[:, :1])
-            d = torch.cat([first[:, n - last : min(m, n)], d], 1)
-    found, _ = _absorbed(d, rates, {}, {}, backwards=True)
-    slow = rates[: int(np.searchsorted(rates * last, _FADED, side="right"))]
-    if n > last and slow.size:
-        far = rows[:, : n - last]
-        sums, _ = _absorbed(far, slow, {}, {}, backwards=True)
-        sums *= torch.as_tensor((-np.expm1(slow)) ** m, device=sums.device)
-        if m:
-            at, more = _ends(n - last, m, slow)
-            sums += far[:, at].to(sums.dtype) @ torch.as_tensor(more.T, device=sums.device)
-        found[:, : slow.size] += sums * torch.as_tensor(np.exp(-last * slow), device=sums.device)
-    return found
 
 
 def _ends(count: int, m: int, rates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -460,7 +434,7 @@ class _Added(torch.autograd.Function):
         # Columns of one order are summed with the exponentials.
         columns = {j: more[j].reshape(n) for j in range(count) if more[j].numel() == n and needed[count + j]}
         later = {j: each[begin:] for j, each in columns.items()}
-        values, sums = _absorbed(flat[:, begin:], rates, later, spans, backwards=False)
+        values, sums = _absorbed(flat[:, begin:], 0, rates, later, spans, backwards=False)
         head = flat[:, :begin].to(torch.float64)
         own = {j: sums[j] + head @ each[:begin].to(head) for j, each in columns.items()}
         found: list[Tensor | None] = []
@@ -487,31 +461,44 @@ def _with_columns(part: Tensor, columns: list[tuple[Tensor, Tensor]], begin: int
 
 def _weighted(rows: Tensor, column: Tensor) -> Tensor:
     """Return the sums of rows [rows, n] times a column [n], [rows], float64: in the rows' dtype along a piece only."""
-    column = column.to(torch.promote_types(rows.dtype, torch.float32))
-    pieces = zip(rows.split(_PIECE, 1), column.split(_PIECE), strict=True)
-    return torch.stack([each.to(part.dtype) @ part for each, part in pieces]).sum(0, dtype=torch.float64)
+    pieces = zip(rows.split(_PIECE, 1), column.to(rows).split(_PIECE), strict=True)
+    return torch.stack([each @ part for each, part in pieces]).sum(0, dtype=torch.float64)
 
 
 def _absorbed(
-    rows: Tensor, rates: np.ndarray, columns: dict[int, Tensor], spans: Spans, *, backwards: bool
+    rows: Tensor, m: int, rates: np.ndarray, columns: dict[int, Tensor], spans: Spans, *, backwards: bool
 ) -> tuple[Tensor, dict[int, Tensor]]:
-    """Return the sums over k of exp(-s k) rows[k], [rows, Q], and of columns times rows, [rows] each, float64.
+    """Return the sums over k of exp(-s k) d[k], [rows, Q], and of columns times rows, [rows] each, float64.
 
-    With `backwards` the last sample counts as the first; then there are no columns, which are [n], by their numbers.
+    d are the m-th differences of samples [rows, n] as `_Given` says; with `backwards` the last counts as d[0]. The
+    columns are [n], by their numbers; there are none where there are differences, or `backwards`.
+
+    Summed by parts, samples would need no differences. But those far from zero would lose as many digits as they have
+    before the first that changes.
     """
+    n, room = rows.shape[1], rows.new_empty(0)  # one piece of memory for the differences of all windows
     found = torch.zeros(rows.shape[0], rates.size, dtype=torch.float64, device=rows.device)
     summed = {j: torch.zeros_like(found[:, 0]) for j in columns}
-    for window in _windows(rows.shape[1], rates, rows):
-        at = window.at(rows.shape[1], backwards)
-        x = rows[:, at]
+    for window in _windows(n, rates, rows, in_place=m == 0 and rows.stride(1) == 1):
+        at = window.at(n, backwards)
+        d = rows[:, max(0, at.start - m) : at.stop]
+        if m:
+            count = max(0, d.shape[1] - m)
+            if room.numel() < count * d.shape[0]:
+                room = d.new_empty(count * d.shape[0])
+            d = torch.diff(d, n=m, dim=1, out=room[: count * d.shape[0]].view(d.shape[0], count))
+        if at.start < m:
+            head = rows[:, :2]
+            first = torch.diff(head, dim=1, prepend=head[:, :1])
+            d = torch.cat([first[:, at.start : min(m, at.stop)], d], 1)
         inner, outer = window.factors(backwards)
         # As the product of the transposed: BLAS takes half the time for few rows on the left.
-        sums = torch.bmm(inner.expand(x.shape[0], -1, -1), window.in_pieces(x.to(inner.dtype)).mT)
+        sums = torch.bmm(inner.expand(d.shape[0], -1, -1), window.in_pieces(d).mT)
         parts = sums.mT.flatten(1).to(torch.float64)  # [rows, pieces * rank]
         found[:, : window.q] += parts @ outer
         for j, column in columns.items():
             spanned = window.spanned(column[at], j, spans)
-            summed[j] += _weighted(x, column[at]) if spanned is None else parts @ spanned
+            summed[j] += _weighted(d, column[at]) if spanned is None else parts @ spanned
     return found, summed
 
 
@@ -536,13 +523,13 @@ def _recall(
     """
     n, strides = rows.shape[-1], rows.stride()
     is_plain = (
-        rows.dtype.itemsize >= 4
+        strides[-1] == 1
         and all(  # each row by itself, one after another
             stride == size * more for stride, size, more in zip(strides, rows.shape[1:-1], strides[1:-1], strict=False)
         )
-        and strides[-1] == 1
     )
-    for window in _windows(n, rates, values.new_empty(values.shape[0], 0, dtype=rows.dtype), is_plain):
+    like = values.new_empty(values.shape[0], 0, dtype=rows.dtype)
+    for window in _windows(n, rates, like, in_place=is_plain):
         inner, outer = window.factors(backwards)
         between, at, others = values[:, : window.q] @ outer.T, window.at(n, backwards), []
         for j, (column, value) in columns.items():
@@ -601,7 +588,8 @@ class _Window:
         To half a rounding of single precision. The weights and columns of operators fade as the exponentials do. What
         is found for column `j` is kept in `spans`.
         """
-        if self.like.dtype != torch.float32 or self.pieces * _PIECE != column.numel():
+        n = self.far - self.near
+        if self.like.dtype != torch.float32 or n % _PIECE or column.numel() != n:  # of several orders, or none
             return None
         key = j, self.near, self.far
         if key not in spans:
@@ -639,16 +627,16 @@ class _Window:
         return CACHE.get(key, made)
 
 
-def _windows(n: int, rates: np.ndarray, like: Tensor, is_whole: bool = True) -> Iterator[_Window]:
+def _windows(n: int, rates: np.ndarray, like: Tensor, *, in_place: bool) -> Iterator[_Window]:
     """Yield windows that make up n: of one piece, then each as long as all before it, up to a bound, then the rest.
 
     Args:
         n: The number of samples.
         rates: They increase, [Q].
         like: [rows, ...], of the dtype and device that is computed with.
-        is_whole: Whether samples that are computed with as they are can be so as they lie, too.
+        in_place: Whether the samples are used as they lie, without a copy of a window's.
     """
-    numbers = _TILE if is_whole and like.itemsize >= 4 else _CONVERTED
+    numbers = _TILE if in_place else _COPIED
     near, most = 0, max(1, numbers // (max(like.shape[0], 1) * _PIECE)) * _PIECE
     while near < n:
         far = min(n, near + max(_PIECE, min(most, near, (n - near) // _PIECE * _PIECE)))

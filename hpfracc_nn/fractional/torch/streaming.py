@@ -458,11 +458,11 @@ def _is_sliced(x: Tensor, state: StreamState, n: int) -> bool:
 def _in_place(owner: str, x: Tensor, state: StreamState, axis: int, site: Site) -> tuple[Tensor, Past]:
     """Return the results for a block and the past after it: of `slices.py`, without a copy of the block in float64."""
     rules, t, n = state._rules, state.step, x.shape[axis]
-    past, samples = Past(state._memory, state._before, state._held), x.movedim(axis, 0)
+    past, samples = Past(state._memory, state._before, state._held), x.to(computed_in(owner, x)).movedim(axis, 0)
     kept = rules if rules.differences else replace(rules, definition=Convolution.with_weights_of(rules.definition))
     slices = Slices(kept, rules.nodes(state._alpha), (t, n, 1), 1)  # one that is read by what follows
     part = slices.parts(slices.given(samples, samples)[1])
-    inside = x.to(computed_in(owner, x, slices.inner))
+    inside = samples.movedim(0, axis).to(computed_in(owner, x, slices.inner))
     y = computed(owner, inside, slices.inner, rules.dt, axis, site, state._alpha)
     held = differenced(part.head[:2], t, past, rules, TORCH).held
     columns = state._columns(t, t + n)
