@@ -27,8 +27,9 @@ def derivative(
 
     The slices, joined along `dim` in the order of the ranks, are the series. The result is the slice of what
     `fractional.derivative` returns for the whole: to 1e-12 of its largest value in float64 up to 8192 samples, to 1e-11
-    above, and to 1e-6 in float32, gradients to 2e-5. What is sent does not depend on the length: about 80 numbers in
-    float64 for each signal, once in the forward and once in the backward pass.
+    above, and to 1e-6 in float32, gradients to 2.5e-6 (1.5e-5 at order 0; docs/scale.md has the exceptions). What is
+    sent does not depend on the length: about 80 numbers in float64 for each signal, once in the forward and once in the
+    backward pass.
 
     All processes of the group must make the call, and where gradients are wanted all must go backward through it, also
     a process whose loss does not depend on its result. The gradient in x is that of the sum of all processes' losses;
