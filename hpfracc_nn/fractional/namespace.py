@@ -17,7 +17,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import scipy
-from numpy.lib.stride_tricks import sliding_window_view
 
 from hpfracc_nn.fractional.dispatch import framework_of
 
@@ -92,6 +91,9 @@ class Namespace(Protocol):
     def pad(self, x: Array, before: int, after: int = 0, *, axis: int) -> Array: ...
     def toeplitz(self, column: Array, length: int) -> Array:
         """Return M [*c, length, length] with M[j, l] = column[l - j], zero for l < j and beyond the column."""
+
+    def spectrum(self, column: Array, length: int) -> Array:
+        """Return the transform of columns [*c, n] padded to `length`, computed in float64 and rounded once."""
 
 
 class NumpyNamespace:
@@ -191,8 +193,13 @@ class NumpyNamespace:
     def toeplitz(self, column: np.ndarray, length: int) -> np.ndarray:
         column = column[..., :length]
         padded = self.pad(column, length - 1, length - column.shape[-1], axis=-1)
-        # contiguous, or NumPy multiplies it without BLAS
-        return np.ascontiguousarray(sliding_window_view(padded, length, axis=-1)[..., ::-1, :])
+        *steps, step = padded.strides
+        shape, strides = (*column.shape[:-1], length, length), (*steps, -step, step)
+        rows = np.ndarray(shape, padded.dtype, padded, (length - 1) * step, strides)  # NumPy's windows take longer
+        return rows.copy()  # contiguous, or NumPy multiplies it without BLAS
+
+    def spectrum(self, column: np.ndarray, length: int) -> np.ndarray:
+        return np.fft.rfft(self.asarray(column), length).astype(self.complex_of(column.dtype), copy=False)
 
     def chunk_matmul(self, data: np.ndarray, matrix: np.ndarray) -> np.ndarray:
         return np.matmul(matrix.mT[:, None], data)
