@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import scipy
+from numpy.lib.stride_tricks import sliding_window_view
 
 from hpfracc_nn.fractional.dispatch import framework_of
 
@@ -193,10 +194,8 @@ class NumpyNamespace:
     def toeplitz(self, column: np.ndarray, length: int) -> np.ndarray:
         column = column[..., :length]
         padded = self.pad(column, length - 1, length - column.shape[-1], axis=-1)
-        *steps, step = padded.strides
-        shape, strides = (*column.shape[:-1], length, length), (*steps, -step, step)
-        rows = np.ndarray(shape, padded.dtype, padded, (length - 1) * step, strides)  # NumPy's windows take longer
-        return rows.copy()  # contiguous, or NumPy multiplies it without BLAS
+        # contiguous, or NumPy multiplies it without BLAS
+        return np.ascontiguousarray(sliding_window_view(padded, length, axis=-1)[..., ::-1, :])
 
     def spectrum(self, column: np.ndarray, length: int) -> np.ndarray:
         return np.fft.rfft(self.asarray(column), length).astype(self.complex_of(column.dtype), copy=False)

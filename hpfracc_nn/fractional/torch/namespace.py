@@ -14,6 +14,7 @@ from hpfracc_nn.fractional.namespace import NAMESPACES, NUMPY, OF_CLASS, Namespa
 from hpfracc_nn.fractional.torch.tracing import is_traced
 
 _BY_NUMPY = 1 << 17  # entries of a matrix that NumPy fills in three quarters of torch's time (measured)
+_PLANNED = 2048  # points, above which one transform takes torch, which plans it anew, twice NumPy's time (measured)
 
 
 class TorchNamespace:
@@ -74,8 +75,13 @@ class TorchNamespace:
         return torch.fft.irfft(x, n, dim=axis)
 
     def toeplitz(self, column: Tensor, length: int) -> Tensor:
-        if length * length <= _BY_NUMPY and _may_be_read(column):
-            return torch.from_numpy(NUMPY.toeplitz(column.numpy(), length))
+        if length * length <= _BY_NUMPY and column.shape[-1] == length and _may_be_read(column):
+            values, (*outer, n) = column.numpy(), column.shape
+            padded = np.zeros((*outer, 2 * n - 1), values.dtype)
+            padded[..., n - 1 :] = values
+            *steps, step = padded.strides
+            matrices = np.ndarray((*outer, n, n), values.dtype, padded, (n - 1) * step, (*steps, -step, step))
+            return torch.from_numpy(matrices.copy())
         more = max(0, length - column.shape[-1])
         column = F.pad(column, (0, more)) if more else column.narrow(-1, 0, length)
         if not is_traced(column, ()):
@@ -86,8 +92,7 @@ class TorchNamespace:
         return skewed.reshape(*column.shape[:-1], length, 2 * length - 1).narrow(-1, 0, length)
 
     def spectrum(self, column: Tensor, length: int) -> Tensor:
-        if column.shape[:-1].numel() == 1 and _may_be_read(column):
-            # NumPy keeps its plan; torch makes one at each call, half of the time of one column and more (measured).
+        if length > _PLANNED and column.shape[:-1].numel() == 1 and _may_be_read(column):
             return torch.from_numpy(NUMPY.spectrum(column.numpy(), length))
         return torch.fft.rfft(column.to(torch.float64), length).to(column.dtype.to_complex())
 
