@@ -82,8 +82,7 @@ class _Spectrum:
     def operands(column: Column) -> Array:
         w = column.weights
         xp = OF_CLASS.get(type(w)) or namespace(w)  # as for the matrix
-        spectrum = xp.rfft(xp.asarray(w)[..., None], padded_length(w.shape[-1]), axis=-2)
-        return xp.astype(spectrum, xp.complex_of(w.dtype))
+        return xp.spectrum(w, padded_length(w.shape[-1]))[..., None]
 
 
 class _Made:
@@ -105,7 +104,7 @@ class _Made:
         return found
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # not frozen, as no StateSpace is: a learned order makes one at every call
 class Column:
     """The weights themselves, of which the matrix and the transform are made when they are first asked for.
 
@@ -161,7 +160,7 @@ class Column:
         return self.weights.shape[-1]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class StateSpace:
     """The weights as a state space model over chunks; the letters are those of this module.
 

@@ -93,6 +93,9 @@ class Namespace(Protocol):
     def toeplitz(self, column: Array, length: int) -> Array:
         """Return M [*c, length, length] with M[j, l] = column[l - j], zero for l < j and beyond the column."""
 
+    def spectrum(self, column: Array, length: int) -> Array:
+        """Return the transform of columns [*c, n] padded to `length`, computed in float64 and rounded once."""
+
 
 class NumpyNamespace:
     """NumPy's functions; those whose names came with NumPy 2.1 under their older ones."""
@@ -193,6 +196,9 @@ class NumpyNamespace:
         padded = self.pad(column, length - 1, length - column.shape[-1], axis=-1)
         # contiguous, or NumPy multiplies it without BLAS
         return np.ascontiguousarray(sliding_window_view(padded, length, axis=-1)[..., ::-1, :])
+
+    def spectrum(self, column: np.ndarray, length: int) -> np.ndarray:
+        return np.fft.rfft(self.asarray(column), length).astype(self.complex_of(column.dtype), copy=False)
 
     def chunk_matmul(self, data: np.ndarray, matrix: np.ndarray) -> np.ndarray:
         return np.matmul(matrix.mT[:, None], data)

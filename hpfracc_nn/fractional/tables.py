@@ -108,26 +108,27 @@ class Points:
     """Orders as points of a domain: what the series of their weights, and those of the derivatives, are products with.
 
     Args:
-        alpha: [channels, 1], float64, in arrays of `xp`. One further outside its bounds than a tenth of their width
-            gives NaN.
+        alpha: [channels, 1], float64, in arrays of `xp`, or for NumPy one number. One further outside its bounds than a
+            tenth of their width gives NaN.
         domain: Where they lie.
         dt: Spacing of the samples.
         xp: Whose arrays they are.
         constant: Returns an array of `xp` for one of NumPy's that always has the same name; None for NumPy.
     """
 
-    def __init__(self, alpha: Array, domain: Domain, dt: float, xp: Namespace, constant: Constant | None):
+    def __init__(self, alpha: Array | float, domain: Domain, dt: float, xp: Namespace, constant: Constant | None):
         self._domain, self._xp, self._constant = domain, xp, constant
         self._log_base = domain.power * math.log(dt * domain.reach)
         self._series_of: dict[int, Array] = {}
         self._derivative_of: dict[int, Array] = {}
-        if xp is NUMPY and domain.cells == 1 and alpha.size == 1:  # a single number: Python's are quicker than arrays
-            self._cell, order = 0.0, float(alpha.item())
-            u = (order - (domain.low + domain.width * 0.5)) * (1 / domain.radius)
-            is_inside = -1.0 <= u <= 1.0
-            self._angle = math.acos(u) if is_inside else math.nan
-            self._power = math.exp(order * self._log_base) if is_inside else math.nan
-            return
+        if isinstance(alpha, float):
+            if domain.cells == 1:  # Python's numbers are quicker than arrays
+                u = (alpha - (domain.low + domain.width * 0.5)) * (1 / domain.radius)
+                is_inside = -1.0 <= u <= 1.0
+                self._angle = math.acos(u) if is_inside else math.nan
+                self._power = math.exp(alpha * self._log_base) if is_inside else math.nan
+                return
+            alpha = np.array([[alpha]])
         self._power = xp.exp(alpha * self._log_base)
         self._cell = (
             0.0 if domain.cells == 1 else xp.floor((alpha - domain.low) / domain.width).clip(0, domain.cells - 1)

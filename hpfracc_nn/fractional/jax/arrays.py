@@ -103,6 +103,9 @@ class JaxNamespace:
         padded = jnp.concatenate([0 * column[..., :1], column], axis=-1)
         return padded[..., np.where(inside, lag + 1, 0)]
 
+    def spectrum(self, column: Array, length: int) -> Array:
+        return jnp.fft.rfft(self.asarray(column), length).astype(self.complex_of(column.dtype))
+
     def complex_of(self, dtype: Any) -> Any:
         return np.result_type(dtype, np.complex64)
 

@@ -70,7 +70,7 @@ class Weights:
         n, length = self.n, padded_length(self.n)
 
         def made(stencil: Stencil, xp: Namespace) -> tuple[Any, Any]:
-            transformed = xp.rfft(stencil.column(np.arange(n)), length, axis=-1)
+            transformed = xp.spectrum(stencil.column(np.arange(n)), length)
             return transformed.real, transformed.imag
 
         real, imaginary = self._made(("spectrum", length), made)

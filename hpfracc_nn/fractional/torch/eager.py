@@ -190,10 +190,9 @@ def _learned(owner: str, x: Tensor, definition: Definition, dt: float, dim: int,
         weights = weights_at(of.source, alpha)
         call = weights.kept.get((plan.kernel, x.dtype, x.shape, of.layout.axis))
     else:
-        weights = Weights.plain(of.source, alpha)
+        weights = Weights.plain(of.source, alpha.detach())
     if call is None:
-        with torch.no_grad():
-            plan, call = carried_out(_PREPARED, site, plan, x.dtype, of.dtype, of.layout, weights)
+        plan, call = carried_out(_PREPARED, site, plan, x.dtype, of.dtype, of.layout, weights)
     return call(site, plan, x, needs, alpha if learns else None)
 
 

@@ -338,7 +338,7 @@ def _applied(x: Tensor, operator: Column | StateSpace, b: Boundary) -> Tensor:
 
 def in_shape_of(alpha: Tensor, gradient: Tensor) -> Tensor:
     """Return a gradient [channels] as one of alpha: its shape, dtype and device."""
-    return gradient.reshape(alpha.shape).to(alpha)
+    return _shaped(gradient, alpha.shape).to(alpha)
 
 
 def _shaped(x: Tensor, shape: Sequence[int]) -> Tensor:

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hpfracc_nn.fractional.namespace import NAMESPACES, OF_CLASS, Namespace
+from hpfracc_nn.fractional.namespace import NAMESPACES, NUMPY, OF_CLASS, Namespace
 from hpfracc_nn.fractional.torch.tracing import is_traced
 
 _BY_NUMPY = 1 << 17  # entries of a matrix that NumPy fills in three quarters of torch's time (measured)
+_PLANNED = 2048  # points, above which one transform takes torch, which plans it anew, twice NumPy's time (measured)
 
 
 class TorchNamespace:
@@ -74,8 +75,7 @@ class TorchNamespace:
         return torch.fft.irfft(x, n, dim=axis)
 
     def toeplitz(self, column: Tensor, length: int) -> Tensor:
-        is_small = column.is_cpu and length * length <= _BY_NUMPY and column.shape[-1] == length
-        if is_small and not (column.requires_grad or is_traced(column, ())):
+        if length * length <= _BY_NUMPY and column.shape[-1] == length and _may_be_read(column):
             values, (*outer, n) = column.numpy(), column.shape
             padded = np.zeros((*outer, 2 * n - 1), values.dtype)
             padded[..., n - 1 :] = values
@@ -90,6 +90,11 @@ class TorchNamespace:
         rows = F.pad(column, (0, length)).unsqueeze(-2).expand(*column.shape[:-1], length, 2 * length)
         skewed = rows.reshape(*column.shape[:-1], 2 * length * length).narrow(-1, 0, length * (2 * length - 1))
         return skewed.reshape(*column.shape[:-1], length, 2 * length - 1).narrow(-1, 0, length)
+
+    def spectrum(self, column: Tensor, length: int) -> Tensor:
+        if length > _PLANNED and column.shape[:-1].numel() == 1 and _may_be_read(column):
+            return torch.from_numpy(NUMPY.spectrum(column.numpy(), length))
+        return torch.fft.rfft(column.to(torch.float64), length).to(column.dtype.to_complex())
 
     def complex_of(self, dtype: torch.dtype) -> torch.dtype:
         return dtype.to_complex()
@@ -161,6 +166,11 @@ class TorchNamespace:
 
     def flip(self, x: Tensor, *, axis: int) -> Tensor:
         return torch.flip(x, (axis,))
+
+
+def _may_be_read(x: Tensor) -> bool:
+    """Whether x lies on a CPU and nobody follows it, so that NumPy may compute with it."""
+    return x.is_cpu and not (x.requires_grad or is_traced(x, ()))
 
 
 TORCH: Namespace = TorchNamespace()

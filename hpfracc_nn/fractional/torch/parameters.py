@@ -264,12 +264,12 @@ class Alpha(StateMetadata):
     def _read(self) -> Tensor:
         """Return alpha; one number that needs no gradient only is computed where it has changed."""
         raw = self.raw
+        if raw.requires_grad and torch.is_grad_enabled():
+            return self()
         if torch.compiler.is_compiling() or raw.numel() != 1 or not (is_plain(raw) and raw.is_cpu):
             return self()
         if type(self).forward is not Alpha.forward or self._forward_hooks or self._forward_pre_hooks:
             return self()  # which may read more than the parameter
-        if raw.requires_grad and torch.is_grad_enabled():
-            return self()
         value, last = raw.item(), self._last
         if last is None or last[0] != value or last[1] is not self.bounds:
             last = self._last = value, self.bounds, self()

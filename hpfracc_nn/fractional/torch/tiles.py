@@ -293,7 +293,9 @@ def multiplied(run: Callable[..., None], operator: Operator, b: Boundary, shape:
     moved = torch.empty(x.shape, dtype=b.dtype, device=x.device)
     run(operator, b, shape, x.to(b.dtype), moved)
     moved.mul_(g)
-    return moved.sum() if shape[1] == 1 else moved.view(shape).sum(dim=(0, 2, 3))
+    if shape[1] == 1:
+        return moved.sum(dtype=torch.float64)
+    return moved.view(shape).sum(dim=(0, 2, 3), dtype=torch.float64)
 
 
 def scratch(use: str, shape: tuple[int, ...], like: Tensor) -> Tensor:

@@ -419,7 +419,7 @@ def weights_at(source: Source, alpha: Tensor) -> Weights:
 
     Those of values that come a second time are kept. An alpha that is learned has others at every step.
     """
-    values = alpha.item() if alpha.numel() == 1 else alpha.detach().to(torch.float64).resolve_neg().numpy().tobytes()
+    values = alpha.item() if alpha.numel() == 1 else _read(alpha).tobytes()
     lately, key = source.lately, (alpha.shape, values)
     reference = lately.get(key)
     found = None if reference is None else reference()
@@ -468,7 +468,7 @@ class NumpyOrders:
 
     def __init__(self, alpha: Tensor, domain: Domain, dt: float):
         # A copy: the values must stay, whatever an optimizer writes into alpha.
-        orders = alpha.detach().to(torch.float64).resolve_neg().numpy().reshape(-1, 1).copy()
+        orders = alpha.item() if alpha.numel() == 1 else _read(alpha).reshape(-1, 1).copy()
         self._points = Points(orders, domain, dt, NUMPY, None)
 
     def evaluate(self, table: Table, dtype: torch.dtype) -> list[Tensor]:
@@ -496,6 +496,10 @@ class NumpyOrders:
 
 
 _CPU = torch.device("cpu")
+
+
+def _read(alpha: Tensor) -> np.ndarray:
+    return alpha.detach().to(torch.float64).resolve_neg().numpy()
 
 
 def _split(basis: np.ndarray, table: Table, dtype: torch.dtype) -> list[Tensor]:
