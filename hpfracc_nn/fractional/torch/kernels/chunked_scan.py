@@ -199,11 +199,23 @@ _COPIES = 13  # of a tile's states, while they are scanned: one, and six in floa
 
 def cost(workload: Workload) -> Cost:
     """A product inside the chunks, one into and one out of the states, for each pass."""
-    return cost_of(workload, workload.rows, -(-workload.n // chunk_length(workload)))
+    chunks = -(-workload.n // chunk_length(workload))
+    return cost_of(workload, workload.rows, chunks, launches=3 if chunks > 1 else 8)  # with the passes around it
 
 
-def cost_of(workload: Workload, rows: int, chunks: int) -> Cost:
-    """Return the same where so many rows and chunks are computed in place of the workload's own."""
+def cost_of(
+    workload: Workload, rows: int, chunks: int, *, launches: int, operations: float = 1.0, tiles: int = 0
+) -> Cost:
+    """Return the cost where so many rows and chunks are computed in place of the workload's own.
+
+    Args:
+        workload: What is to be computed.
+        rows: In all.
+        chunks: Of a row.
+        launches: Of a pass.
+        operations: Of one state in the scan.
+        tiles: Of the data, that are held besides.
+    """
     length = chunk_length(workload)
     k = workload.exponentials if chunks > 1 else 0
     samples = rows * workload.width * chunks * length
@@ -211,10 +223,10 @@ def cost_of(workload: Workload, rows: int, chunks: int) -> Cost:
     scans = passes * samples / length * k
     size, turned = workload.itemsize, is_narrow(workload.samples, workload.width)
     return Cost(
-        flops={"matmul": passes * samples * (2.0 * length + 4.0 * k), "scan": scans},
+        flops={"matmul": passes * samples * (2.0 * length + 4.0 * k), "scan": operations * scans},
         bytes=passes * samples * size * (3.0 + 8.0 * turned + 2.0 * k / length),
-        launches=passes * (3 if chunks > 1 else 8),  # with the passes around the product
-        workspace=tile_bytes(workload) * (1 + 2 * (workload.channels > 1) + 2 * turned + _COPIES * k / length),
+        launches=passes * launches,
+        workspace=tile_bytes(workload) * (1 + tiles + 2 * (workload.channels > 1) + 2 * turned + _COPIES * k / length),
     )
 
 
