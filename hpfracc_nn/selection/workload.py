@@ -21,7 +21,7 @@ from hpfracc_nn.errors import as_float
 Direction = Literal["forward", "backward"]
 DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
 UNITS = ("matmul", "fft", "scan", "elementwise")
-_UNITS, _NUMBERS, _PLAIN = frozenset(UNITS), frozenset((float, int)), 1e300
+_UNITS, _NUMBERS, _LARGEST = frozenset(UNITS), frozenset((float, int)), 1e300
 
 
 @cache  # a first decision asks some fifty times
@@ -189,8 +189,13 @@ class Cost:
     workspace: float = 0.0
 
     def __post_init__(self) -> None:
-        if self._is_plain():
-            return
+        flops = self.flops
+        if type(flops) is dict and flops.keys() <= _UNITS:  # without loops: a first decision makes a dozen costs
+            numbers: tuple[float, ...] = (*flops.values(), self.bytes, self.launches, self.workspace)
+            is_python = _NUMBERS.issuperset(map(type, numbers))
+            # No sum with NaN is less than anything.
+            if is_python and min(numbers) >= 0 and max(numbers) < _LARGEST and sum(numbers) < math.inf:
+                return
         if not isinstance(self.flops, Mapping):
             raise TypeError(f"Cost(flops={self.flops!r}): needs operations by unit of work; pass a dict.")
         for unit in self.flops:
@@ -200,15 +205,6 @@ class Cost:
             found = as_float(number)
             if found is None or not 0 <= found < math.inf:
                 raise ValueError(f"{self!r}: needs every number finite and not negative.")
-
-    def _is_plain(self) -> bool:
-        """Return whether all is Python's own and right; a first decision makes a dozen costs, and loops take longer."""
-        if type(self.flops) is not dict or not self.flops.keys() <= _UNITS:
-            return False
-        numbers: tuple[float, ...] = (*self.flops.values(), self.bytes, self.launches, self.workspace)
-        if not _NUMBERS.issuperset(map(type, numbers)):
-            return False
-        return min(numbers) >= 0 and max(numbers) < _PLAIN and sum(numbers) < math.inf  # which no sum with NaN is
 
     @property
     def intensity(self) -> float:

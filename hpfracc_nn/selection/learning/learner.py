@@ -176,7 +176,7 @@ class Learner:
         self.know()
         candidates = self._candidates(workload, assessments)
         decision = self.policy.decide(key_of(workload), candidates, calls, backwards)
-        (chosen,) = [each for each in candidates if each.name == decision.name]
+        chosen = next(each for each in candidates if each.name == decision.name)
         self._decisions += 1
         if self.cost > FREE and not decision.is_trial:
             seconds = chosen.seconds + chosen.backward

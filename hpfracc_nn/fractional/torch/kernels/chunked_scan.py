@@ -14,7 +14,6 @@ is blocked, so that few calls do it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -197,15 +196,19 @@ def _arranged(x: Tensor) -> type[_Shared]:
 _COPIES = 13  # of a tile's states, while they are scanned: one, and six in float64 (measured)
 
 
+# Measured on one core: the blocked scan takes as long as this many operations a state, and this many calls a pass. One
+# chunk has none, and takes the calls around the product.
+_OPERATIONS, _CALLS, _CALLS_OF_ONE = 100, 60, 8
+
+
 def cost(workload: Workload) -> Cost:
     """A product inside the chunks, one into and one out of the states, for each pass."""
     chunks = -(-workload.n // chunk_length(workload))
-    return cost_of(workload, workload.rows, chunks, launches=3 if chunks > 1 else 8)  # with the passes around it
+    launches = _CALLS if chunks > 1 else _CALLS_OF_ONE
+    return cost_of(workload, workload.rows, chunks, launches=launches, operations=_OPERATIONS)
 
 
-def cost_of(
-    workload: Workload, rows: int, chunks: int, *, launches: int, operations: float = 1.0, tiles: int = 0
-) -> Cost:
+def cost_of(workload: Workload, rows: int, chunks: int, *, launches: int, operations: int, tiles: int = 0) -> Cost:
     """Return the cost where so many rows and chunks are computed in place of the workload's own.
 
     Args:
@@ -277,19 +280,6 @@ def _blocked(added: Tensor, decay: Tensor) -> Tensor:
     return local.reshape(rows, blocks * length, k, width)[:, :count]
 
 
-# Measured on one core: the blocked scan takes as long as this many operations a state, and this many calls a pass.
-_OPERATIONS = 100
-_CALLS = 60
-
-
-def blocked_cost(workload: Workload) -> Cost:
-    found = cost(workload)
-    if workload.n <= chunk_length(workload):
-        return found
-    flops = {"matmul": found.flops["matmul"], "scan": _OPERATIONS * found.flops["scan"]}
-    return replace(found, flops=flops, launches=found.launches * _CALLS // 3)
-
-
 register(
     Kernel(
         "toeplitz",
@@ -300,7 +290,7 @@ register(
             partial(Product, scan=scan, reverse=False), partial(Product, scan=scan, reverse=True), turns_narrow=True
         ),
         prepare,
-        blocked_cost,
+        cost,
         refuses,
         saves,
     )
