@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import random
+from dataclasses import astuple
 
 import pytest
 
@@ -469,7 +470,7 @@ def test_where_every_estimate_is_another_what_was_measured_stays():
     assert policy.state()[KEY.text()][FAST]["forward"][1] is None
     assert policy.predict(other, arms(fft=1e-3))[FAST].seconds == 1e-3  # it is not known what that is worth
     after = policy.predict(KEY, arms(fft=1e-3, dense=1e-3))[FAST]
-    assert tuple(after) == pytest.approx(tuple(before))
+    assert astuple(after) == pytest.approx(astuple(before))
     assert policy.predict(other, arms(fft=1e-3))[FAST].seconds < 2e-4  # a tenth of the estimate, as measured nearby
     assert policy.decide(KEY, arms(fft=1e-3, dense=1e-3)).reason == "measured"
     assert policy.state()[KEY.text()][FAST]["forward"][1] == 1e-3

@@ -79,7 +79,8 @@ class Decision(NamedTuple):
     expected: Mapping[str, "Prediction"]
 
 
-class Prediction(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Prediction:
     """What is believed of one kernel at one key: forward and the backward that follows it.
 
     Args:

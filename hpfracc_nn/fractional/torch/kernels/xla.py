@@ -107,9 +107,12 @@ def refuses(workload: Workload) -> str | None:
     return _platform_refusal() if kind == "cpu" else _cuda_refusal()
 
 
+_UNASKED = Compilation(math.inf, "jax")
+
+
 def compiles(workload: Workload) -> Compilation | None:
     """JAX is not started unasked: after its threads a fork is dangerous. What compiles, the estimate counts."""
-    return None if "jax" in sys.modules else Compilation(math.inf, "jax")
+    return None if "jax" in sys.modules else _UNASKED
 
 
 def _platforms() -> str | None:
