@@ -20,7 +20,6 @@ import gc
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -100,11 +99,11 @@ def rare(site: Site, plan: Plan, count: int) -> dict[str, float]:
     manager, workload = site.manager, plan.workload
 
     def first(number: int) -> Plan:
-        new = replace(workload, rows=1000 + number)
+        new = workload.changed(rows=1000 + number)
         return site.pick(("first", number), lambda: new)
 
     def first_with_gradient(number: int) -> Plan:
-        new: Workload = replace(workload, rows=1000 + number, needs_gradient=True)
+        new: Workload = workload.changed(rows=1000 + number, needs_gradient=True)
         return site.pick(("both", number), lambda: new)
 
     def later(number: int) -> Plan:

@@ -53,13 +53,15 @@ def test_what_qualifies_a_time_is_told_by_keyword():
 
 def test_what_stands_is_empty_until_it_is_decided():
     policy, pair = Policy(allowance=RICH), [arm(A), arm(B, UNIT / 2, 4.0)]
-    assert (policy.incumbent(KEY), policy.standing(KEY), policy.trial(KEY)) == ("", ("", "prior"), None)
+    assert (policy.incumbent(KEY), policy.trial(KEY)) == ("", None)
     assert not policy.expects(KEY, A)
     policy.introduce(KEY, [arm(A)])
     assert [policy.expects(KEY, name) for name in (A, B)] == [True, False]
     known(policy, B, UNIT / 2)
-    assert policy.decide(KEY, [arm(A, uncertainty=4.0), pair[1]]).name == A  # tried, as it may be the faster one
-    assert (policy.incumbent(KEY), policy.standing(KEY), policy.trial(KEY)) == (B, (B, "wisdom"), A)
+    decision = policy.decide(KEY, [arm(A, uncertainty=4.0), pair[1]])
+    assert (decision.name, decision.reason) == (A, "explore")  # as it may be the faster one
+    assert (decision.incumbent, decision.basis) == (B, "wisdom")
+    assert (policy.incumbent(KEY), policy.trial(KEY)) == (B, A)
     policy.decide(KEY, [arm(B, UNIT / 2)])
     assert policy.trial(KEY) is None
     assert [policy.expects(KEY, name) for name in (A, B)] == [False, True]

@@ -11,8 +11,8 @@ A workload is one operation on `rows` signals of `n` samples each, in one dtype 
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from operator import attrgetter
+from typing import NamedTuple
 
 from hpfracc_nn.selection.machine import CostModel, Machine
 from hpfracc_nn.selection.memory import SMALL, FreeMemory, allowed, chunks, in_bytes, setting_of
@@ -20,7 +20,7 @@ from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.quarantine import Quarantine
 from hpfracc_nn.selection.registry import Kernel, has_probe, kernels
 from hpfracc_nn.selection.settings import Settings
-from hpfracc_nn.selection.workload import Rates, Workload
+from hpfracc_nn.selection.workload import Workload
 
 NOT_ALLOWED = "it would move the data to a device and back; allow it by configure(offload=True)"
 MOST_ASSESSED = 4096  # workloads
@@ -28,8 +28,7 @@ _ALIKE = 1.01  # times the fewest bytes: allocators round up by more
 DISABLED = "disabled by configure() or the environment"
 
 
-@dataclass(frozen=True, slots=True)
-class Assessment:
+class Assessment(NamedTuple):
     """What a kernel would take, or why it does not come into question."""
 
     kernel: Kernel
@@ -140,7 +139,7 @@ class Candidates:
                 return each
             size = each.workspace + workload.bytes
             refusal = self.quarantine.refusal(each.kernel, workload, size=size, now=now)
-            return each if refusal is None else replace(each, refusal=refusal)
+            return each if refusal is None else each._replace(refusal=refusal)
 
         found = [marked(each) for each in assessments]
         return assessments if found == assessments or not accepted(found) else found
@@ -174,7 +173,7 @@ class Candidates:
             return assessments
         if there is not None and workload.bytes > there:
             reason = f"the result takes {in_bytes(workload.bytes)}, and {in_bytes(there)} are free"
-            return [replace(each, refusal=reason) if each.refusal is None else each for each in assessments]
+            return [each._replace(refusal=reason) if each.refusal is None else each for each in assessments]
         if any(each.need <= most for each in accepted(assessments)):
             return [_refused(each, most, workload) for each in assessments]
         estimates = self.model(workload.framework)
@@ -189,15 +188,15 @@ def assessments_of(
 
     A kernel that is disabled or not forced is not asked, so its package is not imported.
     """
-    assessments, rates = [], None
-    one_way = _one_way(workload)
+    assessments: list[Assessment] = []
+    assess = None
     for kernel in kernels:
         refusal = _refusal(kernel, workload, settings)
-        if refusal is not None:
+        if refusal is None:
+            assess = assess or assessor(workload, model)  # which calibrates, and only where a kernel accepts
+            assessments.append(assess(kernel))
+        else:
             assessments.append(Assessment(kernel, refusal))
-            continue
-        rates = rates or model.rates(workload)  # which calibrates, and only where a kernel accepts
-        assessments.append(_assessed(kernel, workload, one_way, model, rates))
     return assessments
 
 
@@ -209,9 +208,23 @@ def still_refuse(assessments: Iterable[Assessment], workload: Workload, settings
     return True
 
 
-def assess(kernel: Kernel, workload: Workload, model: CostModel) -> Assessment:
-    """Return what a kernel would take, whether it accepts the workload or not."""
-    return _assessed(kernel, workload, _one_way(workload), model, model.rates(workload))
+def assessor(workload: Workload, model: CostModel) -> Callable[[Kernel], Assessment]:
+    """Return a function that returns what a kernel would take, whether it accepts the workload or not."""
+    rates, uncertainty = model.rates(workload), model.uncertainty
+    passes = 1 + (workload.needs_gradient and workload.learns_weights)  # results of the larger one
+    results = 0 if workload.in_place else workload.bytes * passes
+    has_gradient = workload.needs_gradient or workload.learns_weights
+    one_way = workload.changed(needs_gradient=False, learns_weights=False) if has_gradient else workload
+
+    def assess(kernel: Kernel) -> Assessment:
+        cost, saves = kernel.ask("cost", workload), kernel.ask("saves", workload)
+        forward = seconds = model.seconds(cost, rates)
+        if has_gradient:
+            forward = model.seconds(kernel.ask("cost", one_way), rates)
+        need = cost.workspace + saves + results
+        return Assessment(kernel, None, seconds, cost.workspace, forward, uncertainty, saves, need)
+
+    return assess
 
 
 def accepted(assessments: Iterable[Assessment]) -> list[Assessment]:
@@ -256,22 +269,6 @@ def _refusal(kernel: Kernel, workload: Workload, settings: Settings) -> str | No
     if refusal is None and kernel.unproven is not None and settings.force_backend != kernel.backend:
         return f"{kernel.unproven}; run it by configure(force_backend={kernel.backend!r})"
     return refusal
-
-
-def _one_way(workload: Workload) -> Workload:
-    """Return the workload of the forward pass alone, which needs no gradient."""
-    if workload.needs_gradient or workload.learns_weights:
-        return replace(workload, needs_gradient=False, learns_weights=False)
-    return workload
-
-
-def _assessed(kernel: Kernel, workload: Workload, one_way: Workload, model: CostModel, rates: Rates) -> Assessment:
-    cost, saves = kernel.ask("cost", workload), kernel.ask("saves", workload)
-    seconds = model.seconds(cost, rates)
-    forward = seconds if one_way is workload else model.seconds(kernel.ask("cost", one_way), rates)
-    passes = 1 + (workload.needs_gradient and workload.learns_weights)  # results of the larger one
-    need = cost.workspace + saves + (0 if workload.in_place else workload.bytes * passes)
-    return Assessment(kernel, None, seconds, cost.workspace, forward, model.uncertainty, saves, need)
 
 
 def eligible(assessments: Iterable[Assessment], settings: Settings) -> list[Assessment]:
@@ -330,7 +327,7 @@ def in_parts(assessment: Assessment, workload: Workload, most: float, model: Cos
     units, channels = workload.rows // workload.channels, workload.channels
 
     def part(count: int) -> Assessment:
-        return assess(assessment.kernel, replace(workload, rows=count * channels), model)
+        return assessor(workload.changed(rows=count * channels), model)(assessment.kernel)
 
     one = part(1).need
     each = max(0.0, part(2).need - one)
@@ -340,13 +337,11 @@ def in_parts(assessment: Assessment, workload: Workload, most: float, model: Cos
     if count == 0 or part(count).need > most:
         return assessment
     found, times = part(count), -(-units // count)
-    return replace(
-        found, seconds=times * found.seconds, forward=times * found.forward, need=found.need, rows=count * channels
-    )
+    return found._replace(seconds=times * found.seconds, forward=times * found.forward, rows=count * channels)
 
 
 def _refused(assessment: Assessment, most: float, workload: Workload) -> Assessment:
     if assessment.refusal is not None or assessment.need <= most:
         return assessment
     allowed = f"{in_bytes(most)} ({setting_of(workload.device)})"
-    return replace(assessment, refusal=f"it takes {in_bytes(assessment.need)} of memory, and a call may take {allowed}")
+    return assessment._replace(refusal=f"it takes {in_bytes(assessment.need)} of memory, and a call may take {allowed}")

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from hpfracc_nn.selection.candidates import (
@@ -136,10 +137,9 @@ class Planner:
             return self.plan(workload).twin(), None
         found, reduced = self.candidates.of(workload)
         decision, spreads = self.learner.decide(workload, found, 1, None)
-        _, basis = self.learner.standing(workload)
         plans = [
             self._plan_of(name, reason, found, workload, learns=True, provisional=reduced, believed=decision.expected)
-            for name, reason in {decision.incumbent: basis, decision.name: decision.reason}.items()
+            for name, reason in {decision.incumbent: decision.basis, decision.name: decision.reason}.items()
         ]
         return plans[0], Step(plans[-1], plans[-1].reason, decision.period, decision.is_trial, spreads)
 
@@ -233,7 +233,7 @@ class Planner:
         *,
         learns: bool = False,
         provisional: bool = False,
-        believed: Mapping[str, Prediction] | None = None,
+        believed: Mapping[str, Prediction] = MappingProxyType({}),
     ) -> Plan:
         """Return the plan that runs the kernel `name`.
 
@@ -248,16 +248,20 @@ class Planner:
         """
         settings, able = self.settings.of(workload.op), accepted(assessments)
         chosen = next(each for each in assessments if each.kernel.name == name)  # it may refuse since it was decided
-        said = {each.kernel.name: each for each in (chosen, *able)} | dict(believed or {})
-        expected = {kernel: Prediction.within(each.seconds, each.uncertainty) for kernel, each in said.items()}
-        others = sorted([(each.seconds, kernel) for kernel, each in expected.items() if kernel != name])
+        expected = {
+            each.kernel.name: Prediction.within(each.seconds, each.uncertainty)
+            for each in (chosen, *able)
+            if each.kernel.name not in believed
+        }
+        expected.update(believed)
+        order = sorted(expected, key=lambda kernel: (kernel != name, expected[kernel].seconds, kernel))
         devices: tuple[str, ...] = ()
         if chosen.kernel.offloads:  # on one device where nothing may depend on which is free
             devices = settings.devices[:1] if settings.is_deterministic(workload.framework) else settings.devices
         return Plan(
             kernel=chosen.kernel,
             workload=workload,
-            expected={kernel: expected[kernel] for kernel in (name, *(kernel for _, kernel in others))},
+            expected={kernel: expected[kernel] for kernel in order},
             workspace=chosen.workspace,
             reason="forced" if settings.is_forced else why(reason, name, able, provisional),
             sample=settings.sample,

@@ -52,10 +52,11 @@ def in_tiles(x: Tensor, y: Tensor) -> tuple[int, Iterable[tuple[Tensor, Tensor]]
 
 def tile_bytes(workload: Workload) -> int:
     """Return the bytes of the samples of one tile."""
-    if workload.bytes <= _BYTES or workload.channels > 1 or not workload.device.startswith("cpu"):
-        return workload.bytes
+    whole = workload.bytes
+    if whole <= _BYTES or workload.channels > 1 or not workload.device.startswith("cpu"):
+        return whole
     signal = workload.n * workload.width * workload.itemsize
-    return min(workload.bytes, max(1, _BYTES * workload.threads // max(1, signal)) * signal)
+    return min(whole, max(1, _BYTES * workload.threads // max(1, signal)) * signal)
 
 
 def is_narrow(samples: int, width: int) -> bool:

@@ -10,7 +10,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -158,10 +157,6 @@ class Learner:
         """Return whether what was learnt, now or before, changes what is chosen."""
         return self._settings.mode in ("learn", "frozen") and not self._settings.is_deterministic(framework)
 
-    def standing(self, workload: Workload) -> tuple[str, str]:
-        """Return the kernel last decided upon for workloads like this one, "" where none was, and why."""
-        return self.policy.standing(key_of(workload))
-
     def trial(self, workload: Workload) -> str | None:
         """Return the kernel that is being tried for workloads like this one, None where there is none."""
         return self.policy.trial(key_of(workload)) if self.is_learning(workload.framework) else None
@@ -181,12 +176,12 @@ class Learner:
         self.know()
         candidates = self._candidates(workload, assessments)
         decision = self.policy.decide(key_of(workload), candidates, calls, backwards)
-        (chosen,) = [each for each in candidates if each.name == decision.name]
+        chosen = next(each for each in candidates if each.name == decision.name)
         self._decisions += 1
         if self.cost > FREE and not decision.is_trial:
             seconds = chosen.seconds + chosen.backward
             paid = math.ceil(self.cost / self._decisions / (COST * seconds))  # calls that one decision is worth
-            decision = replace(decision, period=max(decision.period, min(paid, SELDOM)))
+            decision = decision._replace(period=max(decision.period, min(paid, SELDOM)))
         self.cost += time.thread_time() - started
         return decision, chosen.compile_seconds > 0
 
@@ -353,15 +348,11 @@ class Learner:
         A kernel that reports an infinite compilation time should not start unasked: it is left out, unless all do.
         """
         able = accepted(assessments)
-        missing: dict[str, Compilation] = {}
+        missing: dict[str, Compilation | None] = {}
         if self._settings.mode == "learn":
-            asked = {each.kernel.name: each.kernel.ask("compiles", workload) for each in able}
-            missing = {name: found for name, found in asked.items() if found is not None}
-        slow = {name for name, found in missing.items() if found.seconds == math.inf}
-        if len(slow) == len(able):
-            missing = {}
-        elif slow:
-            able = [each for each in able if each.kernel.name not in slow]
+            missing = {each.kernel.name: each.kernel.ask("compiles", workload) for each in able}
+            ready = [each for each in able if (found := missing[each.kernel.name]) is None or found.seconds < math.inf]
+            able, missing = (ready, missing) if ready else (able, {})
         able = eligible(able, self._settings)
         weights = handicaps(able, self._settings)
         return [_candidate(each, missing.get(each.kernel.name), weights[each.kernel.name]) for each in able]
@@ -372,9 +363,9 @@ def _is_learning(settings: Settings) -> bool:
 
 
 def _candidate(assessment: Assessment, missing: Compilation | None = None, weight: float = 1.0) -> Candidate:
-    compiles = (0.0, None) if missing is None else (missing.seconds, missing.code)
-    seconds = max(assessment.forward, SHORTEST)
-    return Candidate(assessment.kernel.name, seconds, assessment.uncertainty, assessment.backward, *compiles, weight)
+    seconds, code = (0.0, None) if missing is None else (missing.seconds, missing.code)
+    forward, backward = max(assessment.forward, SHORTEST), assessment.backward
+    return Candidate(assessment.kernel.name, forward, assessment.uncertainty, backward, seconds, code, weight)
 
 
 def place_of(key: Key) -> Place:

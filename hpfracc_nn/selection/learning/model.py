@@ -13,7 +13,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from hpfracc_nn.selection.workload import DIRECTIONS, Direction, Fact, Key
 
@@ -56,8 +56,7 @@ class Candidate:
         return self.seconds if direction == "forward" else self.backward
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """What runs now.
 
     Args:
@@ -67,6 +66,7 @@ class Decision:
         is_trial: This call only: it must be timed, and the next one asks again.
         period: Ask again after this many calls.
         incumbent: What is believed to be the fastest; another one than `name` in a trial.
+        basis: Why it is believed; `reason` where nothing is tried.
         expected: What is believed of each candidate.
     """
 
@@ -75,6 +75,7 @@ class Decision:
     is_trial: bool
     period: int
     incumbent: str
+    basis: Reason
     expected: Mapping[str, "Prediction"]
 
 
@@ -337,7 +338,7 @@ PRIOR = 6.0  # octaves: as far as the estimate itself counts
 FOREIGN = 2.0  # octaves: as far as what another machine measured at the same key counts; u = 2
 NEAREST = 16  # keys of an arm that are looked at: the newest; a decision must stay cheap
 
-Place = tuple[tuple[Fact, ...], str, Direction]
+_Place = tuple[str, Direction]
 
 
 def backend_of(name: str) -> str:
@@ -349,12 +350,12 @@ class NearbyRatios:
     """log(measured / estimated) of each kernel wherever it was measured, and what follows for elsewhere."""
 
     def __init__(self) -> None:
-        self._logs: dict[Place, dict[Key, tuple[float, float]]] = {}
-        self._shifts: dict[Place, float] = {}  # by backend
+        self._logs: dict[tuple[Fact, ...], dict[_Place, dict[Key, tuple[float, float]]]] = {}
+        self._shifts: dict[tuple[Fact, ...], dict[_Place, float]] = {}  # by backend
 
     def set(self, key: Key, name: str, direction: Direction, ratio: float, penalty: float = 0.0) -> None:
         """Remember a ratio; `penalty` is in octaves."""
-        logs = self._logs.setdefault((key.group, name, direction), {})
+        logs = self._logs.setdefault(key.group, {}).setdefault((name, direction), {})
         logs.pop(key, None)  # so that the newest is the last
         logs[key] = (math.log(ratio), penalty)
         if len(logs) > NEAREST:
@@ -362,14 +363,17 @@ class NearbyRatios:
 
     def correction(self, key: Key, name: str, direction: Direction, most: float) -> tuple[float, float]:
         """Return the factor on the estimate and the factor u >= 1 either way, at most `most`."""
+        logs = self._logs.get(key.group)
+        if logs is None:  # nothing was measured in this group, and so nothing changed there
+            return 1.0, most
         weight = 1 / (1 + PRIOR) ** 2
         total = 0.0
         if self._shifts:
-            total = weight * self._shifts.get((key.group, backend_of(name), direction), 0.0)
+            total = weight * self._shifts.get(key.group, {}).get((backend_of(name), direction), 0.0)
         nearest = math.inf
         for each in DIRECTIONS:
             apart = 0.0 if each == direction else OTHER_DIRECTION
-            for other, (log, penalty) in self._logs.get((key.group, name, each), {}).items():
+            for other, (log, penalty) in logs.get((name, each), {}).items():
                 distance = key.distance(other) + penalty + apart
                 nearest = min(nearest, distance)
                 share = 1 / (1 + distance) ** 2
@@ -380,18 +384,19 @@ class NearbyRatios:
     def shift(self, group: tuple[Fact, ...], backend: str, direction: Direction, factor: float) -> None:
         """Apply the factor of a change to all that is known of one direction of one backend in one group."""
         log = math.log(factor)
-        place = (group, backend, direction)
-        self._shifts[place] = self._shifts.get(place, 0.0) + log
-        for (of_group, name, of), logs in self._logs.items():
-            if (of_group, backend_of(name), of) == place:
+        shifts, place = self._shifts.setdefault(group, {}), (backend, direction)
+        shifts[place] = shifts.get(place, 0.0) + log
+        for (name, of), logs in self._logs.get(group, {}).items():
+            if (backend_of(name), of) == place:
                 for key, (old, penalty) in logs.items():
                     logs[key] = (old + log, penalty)
 
     def forget(self, matches: Callable[[Key], bool]) -> None:
         """Drop what was measured at the keys that match."""
-        for logs in self._logs.values():
-            for key in [key for key in logs if matches(key)]:
-                del logs[key]
+        for arms in self._logs.values():
+            for logs in arms.values():
+                for key in [key for key in logs if matches(key)]:
+                    del logs[key]
 
 
 Entry = tuple[float, float | None, int]  # seconds, estimate, samples
@@ -473,16 +478,17 @@ class PerformanceModel:
         return {each.name: self._predicted(key, record, each) for each in candidates}
 
     def _predicted(self, key: Key, record: KeyState, candidate: Candidate) -> Prediction:
-        seconds = low = high = 0.0
-        samples = KEPT_SAMPLES
-        estimates: tuple[tuple[Direction, float], ...]
-        estimates = ("forward", candidate.seconds), ("backward", record.backwards * candidate.backward)
-        for direction, estimate in estimates:
-            if estimate:
-                ratio, least, most, count = self._ratio(key, record, candidate, direction)
-                seconds, low, high = seconds + ratio * estimate, low + least * estimate, high + most * estimate
-                samples = min(samples, count)
-        return Prediction(seconds, low, high, samples)
+        estimate, backward = candidate.seconds, record.backwards * candidate.backward
+        ratio, low, high, samples = self._ratio(key, record, candidate, "forward")
+        if not backward:
+            return Prediction(ratio * estimate, low * estimate, high * estimate, samples)
+        then, least, most, count = self._ratio(key, record, candidate, "backward")
+        return Prediction(
+            ratio * estimate + then * backward,
+            low * estimate + least * backward,
+            high * estimate + most * backward,
+            min(samples, count),
+        )
 
     def expected(self, key: Key, record: KeyState, candidate: Candidate) -> tuple[float, float]:
         """Return the seconds of the forward and of the backward pass."""
@@ -501,13 +507,15 @@ class PerformanceModel:
         if not track.warm:
             track.begin(ratio)
             return None
-        is_first = track.level is None
-        expected, either = self._nearby.correction(key, name, direction, record.candidates[name].uncertainty)
-        factor = track.add(ratio)
-        if factor is not None:
-            self._spread(key, name, direction, factor)
-        elif is_first and ratio > expected * either:
-            track.alternative = expected  # it may have been a spike
+        if track.level is None:
+            expected, either = self._nearby.correction(key, name, direction, record.candidates[name].uncertainty)
+            factor = track.add(ratio)
+            if ratio > expected * either:
+                track.alternative = expected  # it may have been a spike
+        else:
+            factor = track.add(ratio)
+            if factor is not None:
+                self._spread(key, name, direction, factor)
         assert track.level is not None
         self._nearby.set(key, name, direction, track.level)
         return None if factor is None else Change(key, name, direction, factor)
@@ -604,8 +612,7 @@ class PerformanceModel:
         """
         name = candidate.name
         arm = record.arms.get(name)
-        track = None if arm is None else arm.tracks[direction]
-        if track is None or track.level is None:
+        if arm is None or (track := arm.tracks[direction]).level is None:
             ratio, either = self._nearby.correction(key, name, direction, candidate.uncertainty)
             return ratio, ratio / either, ratio * either, 0
         low, high = track.bounds()

@@ -179,9 +179,9 @@ class Policy:
         record.expected = self._model.expected(key, record, record.candidates[record.incumbent])
         record.reason = _reason(record, found)
         if record.trial:
-            return Decision(name, "explore", True, 1, record.incumbent, found)
+            return Decision(name, "explore", True, 1, record.incumbent, record.reason, found)
         record.period = self._period(record, found[name], changed)
-        return Decision(name, record.reason, False, record.period, name, found)
+        return Decision(name, record.reason, False, record.period, name, record.reason, found)
 
     def observe(
         self,
@@ -220,12 +220,8 @@ class Policy:
 
     def incumbent(self, key: Key) -> str:
         """Return the kernel that was last believed to be the fastest, "" before the first decision."""
-        return self.standing(key)[0]
-
-    def standing(self, key: Key) -> tuple[str, Reason]:
-        """Return the same, and why it was believed."""
         record = self._model.records.get(key)
-        return ("", "prior") if record is None else (record.incumbent, record.reason)
+        return "" if record is None else record.incumbent
 
     def trial(self, key: Key) -> str | None:
         """Return the kernel that the last decision tries, None where it tries none."""

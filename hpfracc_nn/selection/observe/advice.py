@@ -7,9 +7,9 @@ callers who may place their data, such as a loader that fills several devices.
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from hpfracc_nn.selection.candidates import accepted, assess
+from hpfracc_nn.selection.candidates import accepted, assessor
 from hpfracc_nn.selection.machine import parts
 from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.planner import Planner
@@ -116,7 +116,7 @@ def _more_rows(case: _Case) -> Iterator[Advice]:
     if now.launching < MOSTLY * now.seconds or case.calls < 2:
         return
     times = 1 << min(int(math.log2(MOST_ROWS)), int(math.log2(case.calls)))
-    then = case.foresee(replace(work, rows=times * work.rows))
+    then = case.foresee(work.changed(rows=times * work.rows))
     if then is None or times * now.seconds < GAIN * then.seconds:
         return
     gain = times * now.seconds / then.seconds
@@ -134,9 +134,9 @@ def _other_layout(case: _Case) -> Iterator[Advice]:
     if work.channels > 1:  # their axis is bound to the layout
         return
     if work.width > 1:
-        other, where = replace(work, rows=work.rows * work.width, width=1), "last"
+        other, where = work.changed(rows=work.rows * work.width, width=1), "last"
     elif work.rows > 1:
-        other, where = replace(work, rows=1, width=work.rows), "in the middle"
+        other, where = work.changed(rows=1, width=work.rows), "in the middle"
     else:
         return
     then = case.foresee(other)
@@ -193,7 +193,7 @@ def _together(cases: Iterable[_Case]) -> Iterator[Advice]:
         alike[case.workload, case.calls].append(case)
     for (work, calls), group in alike.items():
         count, now = len(group), group[0].outlook
-        then = None if count < 2 else group[0].foresee(replace(work, rows=count * work.rows))
+        then = None if count < 2 else group[0].foresee(work.changed(rows=count * work.rows))
         if then is None or count * now.seconds < GAIN * then.seconds:
             continue
         gain = count * now.seconds / then.seconds
@@ -284,7 +284,7 @@ def paced(
     """
 
     def seconds(rows: int) -> float:
-        asked = replace(workload, device=device, rows=rows)
+        asked = workload.changed(device=device, rows=rows)
         return plan(asked).seconds + 2 * asked.bytes / bandwidth
 
     most = _most(workload.rows, seconds)
@@ -381,7 +381,7 @@ def place(
         for device in devices
     ]
     if not any(pace.most for pace in paces):
-        planner.plan(replace(workload, device=devices[0]))  # which says why not
+        planner.plan(workload.changed(device=devices[0]))  # which says why not
     return spread(workload.rows, paces)
 
 
@@ -392,9 +392,10 @@ def foreseen(planner: Planner, workload: Workload) -> Outlook | None:
     if not accepted(assessments):
         return None
     chosen, model = planner.planned(workload), candidates.model(workload.framework)
+    assess = assessor(workload, model)
     launching, computing, moving = parts(chosen.kernel.ask("cost", workload), model.rates(workload))
     missing = {
-        each.kernel.name: (each.refusal, assess(each.kernel, workload, model).seconds)
+        each.kernel.name: (each.refusal, assess(each.kernel).seconds)
         for each in assessments
         if each.refusal is not None and "not installed" in each.refusal
     }

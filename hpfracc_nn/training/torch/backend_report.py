@@ -12,7 +12,7 @@ from typing import Any, Literal
 import lightning.pytorch as pl
 import numpy as np
 import torch.distributed as dist
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, ProgressBar
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 from torch import nn
@@ -224,6 +224,44 @@ def _pixels(figure: Any) -> np.ndarray:
 
 
 BAR_SECONDS = 1.0  # between two looks for what the progress bar says
+
+
+class BarEntry:
+    """What a progress bar shows besides its own entries: the backend and algorithm that ran most.
+
+    Args:
+        counts: That say what ran.
+    """
+
+    def __init__(self, counts: SiteCounts):
+        self._counts = counts
+        self._says, self._due = "", 0.0
+        self._before: dict[str, Any] = {}  # of the bar's own attributes, what the entry replaces
+
+    def attach(self, bar: ProgressBar) -> None:
+        """Add the entry to what the bar shows."""
+        self._before = {name: value for name, value in vars(bar).items() if name == "get_metrics"}
+        self._says, self._due = "", 0.0
+        bar.get_metrics = self._metrics  # type: ignore[method-assign]
+
+    def detach(self, bar: ProgressBar | None) -> None:
+        """Take the entry away, where it is."""
+        if bar is not None and vars(bar).get("get_metrics") == self._metrics:
+            del bar.get_metrics
+            vars(bar).update(self._before)
+
+    def _metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, Any]:
+        bar = trainer.progress_bar_callback
+        if "get_metrics" in self._before:
+            metrics = self._before["get_metrics"](trainer, pl_module)
+        else:
+            metrics = type(bar).get_metrics(bar, trainer, pl_module)  # type: ignore
+        if not self._says or time.monotonic() >= self._due:  # a bar may ask after each batch
+            self._says = self._counts.most_consulted()
+            self._due = time.monotonic() + BAR_SECONDS
+        return metrics | {"backend": self._says} if self._says else metrics
+
+
 TABLES = ("auto", "rich", "plain", None)
 
 
@@ -315,7 +353,7 @@ class BackendReport(Callback):
         self._steps = Steps()
         self._warned = False
         self._watching = False
-        self._bar_before: dict[str, Any] = {}
+        self._bar_entry = BarEntry(self._counts)
         self._begin()
 
     @property
@@ -333,10 +371,7 @@ class BackendReport(Callback):
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         self._end()
-        bar = trainer.progress_bar_callback
-        if bar is not None and vars(bar).get("get_metrics") == self._bar_metrics:
-            del bar.get_metrics
-            vars(bar).update(self._bar_before)
+        self._bar_entry.detach(trainer.progress_bar_callback)
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         self.teardown(trainer, pl_module, "fit")
@@ -347,11 +382,8 @@ class BackendReport(Callback):
         self._steps.add(trainer.fit_loop.epoch_loop._batches_that_stepped, [])
         if self.sync_plans and is_distributed():
             self._exchange = Exchange(self._steering.managers)
-        bar = trainer.progress_bar_callback
-        if self.prog_bar and bar is not None:
-            self._bar_before = {name: value for name, value in vars(bar).items() if name == "get_metrics"}
-            self._bar_says, self._bar_due = "", 0.0
-            bar.get_metrics = self._bar_metrics  # type: ignore[method-assign]
+        if self.prog_bar and trainer.progress_bar_callback is not None:
+            self._bar_entry.attach(trainer.progress_bar_callback)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._watch(pl_module)
@@ -489,17 +521,6 @@ class BackendReport(Callback):
         if self.figures and tables.is_installed("matplotlib"):
             history = replace(History.of(*managers), looks=tuple(self._steps.looks))
             log_figures(trainer.loggers, name, history, self._steps.steps, step)
-
-    def _bar_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, Any]:
-        bar = trainer.progress_bar_callback
-        if "get_metrics" in self._bar_before:
-            metrics = self._bar_before["get_metrics"](trainer, pl_module)
-        else:
-            metrics = type(bar).get_metrics(bar, trainer, pl_module)  # type: ignore
-        if not self._bar_says or time.monotonic() >= self._bar_due:  # a bar may ask after each batch
-            self._bar_says = self._counts.most_consulted()
-            self._bar_due = time.monotonic() + BAR_SECONDS
-        return metrics | {"backend": self._bar_says} if self._bar_says else metrics
 
 
 def fractional_sites(module: nn.Module) -> dict[str, Site]:

@@ -14,7 +14,6 @@ is blocked, so that few calls do it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -197,13 +196,29 @@ def _arranged(x: Tensor) -> type[_Shared]:
 _COPIES = 13  # of a tile's states, while they are scanned: one, and six in float64 (measured)
 
 
+# Measured on one core: the blocked scan takes as long as this many operations a state, and this many calls a pass. One
+# chunk has none, and takes the calls around the product.
+_OPERATIONS, _CALLS, _CALLS_OF_ONE = 100, 60, 8
+
+
 def cost(workload: Workload) -> Cost:
     """A product inside the chunks, one into and one out of the states, for each pass."""
-    return cost_of(workload, workload.rows, -(-workload.n // chunk_length(workload)))
+    chunks = -(-workload.n // chunk_length(workload))
+    launches = _CALLS if chunks > 1 else _CALLS_OF_ONE
+    return cost_of(workload, workload.rows, chunks, launches=launches, operations=_OPERATIONS)
 
 
-def cost_of(workload: Workload, rows: int, chunks: int) -> Cost:
-    """Return the same where so many rows and chunks are computed in place of the workload's own."""
+def cost_of(workload: Workload, rows: int, chunks: int, *, launches: int, operations: int, tiles: int = 0) -> Cost:
+    """Return the cost where so many rows and chunks are computed in place of the workload's own.
+
+    Args:
+        workload: What is to be computed.
+        rows: In all.
+        chunks: Of a row.
+        launches: Of a pass.
+        operations: Of one state in the scan.
+        tiles: Of the data, that are held besides.
+    """
     length = chunk_length(workload)
     k = workload.exponentials if chunks > 1 else 0
     samples = rows * workload.width * chunks * length
@@ -211,10 +226,10 @@ def cost_of(workload: Workload, rows: int, chunks: int) -> Cost:
     scans = passes * samples / length * k
     size, turned = workload.itemsize, is_narrow(workload.samples, workload.width)
     return Cost(
-        flops={"matmul": passes * samples * (2.0 * length + 4.0 * k), "scan": scans},
+        flops={"matmul": passes * samples * (2.0 * length + 4.0 * k), "scan": operations * scans},
         bytes=passes * samples * size * (3.0 + 8.0 * turned + 2.0 * k / length),
-        launches=passes * (3 if chunks > 1 else 8),  # with the passes around the product
-        workspace=tile_bytes(workload) * (1 + 2 * (workload.channels > 1) + 2 * turned + _COPIES * k / length),
+        launches=passes * launches,
+        workspace=tile_bytes(workload) * (1 + tiles + 2 * (workload.channels > 1) + 2 * turned + _COPIES * k / length),
     )
 
 
@@ -265,19 +280,6 @@ def _blocked(added: Tensor, decay: Tensor) -> Tensor:
     return local.reshape(rows, blocks * length, k, width)[:, :count]
 
 
-# Measured on one core: the blocked scan takes as long as this many operations a state, and this many calls a pass.
-_OPERATIONS = 100
-_CALLS = 60
-
-
-def blocked_cost(workload: Workload) -> Cost:
-    found = cost(workload)
-    if workload.n <= chunk_length(workload):
-        return found
-    flops = {"matmul": found.flops["matmul"], "scan": _OPERATIONS * found.flops["scan"]}
-    return replace(found, flops=flops, launches=found.launches * _CALLS // 3)
-
-
 register(
     Kernel(
         "toeplitz",
@@ -288,7 +290,7 @@ register(
             partial(Product, scan=scan, reverse=False), partial(Product, scan=scan, reverse=True), turns_narrow=True
         ),
         prepare,
-        blocked_cost,
+        cost,
         refuses,
         saves,
     )

@@ -86,13 +86,18 @@ def fft_cost(workload: Workload) -> Cost:
         flops={"fft": flops, "elementwise": (signals + _PLANNING_POINT) * size * transforms},
         bytes=2.0 * signals * size * workload.itemsize * transforms,
         launches=(2 + _PLANNING) * transforms,
-        workspace=fft_workspace(workload),
+        workspace=fft_workspace(workload, size),
     )
 
 
-def fft_workspace(workload: Workload) -> float:
-    """Return the bytes of a tile: differences, and four padded: spectrum, results and a copy of both (measured)."""
-    return tile_bytes(workload) * (1 + 4 * padded_length(workload.n) / max(1, workload.n))
+def fft_workspace(workload: Workload, size: int) -> float:
+    """Return the bytes of a tile: differences, and four padded: spectrum, results and a copy of both (measured).
+
+    Args:
+        workload: What is to be computed.
+        size: Samples to which a signal is padded.
+    """
+    return tile_bytes(workload) * (1 + 4 * size / max(1, workload.n))
 
 
 def _filter(spectrum: Tensor, x: Tensor, out: Tensor) -> None:

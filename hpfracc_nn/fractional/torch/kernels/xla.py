@@ -30,9 +30,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hpfracc_nn.forks import in_children
-from hpfracc_nn.fractional.linear import Column, FFTToeplitz, StateSpace, powers, saves
+from hpfracc_nn.fractional.linear import Column, FFTToeplitz, StateSpace, padded_length, powers, saves
 from hpfracc_nn.fractional.torch.kernels import chunked_scan, toeplitz
-from hpfracc_nn.fractional.torch.tiles import Multiply, by_tiles, scratch, tile_bytes
+from hpfracc_nn.fractional.torch.tiles import Multiply, by_tiles, scratch
 from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, ask_again_after_fork, register
 from hpfracc_nn.selection.registry import find_spec
 
@@ -107,9 +107,12 @@ def refuses(workload: Workload) -> str | None:
     return _platform_refusal() if kind == "cpu" else _cuda_refusal()
 
 
+_UNASKED = Compilation(math.inf, "jax")
+
+
 def compiles(workload: Workload) -> Compilation | None:
     """JAX is not started unasked: after its threads a fork is dangerous. What compiles, the estimate counts."""
-    return None if "jax" in sys.modules else Compilation(math.inf, "jax")
+    return None if "jax" in sys.modules else _UNASKED
 
 
 def _platforms() -> str | None:
@@ -230,14 +233,8 @@ def _scan_cost(workload: Workload) -> Cost:
     length = chunked_scan.chunk_length(workload)
     batch = bucket(max(1, workload.rows // workload.channels))
     count = bucket(max(1, -(-workload.n // length)))
-    found = chunked_scan.cost_of(workload, batch * workload.channels, count)
-    passes = 1 + workload.needs_gradient + workload.learns_weights
-    return Cost(
-        flops={"matmul": found.flops["matmul"], "scan": _OPERATIONS * found.flops["scan"]},
-        bytes=found.bytes,
-        launches=passes * LAUNCHES,
-        workspace=found.workspace + 2 * tile_bytes(workload),  # XLA also keeps the arguments and the result for itself
-    )
+    rows, held = batch * workload.channels, 2  # XLA also keeps the arguments and the result for itself
+    return chunked_scan.cost_of(workload, rows, count, launches=LAUNCHES, operations=_OPERATIONS, tiles=held)
 
 
 def _scan_refuses(workload: Workload) -> str | None:
@@ -310,7 +307,8 @@ def _fft_cost(workload: Workload) -> Cost:
         flops={"fft": 2.5 * points * math.log2(size), "elementwise": points},
         bytes=2.0 * points * workload.itemsize,
         launches=passes * LAUNCHES,
-        workspace=2 * toeplitz.fft_workspace(workload),  # XLA also keeps the arguments and the result for itself
+        # XLA also keeps the arguments and the result for itself.
+        workspace=2 * toeplitz.fft_workspace(workload, padded_length(workload.n)),
     )
 
 
