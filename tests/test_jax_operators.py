@@ -11,7 +11,6 @@ import pytest
 from hpfracc_nn.fractional import DEFINITIONS, dispatch
 from hpfracc_nn.selection import BackendManager, Settings, kernels
 from tests import reference_cases
-from tests.pallas_cases import interpreted  # noqa: F401  a fixture
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -19,6 +18,7 @@ fjx = pytest.importorskip("hpfracc_nn.jax")
 checkify = pytest.importorskip("jax.experimental.checkify")
 
 pytest.importorskip("hpfracc_nn.fractional.jax.kernels")
+interpreted = pytest.importorskip("tests.pallas_cases").interpreted  # a fixture
 KERNELS = [kernel.name for kernel in kernels("toeplitz", "jax")]
 ROUNDING = 20 * np.finfo(np.float64).eps  # of weights that sum to a few, times samples of a few
 SINGLE = 1e-6

@@ -8,9 +8,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
+
+pytest.importorskip("jax")
+
+import jax
 from jax import numpy as jnp
 
 from hpfracc_nn import jax as fjx

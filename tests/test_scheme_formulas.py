@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import mpmath
 import numpy as np
 import pytest
 
@@ -133,6 +134,20 @@ def test_weights_of_lags_in_any_range_are_those_of_all_lags(lags):
     found = power_weights(alphas, np.array([0, *lags]), NUMPY, *polynomials)[:, 1:]
     assert found.shape == (2, len(lags))
     np.testing.assert_allclose(found, whole[:, np.array(lags, int)], rtol=1e-13)
+
+
+@pytest.mark.parametrize("order", [2, 3])
+@pytest.mark.parametrize("exponent", [1e-9, 1e-4, 0.3])
+def test_weights_keep_their_digits_where_they_vanish_with_the_exponent(order, exponent):
+    """Differences of (k + 1)**P, which are nearly those of 1 for a small P, in fifty digits."""
+    lags = range(order, 16)  # before, differences meet the zero at k = -1 and do not vanish
+    with mpmath.workdps(50):
+        grown = [mpmath.mpf(k + 1) ** mpmath.mpf(exponent) for k in range(16)]
+        wanted = [mpmath.fsum(float(c) * grown[k - i] for i, c in enumerate(differences(order))) for k in lags]
+        wanted = [float(each / mpmath.gamma(1 + mpmath.mpf(exponent))) for each in wanted]
+    found = power_weights(np.array([exponent]), np.array(lags), NUMPY, differences(order))[0]
+    # Ten roundings of (k + 1)**P - 1, than which a difference of that order is up to 16**order times smaller.
+    np.testing.assert_allclose(found, wanted, rtol=16**order * 10 * np.finfo(float).eps)
 
 
 @pytest.mark.parametrize("cuts", [(0, 6), (0, 2, 5, 6)], ids=["whole", "parts"])

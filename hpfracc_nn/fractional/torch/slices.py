@@ -473,8 +473,7 @@ def _absorbed(
     d are the m-th differences of samples [rows, n] as `_Given` says; with `backwards` the last counts as d[0]. The
     columns are [n], by their numbers; there are none where there are differences, or `backwards`.
 
-    Summed by parts, samples would need no differences. But those far from zero would lose as many digits as they have
-    before the first that changes.
+    Summation by parts would need no differences, but it costs rows far from zero the digits that all samples share.
     """
     n, room = rows.shape[1], rows.new_empty(0)  # one piece of memory for the differences of all windows
     found = torch.zeros(rows.shape[0], rates.size, dtype=torch.float64, device=rows.device)

@@ -264,7 +264,8 @@ class WisdomFile:
         with _importing:
             from filelock import FileLock  # not at the top: it watches every fork and every audit event
 
-        # On a file system without flock a file is the lock; where that warning is an error, it would leave the file.
+        # Where the file system has no flock, filelock warns and takes a file for the lock. As an error, the warning
+        # would leave that file behind, and nobody could lock again.
         warnings.filterwarnings("ignore", "flock not supported on this filesystem", UserWarning)
         lock = FileLock(self.path.with_suffix(".lock"), mode=0o600)
         try:
