@@ -20,7 +20,7 @@ from hpfracc_nn.fractional.numpy.weights import weights_of as numpy_weights_of
 from hpfracc_nn.fractional.torch.weights import weights_of
 from hpfracc_nn.selection import BackendManager, Settings
 from tests.numpy_cases import KERNELS
-from tests.torch_cases import Forced, every_kernel_always
+from tests.torch_cases import DT, Forced, every_kernel_always
 
 CPU = torch.device("cpu")
 SIZE = 1 << 20  # of an array: beside it _OBJECTS are few
@@ -275,7 +275,7 @@ def test_all_that_kernels_make_of_weights_is_counted(forced: Forced, channels: i
     weights.forget()
     forced(x, definition).sum().backward()
     forced(x.detach().transpose(1, 2).contiguous(), definition, dim=1)
-    assert_counted(weights_of(definition, 300, 1.0, x.dtype, x.device))
+    assert_counted(weights_of(definition, 300, DT, x.dtype, x.device))
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
