@@ -428,7 +428,8 @@ def _measured(places: Sequence[tuple[str, str, str]], rounds: int) -> dict[Place
     """
     found: dict[Place, list[Rates]] = {}
     refusals: dict[str, Exception] = {}
-    for place in _with_progress([place for _ in range(rounds) for place in places]):
+    work = [place for _ in range(rounds) for place in places]
+    for place in track(work, "Calibrating", console=Console(stderr=True)):
         machine = Machine()
         try:
             machine.calibrate(*place)
@@ -440,10 +441,6 @@ def _measured(places: Sequence[tuple[str, str, str]], rounds: int) -> dict[Place
     if refusals and not found:
         raise next(iter(refusals.values()))
     return {where: _fastest(rates) for where, rates in found.items()}
-
-
-def _with_progress(work: Sequence[tuple[str, str, str]]) -> Iterator[tuple[str, str, str]]:
-    yield from track(work, "Calibrating", console=Console(stderr=True))
 
 
 def _fastest(rates: Sequence[Rates]) -> Rates:

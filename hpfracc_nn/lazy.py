@@ -17,11 +17,11 @@ Scientific Python Ecosystem Coordination, SPEC 1, for the idea.
 from __future__ import annotations
 
 import ast
+import importlib
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -64,14 +64,7 @@ def attach(
         try:
             value = _imported(package, module, attribute)
         except ModuleNotFoundError as error:
-            if error.name not in _EXTRAS:
-                raise
-            extra, distribution = _EXTRAS[error.name]
-            raise ModuleNotFoundError(
-                f"{package}.{name}: needs the package {distribution!r}; "
-                f"pip install 'hpfracc-nn[{(extras or {}).get(name, extra)}]'.",
-                name=error.name,
-            ) from None
+            raise _explained(error, f"{package}.{name}: needs", (extras or {}).get(name)) from None
         setattr(sys.modules[package], name, value)
         return value
 
@@ -79,6 +72,32 @@ def attach(
         return sorted({*homes, *(name for name in vars(sys.modules[package]) if name.startswith("__"))})
 
     return __getattr__, __dir__, sorted(homes)
+
+
+def required(module: str, needing: str) -> Any:
+    """Return a module of a package that one of `_EXTRAS` brings, loaded now.
+
+    Args:
+        module: Its dotted name.
+        needing: What needs it, for the message.
+
+    Raises:
+        ModuleNotFoundError: The package is not installed; the message says which extra brings it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise _explained(error, needing) from None
+
+
+def _explained(error: ModuleNotFoundError, needing: str, extra: str | None = None) -> ModuleNotFoundError:
+    """Return what says which extra brings the package that is missing, or `error` itself where none does."""
+    if error.name not in _EXTRAS:
+        return error
+    usual, distribution = _EXTRAS[error.name]
+    return ModuleNotFoundError(
+        f"{needing} the package {distribution!r}; pip install 'hpfracc-nn[{extra or usual}]'.", name=error.name
+    )
 
 
 @cache
@@ -120,5 +139,5 @@ def _imported(package: str, module: str, name: str) -> Any:
         name: What is imported.
     """
     if module == package:  # a module of its own; looked for as an attribute it would be looked for here again
-        return import_module(f"{package}.{name}")
+        return importlib.import_module(f"{package}.{name}")
     return getattr(__import__(module, fromlist=[name]), name)

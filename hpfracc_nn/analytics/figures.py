@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from hpfracc_nn import lazy
 from hpfracc_nn.analytics.history import History, Use
 from hpfracc_nn.analytics.tables import first_predictions, last_predictions, measured_seconds
 from hpfracc_nn.errors import printable
@@ -223,15 +224,8 @@ def timeline(history: History, *, size: tuple[float, float] = SIZE) -> Any:
 
 
 def _figure(size: tuple[float, float]) -> tuple[Any, Any]:
-    try:
-        made = importlib.import_module("matplotlib.figure").Figure(figsize=size, layout="constrained")
-    except ModuleNotFoundError as error:
-        if error.name != "matplotlib":
-            raise
-        raise ModuleNotFoundError(
-            "hpfracc_nn.analytics: plots need the package 'matplotlib'; pip install 'hpfracc-nn[plot]'.",
-            name=error.name,
-        ) from None
+    figures = lazy.required("matplotlib.figure", "hpfracc_nn.analytics: plots need")
+    made = figures.Figure(figsize=size, layout="constrained")
     return made, made.subplots()
 
 

@@ -5,6 +5,7 @@ A look is the number of calls of each kernel up to a time. The file is JSON.
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -221,11 +222,10 @@ def _together(looks: Iterable[list[Look]]) -> tuple[Look, ...]:
     found = []
     for moment, number, look in sorted(every, key=lambda each: each[:2]):
         last[number] = look
-        uses: dict[tuple[str, str], int] = {}
+        uses = Counter[tuple[str, str]]()
         for each in last.values():
-            for use, count in each.uses.items():
-                uses[use] = uses.get(use, 0) + count
-        found.append(Look(moment, uses))
+            uses.update(each.uses)
+        found.append(Look(moment, dict(uses)))
     return tuple(found)
 
 

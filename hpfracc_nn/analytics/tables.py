@@ -3,9 +3,11 @@
 import importlib
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from hpfracc_nn import lazy
 from hpfracc_nn.analytics.history import History
 from hpfracc_nn.selection import Measurement, Workload
 from hpfracc_nn.selection.learning.model import quantile
@@ -42,9 +44,9 @@ def usage_rows(history: History) -> list[Row]:
     """Return how often each kernel was consulted, the most first; `share` is its part of the operation's calls."""
     if not history.looks:
         return []
-    found, whole = history.looks[-1].uses, dict[str, int]()
+    found, whole = history.looks[-1].uses, Counter[str]()
     for (op, _), calls in found.items():
-        whole[op] = whole.get(op, 0) + calls
+        whole[op] += calls
     return [
         {"op": op, **_parts(kernel), "calls": calls, "share": calls / whole[op]}
         for (op, kernel), calls in sorted(found.items(), key=lambda each: (each[0][0], -each[1]))
@@ -67,21 +69,21 @@ def performance_rows(history: History) -> list[Row]:
 def error_rows(history: History) -> list[Row]:
     """Return how often each kernel failed, by the class of the error, and how often it was left alone for that."""
     groups: dict[tuple[str, str, str], list[Failure]] = {}
-    held: dict[tuple[str, str, str], int] = {}
+    held = Counter[tuple[str, str, str]]()
     for each in history.events:
         if isinstance(each, Failure | Quarantined):
             place = each.workload.op, each.kernel, each.error
             if isinstance(each, Failure):
                 groups.setdefault(place, []).append(each)
             else:
-                held[place] = held.get(place, 0) + 1
+                held[place] += 1
     return [
         {
             "op": op,
             **_parts(kernel),
             "error": error,
             "count": len(failures),
-            "quarantined": held.get((op, kernel, error), 0),
+            "quarantined": held[op, kernel, error],
             "first": failures[0].time,
             "last": failures[-1].time,
             "message": failures[-1].message,
@@ -276,14 +278,7 @@ def events(history: History) -> Any:
 
 
 def _frame(name: str, rows: Sequence[Row], columns: Sequence[str]) -> Any:
-    try:
-        pandas = importlib.import_module("pandas")
-    except ModuleNotFoundError as error:
-        if error.name != "pandas":
-            raise
-        raise ModuleNotFoundError(
-            f"{name}(): needs the package 'pandas'; pip install 'hpfracc-nn[data]'.", name=error.name
-        ) from None
+    pandas = lazy.required("pandas", f"{name}(): needs")
     return pandas.DataFrame({column: [row[column] for row in rows] for column in columns})
 
 

@@ -4,7 +4,7 @@ import itertools
 import math
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Unpack
@@ -406,11 +406,10 @@ class BackendManager:
     def failures(self) -> dict[str, dict[str, int]]:
         """Return how often each kernel failed, by its name and the class of the error."""
         with self.lock:
-            found: dict[str, dict[str, int]] = {}
+            found = defaultdict[str, Counter[str]](Counter)
             for (_, kernel, error), count in self.recorder.counts.failures.items():
-                by_error = found.setdefault(kernel, {})
-                by_error[error] = by_error.get(error, 0) + count
-            return found
+                found[kernel][error] += count
+            return {kernel: dict(by_error) for kernel, by_error in found.items()}
 
     def quarantined(self) -> Counter[tuple[str, str]]:
         """Return at how many workloads, sizes or places each kernel is left alone now, by operation and kernel."""

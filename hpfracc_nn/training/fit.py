@@ -284,11 +284,6 @@ def _check_gradient(owner: str, columns: np.ndarray, residuals: np.ndarray, obse
         )
 
 
-def names_of(parameters: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of the parameters, alpha first."""
-    return ("alpha", *parameters)
-
-
 @dataclass(frozen=True)
 class StochasticFit(Estimates):
     """Estimates by simulated moments.

@@ -5,6 +5,7 @@ A snapshot holds the calls counted so far: a row for each call site, kernel and 
 
 import hashlib
 import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, astuple, dataclass, fields, replace
 from typing import Any
@@ -119,11 +120,11 @@ class SiteCounts:
 
     def most_consulted(self) -> str:
         """Return the name of the kernel that was consulted most, "" where none was."""
-        calls: dict[str, int] = {}
+        calls = Counter[str]()
         for each in self.look().values():
-            calls[each.plan.kernel.name] = calls.get(each.plan.kernel.name, 0) + each.counts.calls
-        most = max(calls, key=calls.__getitem__, default="")
-        return most if calls.get(most) else ""
+            calls[each.plan.kernel.name] += each.counts.calls
+        ((most, count),) = calls.most_common(1) or [("", 0)]
+        return most if count else ""
 
     def rows(self) -> list[ReportRow]:
         """Return one row per site and workload that was consulted, the most consulted first within a site.
@@ -203,22 +204,21 @@ class Steps:
 
     def add(self, step: int, rows: Iterable[SiteRow]) -> None:
         """Keep the counts after a step; of too many every other one goes."""
-        uses: dict[tuple[str, str], int] = {}
+        uses = Counter[tuple[str, str]]()
         for each in rows:
-            use = each.plan.workload.op, each.plan.kernel.name
-            uses[use] = uses.get(use, 0) + each.counts.calls
+            uses[each.plan.workload.op, each.plan.kernel.name] += each.counts.calls
         self.steps.append(step)
-        self.looks.append(Look(wall_time(), uses))
+        self.looks.append(Look(wall_time(), dict(uses)))
         if len(self.steps) > MOST_LOOKS:
             del self.steps[1::2], self.looks[1::2]
 
 
 def shares(calls: Iterable[tuple[str, int]]) -> dict[str, float]:
     """Return each name's part of all calls; 0 for each where there are none."""
-    totals: dict[str, int] = {}
+    totals = Counter[str]()
     for name, count in calls:
-        totals[name] = totals.get(name, 0) + count
-    whole = sum(totals.values())
+        totals[name] += count
+    whole = totals.total()
     return {name: count / whole if whole else 0.0 for name, count in totals.items()}
 
 

@@ -5,7 +5,6 @@ forecasts, the conditional sum of squares.
 """
 
 import contextlib
-import importlib
 import logging
 import math
 import warnings
@@ -20,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from hpfracc_nn import errors
+from hpfracc_nn import errors, lazy
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.layers.torch import ARFIMA
@@ -181,7 +180,8 @@ def draw_forecast(
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
     """
-    figure = _figure_class()(figsize=(9, 7), layout="constrained")
+    figures = lazy.required("matplotlib.figure", "draw_forecast(): needs")  # no pyplot: no state, no window
+    figure = figures.Figure(figsize=(9, 7), layout="constrained")
     above, below = figure.subplots(2, 1, height_ratios=(3, 2))
     above.plot(days, truth, color="0.6", linewidth=0.8, label="observed")
     above.plot(days, forecasts, color="C0", linewidth=1.2, label="forecast one step ahead")
@@ -193,18 +193,6 @@ def draw_forecast(
     below.set_xlabel("lag")
     below.set_ylabel("absolute weight")
     figure.savefig(path, dpi=150)
-
-
-def _figure_class() -> Any:
-    try:
-        return importlib.import_module("matplotlib.figure").Figure  # no pyplot: no state, no window
-    except ModuleNotFoundError as error:
-        if error.name != "matplotlib":
-            raise
-        raise ModuleNotFoundError(
-            "draw_forecast(): needs the package 'matplotlib'; pip install 'hpfracc-nn[plot]'.",
-            name=error.name,
-        ) from None
 
 
 LEAST = 100  # samples, so that AR(22) is determined by the first 70
