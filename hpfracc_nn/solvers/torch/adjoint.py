@@ -36,7 +36,6 @@ from hpfracc_nn.solvers.torch.blocks import (
     Weighting,
 )
 from hpfracc_nn.solvers.torch.integrate import ExplicitStep, Problem, order_gradient, step_of
-from hpfracc_nn.solvers.torch.memory import ReplayedSums
 from hpfracc_nn.solvers.torch.snapshot import Snapshot, evaluated_twice, held
 from hpfracc_nn.solvers.torch.state import MOVED, Field, Signature, check_once, evaluated, without
 
@@ -389,7 +388,8 @@ class Replay:
         self.found = torch.empty_like(signatures[0])
         self.step = step_of(problem.scheme, problem.field)
         self.own = self._own_weights()
-        self._sums: tuple[list[Tensor], ReplayedSums] | None = None
+        self.is_sum = isinstance(self.step, ExplicitStep)  # whether a state is the sums and no result of its own
+        self.known = (states if sums is None else sums).unbind()
         self.of_own = [torch.zeros_like(self.own[0])] * (problem.n_steps + 1) if learns else []
 
     def run(self) -> tuple[Tensor, Tensor]:
@@ -399,81 +399,65 @@ class Replay:
             end = 0
             for k in range(0, last, memory.block):
                 end = memory.begin(k)
-                self._block(k, min(end, last))
+                self._block(last - min(end, last) + 1, last - k)
             if end <= last:
                 memory.begin(last)
-            z0_gradient = self.g[0] + self._start(self._with_starts(0, memory.memory(last)))
+            z0_gradient = self.g[0] + self._start(self.of_value(0))
             memory.tell()
             check_repeated(problem.field.label, problem.field.eps, self.found, self.expected, self._moved)
             totals = problem.layout.as_state(memory.values.sum(2))  # of step n_steps - k at k
             return z0_gradient + totals.sum(0), torch.tensordot(problem.elapsed.flip(0), totals, 1)
 
-    def _block(self, k: int, end: int) -> None:
-        """Replay one block of steps, and put the cotangents of its sums over the past into the reversed memory.
-
-        In that memory time runs backwards: its steps k to `end - 1` are the solve's steps `n_steps - k` down to
-        `n_steps - end + 1`.
-        """
-        last, count, memory = self.problem.n_steps, end - k, self.memory
-        first = last - end + 1
-        far, weights = memory.far_sums()[0], memory.replayed_weights(count)
-        if first == 1:
-            far, weights = far.clone(), self._starting(weights, count)
-            far[count - 1] = self._with_starts(1, far[count - 1])
-        known = self.states[first : last - k + 1] if self.sums is None else self.sums[first : last - k + 1]
-        rows = known.detach().requires_grad_()
-        own = [w.detach().requires_grad_() for w in self.own[first : last - k + 1]] if self.learns else self.own[first:]
+    def _block(self, first: int, end: int) -> None:
+        """Replay steps `first` to `end`; the cotangents of their sums over the past go into the reversed memory."""
+        last = self.problem.n_steps
+        head = m = self.known[first].detach().requires_grad_()
+        own = [w.detach().requires_grad_() for w in self.own[first : end + 1]] if self.learns else self.own[first:]
         outs: list[Tensor] = []
         grads: list[Tensor] = []
         made: list[Tensor] = []
-        sums = self._sums_of(rows, weights)
-        is_sum = not sums.is_tracked and isinstance(self.step, ExplicitStep)  # the state: no result of its own
+        value: Tensor | None = None
         with torch.enable_grad():
-            sums.begin(rows, self.g[first : first + count] if is_sum else None)
-            m = sums.first
-            for i, n in enumerate(range(first, first + count)):
-                state, value = self.step.replay(n, m, own[i], self.states[n], n == last)
+            for i, y in enumerate(self.states[first : end + 1].unbind()):
+                n = first + i
+                if i:
+                    m = _Sums.apply(self, n, value, m)
+                state, value = self.step.replay(n, m, own[i], y, n == last)
                 mine = [m, *self.step.leaves, *own[i : i + self.learns]]
-                self.gradients.check((state, value), mine, [rows])  # its own sums: f may carry nothing over
+                self.gradients.check((state, value), mine, [head])  # its own sums: f may carry nothing over
                 self.step.leaves.clear()
-                if not is_sum:
+                made.append((state if n == last or value is None else value).detach())
+                if not self.is_sum:
                     outs.append(state)
                     grads.append(self.g[n])
-                if n == last or value is None:
-                    made.append(state.detach())
-                    break
-                made.append(value.detach())
-                outs.append(value)
-                grads.append(far[count - 1 - i])
-                if i + 1 < count:
-                    m = sums.following(i, value)
-            if is_sum and count > 1:  # from it on the sums are gone through, whether f reads them or not
+            if self.is_sum:  # from the last on all are gone through, whether f reads them or not
                 outs.append(m)
                 grads.append(torch.zeros_like(m))
+            if end < last and value is not None:
+                outs.append(value)
+                grads.append(self.of_value(end))
         results = torch.stack(made)
-        self.found[first : first + count] = self.signature.sums(results)
+        self.found[first : end + 1] = self.signature.sums(results)
         if self.values is not None:
-            self.values[first : min(first + count, last)] = results[: last - first]
-        found = self.gradients.of(outs, grads, [rows, *(own if self.learns else [])])
-        sums.end()
-        by_step = torch.zeros_like(rows) if found[0] is None else found[0]
-        if is_sum:
-            by_step[0] += self.g[first]
-        memory.views[k:end] = by_step.flip(0)
+            self.values[first : min(end + 1, last)] = results[: last - first]
+        found = self.gradients.of(outs, grads, [head, *(own if self.learns else [])])
+        self.put(first, torch.zeros_like(head) if found[0] is None else found[0])
         if self.learns:
             for n, part in enumerate(found[1:], start=first):
                 if part is not None:
                     self.of_own[n] = part
 
-    def _sums_of(self, rows: Tensor, weights: list[Tensor]) -> ReplayedSums:
-        """Return what adds up the sums over the past of a block's steps; blocks with the same weights share one.
+    def put(self, n: int, g: Tensor) -> None:
+        """Put the cotangent of the sums of step n into the memory: g, and the loss's where they are the state."""
+        slot = self.memory.slots[self.problem.n_steps - n - self.memory.first]
+        if self.is_sum:
+            torch.add(g, self.g[n], out=slot)
+        else:
+            slot.copy_(g)
 
-        `rows` are the known sums of the steps, or their states, one per step; `weights` those of
-        `Memory.replayed_weights`.
-        """
-        if self._sums is None or self._sums[0] is not weights:
-            self._sums = weights, ReplayedSums(rows, weights, 1 if self.sums is None else 2)
-        return self._sums[1]
+    def of_value(self, n: int) -> Tensor:
+        """Return the cotangent of f_n, where the memory has those of the sums of later steps."""
+        return self._with_starts(n, self.memory.memory(self.problem.n_steps - n))
 
     def _start(self, g: Tensor) -> Tensor:
         """Return the gradient in the state at the start through f_0: g, the cotangent of f_0, times f's Jacobian."""
@@ -525,16 +509,20 @@ class Replay:
             return None
         return torch.as_tensor(kept.starts)[..., n]
 
-    def _starting(self, weights: list[Tensor], count: int) -> list[Tensor]:
-        """Return the weights of the steps of the block that begins with step 1, with the starting weights of f_1 added.
 
-        `weights` are those of `Memory.replayed_weights(count)`, `count` the number of steps.
-        """
-        starts = self._starts(1)
-        if starts is None or count < 2:
-            return weights
-        more = starts[:, :, 2 : count + 1].permute(2, 1, 0).to(weights[0]).reshape(weights[0].shape)
-        return [weights[0] + more, *weights[1:]]
+class _Sums(torch.autograd.Function):
+    """The sums over the past of step n, which are known: what of them is f_(n - 1)'s, the reversed memory adds up."""
+
+    @staticmethod
+    def forward(ctx: Any, replay: Replay, n: int, value: Tensor, before: Tensor) -> Tensor:
+        ctx.given = replay, n
+        return replay.known[n]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        replay, n = ctx.given
+        replay.put(n, grads[0])
+        return None, None, replay.of_value(n - 1), None  # the sums before only wait for their turn
 
 
 def solved(solve: Solve, weighting: Weighting | None, plan: Plan | None, z0: Tensor) -> Tensor:

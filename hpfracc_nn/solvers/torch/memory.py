@@ -341,6 +341,7 @@ class Memory:
     Attributes:
         values: All that goes in, [a, steps + 1, ins, r].
         views: The same by step, [steps + 1, *shape], or [steps + 1, ins, *shape] where several go in.
+        first: Of the present block's steps.
         slots: Views of the present block's steps.
     """
 
@@ -366,14 +367,13 @@ class Memory:
         self._starts = starts
         self._form: Form | None = None
         self._reached = 0  # steps before it are in the form's states
-        self._first = self._begin = 0  # of the present block, and of what its near weights reach
+        self.first = self._begin = 0  # of the present block, and of what its near weights reach
         self.slots: Sequence[Tensor] = ()
         self._far: Sequence[Tensor] = ()
         self._near: Sequence[Tensor] = ()
         self._out = self._weights = like
         self._kept: tuple[Tensor, Sequence[Tensor]] | None = None
         self._own: tuple[Tensor, Tensor] | None = None
-        self._replayed: tuple[Tensor, list[Tensor]] | None = None
         self._is_one = layout.orders == 1
         self._shape = (operand.outs, *layout.shape) if operand.outs > 1 else tuple(layout.shape)
         self._work = _FORWARD if direction == "forward" else _BACKWARD
@@ -412,7 +412,7 @@ class Memory:
         near, before = self._form.near(first, last), min(first, self._form.overlap)
         if self._starts is not None:
             near = self._with_starts(first, last, near, out)
-        self._first, self._begin, self._out, self._weights = first, first - before, out, near
+        self.first, self._begin, self._out, self._weights = first, first - before, out, near
         return last
 
     def opened(self, first: int, base: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -423,43 +423,16 @@ class Memory:
             steps by lag from 0 on, [rows, outs * ins, *varying] with `varying` as the layout has it.
         """
         self._open(first, base)
+        ins = self.operand.ins
+        before = (first - self._begin) * ins
         if self._own is None or self._own[0] is not self._weights:
-            self._own = self._weights, self._by_lag((first - self._begin) * self.operand.ins)
-        return self.far_sums(), self._own[1]
-
-    def far_sums(self) -> Tensor:
-        """Return what the present block's sums have of all steps before it, [outs, rows, *shape]."""
-        ins, begin = self.operand.ins, self._begin
-        before, out = (self._first - begin) * ins, self._out
+            self._own = self._weights, self._by_lag(before)
+        out = self._out
         if before:
-            recent = self._merged[:, None, begin * ins : self._first * ins]
-            out = out + torch.matmul(self._weights[..., :before], recent)
-        return self.layout.as_state(out)
-
-    def replayed_weights(self, count: int) -> list[Tensor]:
-        """Return how the values of the present block's first `count` steps enter those steps in the other direction.
-
-        Returns:
-            For each value, the last step's first, the weights in the steps after it, [steps, *varying], or
-            [steps, ins, *varying] where several values go in.
-        """
-        if self._replayed is not None and self._replayed[0] is self._weights and len(self._replayed[1]) == count:
-            return self._replayed[1]
-        ins, varying = self.operand.ins, self.layout.varying
-        own = self._weights[:, 0, :, (self._first - self._begin) * ins :]
-        own = own.view(own.shape[0], own.shape[1], -1, ins)
-
-        def entering(r: int) -> Tensor:
-            rows = own[:, r, :r].flip(1).permute(1, 2, 0)
-            return rows.reshape(r, *varying) if ins == 1 else rows.reshape(r, ins, *varying)
-
-        if isinstance(self.operand, Toeplitz):
-            by_lag = entering(count - 1)
-            found = [by_lag[: count - 1 - i] for i in range(count)]
-        else:
-            found = [entering(count - 1 - i) for i in range(count)]
-        self._replayed = self._weights, found
-        return found
+            out = out + torch.matmul(
+                self._weights[..., :before], self._merged[:, None, first * ins - before : first * ins]
+            )
+        return self.layout.as_state(out), self._own[1]
 
     def _by_lag(self, before: int) -> Tensor:
         """Return the weights of the block's own steps by lag, [rows, outs * ins, *varying], the same in most blocks.
@@ -472,14 +445,14 @@ class Memory:
 
     def put(self, n: int, value: Tensor) -> None:
         """Put in the value of step n, which is in the present block."""
-        self.slots[n - self._first].copy_(value)
+        self.slots[n - self.first].copy_(value)
 
     def memory(self, n: int) -> Tensor:
         """Return the memories of step n, which is in the present block and whose past was put in.
 
         [*shape], or [outs, *shape] where there are several.
         """
-        i, begin, ins = n - self._first, self._begin, self.operand.ins
+        i, begin, ins = n - self.first, self._begin, self.operand.ins
         k = (n - begin) * ins
         if self._is_one:
             found = torch.addmm(self._far[i], self._near[i], self._merged[0].narrow(0, begin * ins, k))
@@ -529,7 +502,7 @@ class Memory:
         """
         if self._kept is not None and self._kept[0] is near:
             return self._kept[1]
-        before, ins = self._first - self._begin, self.operand.ins
+        before, ins = self.first - self._begin, self.operand.ins
         each = near[0].unbind(1) if self._is_one else near.unbind(2)
         found = [row[..., : (before + i) * ins] for i, row in enumerate(each)]
         self._kept = near, found
@@ -714,101 +687,3 @@ class _Following(torch.autograd.Function):
         sums, i = ctx.given
         (g,) = grads
         return None, None, sums.pulled(i, g), None, g
-
-
-_TRACKED = 256  # numbers of the sums of a step up to which autograd follows them
-
-
-class ReplayedSums:
-    """The sums of a block of deterministic steps once more, with a graph; see `OwnSums`.
-
-    Their values are known. Small ones are followed by autograd; of large ones, the cotangent of a value is one product
-    with those of the sums after it. Made once for all blocks of one length, of which one is in use at a time.
-
-    Args:
-        rows: The sums of a block, [steps, *shape] or [steps, sets, *shape].
-        weights: For each step's value those in the sums after it, [later steps, *varying] or
-            [later steps, sets, *varying].
-        axes: 1, or 2 where there are sets.
-
-    Attributes:
-        is_tracked: Whether autograd follows them.
-    """
-
-    def __init__(self, rows: Tensor, weights: list[Tensor], axes: int):
-        self._weights, self._axes, self.is_tracked = weights, axes, rows[0].numel() <= _TRACKED
-        self._last: Tensor | None = None
-        self._loss: Sequence[Tensor] | None = None
-        if self.is_tracked:
-            return
-        cotangents, self._shape = torch.empty_like(rows), rows.shape[axes:]
-        self._slots, self._is_one = cotangents.unbind(), len(rows) > 1 and weights[0][(0,) * axes].numel() == 1
-        # By i: the weights of Z_i in the sums after it, and their cotangents.
-        self._later = [
-            (each.reshape(-1), cotangents[i + 1 :].flatten(0, axes - 1).flatten(1).T)
-            if self._is_one
-            else (each, cotangents[i + 1 :])
-            for i, each in enumerate(weights[: len(rows) - 1])
-        ]
-
-    def begin(self, rows: Tensor, loss: Tensor | None = None) -> None:
-        """Begin a block.
-
-        Args:
-            rows: Its sums; a leaf, which gets their cotangents.
-            loss: Cotangents that the sums have besides, like rows, where autograd does not follow them; that of the
-                first sum is left to the caller.
-        """
-        if self.is_tracked:
-            head, self._rest = rows.split([1, rows.shape[0] - 1])
-            self.first = head.squeeze(0)
-            return
-        self._rows, self._known = rows.unbind(), rows.detach().unbind()
-        self._loss = None if loss is None else loss.unbind()
-        self.first = self._rows[0]
-
-    def end(self) -> None:
-        """Let the graph of the block go, which holds this."""
-        self._last = None
-        self._rows = self._known = ()
-
-    def following(self, i: int, value: Tensor) -> Tensor:
-        """Return the sums of step i + 1, after the value of step i, [*shape]."""
-        if self.is_tracked:
-            # Plus nothing: the sums have the value already, and get its derivative.
-            rest = torch.addcmul(self._rest, self._weights[i], value - value.detach())
-            head, self._rest = rest.split([1, rest.shape[0] - 1])
-            return head.squeeze(0)
-        self._last = found = _Replayed.apply(self, i, value, self._last, self._rows[i + 1])
-        return found
-
-    def known(self, i: int) -> Tensor:
-        """Return the sums of step i."""
-        return self._known[i]
-
-    def pulled(self, i: int, g: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the cotangents of step i's value and of the sums of step i + 1, which have g of what follows in the
-        graph; later ones were here.
-        """
-        if self._loss is not None:
-            g = torch.add(g, self._loss[i + 1], out=self._slots[i + 1])
-        else:
-            self._slots[i + 1].copy_(g)
-        weights, later = self._later[i]
-        if self._is_one:
-            return torch.mv(later, weights).view(self._shape), g
-        return (weights * later).sum(tuple(range(self._axes))), g
-
-
-class _Replayed(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, sums: ReplayedSums, i: int, value: Tensor, last: Tensor | None, row: Tensor) -> Tensor:
-        ctx.given = sums, i
-        return sums.known(i + 1)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        sums, i = ctx.given
-        (g,) = grads
-        of_value, of_row = sums.pulled(i, g)
-        return None, None, of_value, None, of_row
