@@ -105,6 +105,18 @@ class Stencil:
         slopes = self.terms == 2 or (self.subtract and self.taylor == 2)
         return max(4 if slopes else 1, self.start_index + 1 if self.starts else 1)
 
+    def boundary_columns(self, rows: Callable[[Callable[[np.ndarray], Array]], Array], xp: Namespace) -> Array | None:
+        """Return the columns that multiply d[start_index], x[0] and S, as far as they are there, [*c, columns, k].
+
+        `rows(column)` returns the rows that are wanted of a column, in arrays of `xp`.
+        """
+        found = []
+        if self.starts and self.start_column is not None:
+            found.append(rows(self.start_column)[..., None, :])
+        if self.analytic_columns is not None:
+            found.append(rows(self.analytic_columns))
+        return xp.concat(found, axis=-2) if found else None
+
     def as_matrix(self) -> np.ndarray:
         """Return the dense float64 matrix M with y = M x, shape [*c, n, n]; for NumPy stencils."""
         n, column = self.n, np.asarray(self.weights)

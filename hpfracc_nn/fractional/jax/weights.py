@@ -102,15 +102,10 @@ class Weights:
         if not (facts.starts or facts.terms):
             return None
 
-        def made(stencil: Stencil, xp: Namespace) -> tuple[Any, ...]:
-            found = []
-            if stencil.starts and stencil.start_column is not None:
-                found.append(stencil.start_column(rows)[..., None, :])
-            if stencil.analytic_columns is not None:
-                found.append(stencil.analytic_columns(rows))
-            return tuple(found)
+        def made(stencil: Stencil, xp: Namespace) -> tuple[Any]:
+            return (stencil.boundary_columns(lambda column: column(rows), xp),)
 
-        return jnp.concatenate(self._made(("boundary",), made), axis=1).swapaxes(0, 1)
+        return self._made(("boundary",), made)[0].swapaxes(0, 1)
 
     def _made(self, name: tuple[Hashable, ...], make: Formula) -> tuple[Array, ...]:
         """Return make(stencil, namespace), arrays [channels, ...] computed in float64, in the dtype of the weights.

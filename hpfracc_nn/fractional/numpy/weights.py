@@ -62,14 +62,10 @@ class Weights:
     @cached_property
     def boundary(self) -> Boundary:
         """What stands around the product: boundary columns are those of d[start_index], x(0) and dt x'(0)."""
-        stencil, n = self.stencil, self.n
-        columns = []
-        if stencil.starts and stencil.start_column is not None:
-            columns.append(np.reshape(consecutive(stencil.start_column, 0, n, NUMPY), (1, -1, n)))
-        if stencil.analytic_columns is not None:
-            analytic = consecutive(stencil.analytic_columns, 0, n, NUMPY)
-            columns.append(np.reshape(analytic, (-1, stencil.terms, n)).swapaxes(0, 1))
-        return boundary_of(stencil, self._cast(np.concatenate(columns)) if columns else None, self.dtype)
+        columns = self.stencil.boundary_columns(lambda column: consecutive(column, 0, self.n, NUMPY), NUMPY)
+        if columns is not None:
+            columns = self._cast(columns.reshape(-1, *columns.shape[-2:]).swapaxes(0, 1))
+        return boundary_of(self.stencil, columns, self.dtype)
 
     def _in_chunks(self, length: int) -> StateSpace:
         nodes = self.nodes if self.n > length else None

@@ -205,12 +205,9 @@ class Slices:
 
         def made() -> tuple[Tensor, list[Tensor], Spans]:
             xp, end = NUMPY if alpha is None else TORCH, self.begin + self.n
-            taps, columns = sums(stencil.column, self.nodes, xp), []
-            if stencil.starts and stencil.start_column is not None:
-                columns.append(consecutive(stencil.start_column, self.begin, end, xp))
-            if stencil.analytic_columns is not None:
-                analytic = consecutive(stencil.analytic_columns, self.begin, end, xp)
-                columns += [analytic[..., j, :] for j in range(stencil.terms)]
+            taps = sums(stencil.column, self.nodes, xp)
+            both = stencil.boundary_columns(lambda column: consecutive(column, self.begin, end, xp), xp)
+            columns = [] if both is None else [both[..., j, :] for j in range(both.shape[-2])]
             found = [
                 rows_first(torch.as_tensor(each, device=device), len(self.rules.shape), TORCH)
                 for each in (taps, *columns)

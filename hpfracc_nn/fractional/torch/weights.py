@@ -189,26 +189,18 @@ class Operators:
             if table is not None and table.has_boundary:
                 self._evaluated(table)
             else:
-                self._boundary_columns = self._cast(torch.cat(self._computed_columns())).contiguous()
+                self._boundary_columns = self._cast(self._computed_columns())
         return self._boundary_columns
 
-    def _computed_columns(self) -> list[Tensor]:
-        """Return the boundary columns by the stencil's formulas, in float64, as arrays [terms, channels, n].
+    def _computed_columns(self) -> Tensor:
+        """Return the boundary columns by the stencil's formulas, in float64, [terms, channels, n]."""
+        n, xp = self.n, NUMPY if self.is_fixed else TORCH
 
-        The first array is the column of d[start], the second has those of x(0) and dt x'(0); what is missing is left
-        out.
-        """
-        formulas, n = self.stencil, self.n
+        def rows(column: Callable[[np.ndarray], Any]) -> Any:
+            return consecutive(column, 0, n, NUMPY) if self.is_fixed else column(np.arange(n))
 
-        def all_rows(column: Callable[[np.ndarray], Any]) -> Tensor:
-            return self._tensor(consecutive(column, 0, n, NUMPY) if self.is_fixed else column(np.arange(n)))
-
-        found = []
-        if formulas.starts and formulas.start_column is not None:
-            found.append(all_rows(formulas.start_column).reshape(1, -1, n))
-        if formulas.analytic_columns is not None:
-            found.append(all_rows(formulas.analytic_columns).reshape(-1, formulas.terms, n).transpose(0, 1))
-        return found
+        found = self._tensor(self.stencil.boundary_columns(rows, xp))
+        return found.reshape(-1, *found.shape[-2:]).transpose(0, 1)
 
     def _looked_up(self, table: Table, nodes: Nodes | None, length: int) -> StateSpace:
         if nodes is None:
