@@ -31,6 +31,10 @@ class Order(Protocol):
     def shape(self) -> Shape:
         """The shape of alpha."""
 
+    @property
+    def bounds(self) -> Bounds:
+        """Where it stays."""
+
     def taken_by(self, owner: str, bounds: Any, shape: Shape) -> Bounds:
         """Return its bounds for a layer that was given it as its order, or raise."""
 
@@ -181,14 +185,15 @@ def check_block_orders(owner: str, alpha: Any, values: np.ndarray, bounds: tuple
             f"{owner}(alpha={alpha}): needs 0 < alpha <= 1, where the state at the start says all; above 1 use "
             "NeuralFDE, which takes its derivative too."
         )
-    check_block_bounds(owner, (0.0, 1.0) if bounds is None else bounds)
+    block_bounds(owner, bounds)
 
 
-def check_block_bounds(owner: str, bounds: tuple[float, float]) -> None:
-    """Raise unless the bounds are an interval within (0, 1)."""
-    low, high = errors.pair(owner, "bounds", bounds)
+def block_bounds(owner: str, bounds: tuple[float, float] | None) -> Bounds:
+    """Return the bounds as floats, (0, 1) where nothing is said, or raise unless they are an interval within it."""
+    low, high = errors.pair(owner, "bounds", (0.0, 1.0) if bounds is None else bounds)
     if not 0 <= low < high <= 1:
         raise ValueError(f"{owner}(bounds={(low, high)}): needs 0 <= low < high <= 1; pass for example (0, 1).")
+    return low, high
 
 
 def fixed_orders(owner: str, alpha: Any) -> np.ndarray:
@@ -230,7 +235,6 @@ def first_orders(
         learn_alpha: Whether they are learned: then none begins at a whole number.
     """
     low, high = bounds
-    count = channels * orders
     if given is None:
         spread = low + (high - low) * (np.arange(orders) + 1) / (orders + 1)
         whole = np.isclose(spread, np.round(spread), rtol=0, atol=1e-9)
@@ -241,15 +245,10 @@ def first_orders(
         raise TypeError(
             f"{owner}({argument} of type {type(given).__name__}): needs real numbers; pass one, or one for every order."
         )
-    values = numbers.ravel()
-    if values.size not in (1, orders, count):
-        raise ValueError(
-            f"{owner}({argument} of {values.size} values): needs 1, orders={orders} or "
-            f"channels * orders={count} values; pass one for every order."
-        )
+    values = _counted(owner, argument, numbers, channels, orders)
     if not np.isfinite(values).all():
         raise ValueError(f"{owner}({argument}={given}): needs finite orders; pass values within ({low:g}, {high:g}).")
-    return np.tile(values, count // values.size)
+    return np.tile(values, channels * orders // values.size)
 
 
 def stretches(values: np.ndarray, low: float, high: float) -> list[Part]:
@@ -265,12 +264,9 @@ def stretches(values: np.ndarray, low: float, high: float) -> list[Part]:
     return parts
 
 
-Pair = tuple[float, float]
-
-
 def roughness_orders(
     owner: str, alpha: Any, bounds: Any, channels: int, orders: int, learn_alpha: bool
-) -> tuple[list[float] | None, Pair]:
+) -> tuple[list[float] | None, Bounds]:
     """Return the orders of a bank and where they stay as `FractionalDifference` takes them, or raise.
 
     Args:
@@ -281,16 +277,16 @@ def roughness_orders(
         orders: Per channel.
         learn_alpha: Whether they are to be learned.
     """
-    low, high = _roughness_bounds(owner, (-1.0, 1.0) if bounds is None else bounds)
+    low, high = interval(owner, (-1.0, 1.0) if bounds is None else bounds, "(-1, 1)")
     if alpha is None:
         return None, (low, high)
-    values = _numbers(owner, alpha)
-    count = channels * orders
-    if values.size not in (1, orders, count):
-        raise ValueError(
-            f"{owner}(alpha of {values.size} values): needs 1, orders={orders} or channels * orders={count} values; "
-            "pass one for every order."
+    values = errors.as_numbers(alpha)
+    if values is None:
+        raise TypeError(
+            f"{owner}(alpha of type {type(alpha).__name__}): needs a float or a list of floats; "
+            "pass learn_alpha=True to train them."
         )
+    values = _counted(owner, "alpha", values, channels, orders)
     if not ((values >= low) & (values <= high)).all():
         raise ValueError(
             f"{owner}(alpha={alpha}): needs {low:g} <= alpha <= {high:g}; pass other orders, or bounds around them."
@@ -304,19 +300,21 @@ def roughness_orders(
     return values.tolist(), (low, high)
 
 
-def _roughness_bounds(owner: str, bounds: Any) -> Pair:
-    low, high = errors.pair(owner, "bounds", bounds, "(-1, 1)")
+def interval(owner: str, bounds: Any, example: str) -> Bounds:
+    """Return bounds as floats, or raise unless they are an interval; `example` is for the message."""
+    low, high = errors.pair(owner, "bounds", bounds, example)
     if not low < high:
-        raise ValueError(f"{owner}(bounds={bounds!r}): needs low < high; pass a pair such as (-1, 1).")
+        raise ValueError(f"{owner}(bounds={bounds!r}): needs low < high; pass a pair such as {example}.")
     return low, high
 
 
-def _numbers(owner: str, alpha: Any) -> np.ndarray:
-    values = errors.as_numbers(alpha)
-    if values is None:
-        raise TypeError(
-            f"{owner}(alpha of type {type(alpha).__name__}): needs a float or a list of floats; "
-            "pass learn_alpha=True to train them."
+def _counted(owner: str, argument: str, values: np.ndarray, channels: int, orders: int) -> np.ndarray:
+    """Return orders on one axis, or raise unless there is one, one for each of a channel, or one for every order."""
+    count = channels * orders
+    if values.size not in (1, orders, count):
+        raise ValueError(
+            f"{owner}({argument} of {values.size} values): needs 1, orders={orders} or "
+            f"channels * orders={count} values; pass one for every order."
         )
     return values.ravel()
 
@@ -358,8 +356,10 @@ def attention_orders(owner: str, alpha: Any, heads: int) -> float | tuple[float,
     return values if isinstance(alpha, list | tuple) else values[0]
 
 
-def attention_bounds(owner: str, bounds: Any) -> tuple[float, float]:
+def attention_bounds(owner: str, bounds: Any) -> Bounds:
     """Return where a learned order stays, or raise."""
+    if bounds is None:
+        return 0.0, 2.0
     low, high = errors.pair(owner, "bounds", bounds, "(0, 2)")
     if not 0 <= low < high <= 2:
         raise ValueError(f"{owner}(bounds={bounds!r}): needs 0 <= low < high <= 2; pass a pair such as (0, 2).")

@@ -450,7 +450,7 @@ class FractionalAttention(nn.Module):
         self._fixed = attention_orders(_OWNER, alpha, self.num_heads)
         if self.learn_alpha:
             shape = () if isinstance(self._fixed, float) else (self.num_heads,)
-            within = attention_bounds(_OWNER, (0.0, 2.0) if bounds is None else bounds)
+            within = attention_bounds(_OWNER, bounds)
             self.order = Alpha(self._fixed, within, shape, owner=_OWNER, device=device, dtype=dtype)
 
     def _averaged(

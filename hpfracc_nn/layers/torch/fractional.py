@@ -22,7 +22,7 @@ from hpfracc_nn.fractional.torch.eager import check_dense, computed
 from hpfracc_nn.fractional.torch.operator import apply_at
 from hpfracc_nn.fractional.torch.parameters import Alpha, is_spread
 from hpfracc_nn.fractional.torch.streaming import StreamState
-from hpfracc_nn.layers.order import Bounds, Shape, begun, definition_of, options_text
+from hpfracc_nn.layers.order import Shape, begun, definition_of, options_text
 from hpfracc_nn.layers.shapes import beside_channels, channel_axis, check_channels, counted_channels
 from hpfracc_nn.selection import BackendManager, given_manager
 
@@ -547,10 +547,7 @@ def started(
         ValueError: alpha or bounds are out of range.
     """
     check_no_module(owner, "alpha", alpha)
-
-    def make(first: Any, within: Bounds, wanted: Shape) -> Alpha:
-        return Alpha(first, within, wanted, owner=owner, device=device, dtype=dtype)
-
+    make = partial(Alpha, owner=owner, device=device, dtype=dtype)
     return begun(owner, given, alpha, Alpha, make, bounds=bounds, learn_alpha=learn_alpha, shape=shape)
 
 

@@ -22,7 +22,7 @@ from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
 from hpfracc_nn.fractional.jax.arrays import Array, computed_in, of_numpy, widest
 from hpfracc_nn.fractional.jax.checked import checked
 from hpfracc_nn.fractional.jax.streaming import HORIZON, StreamState
-from hpfracc_nn.layers.flax.functional.core import Alpha, Ordered, Params, check_fields, settle
+from hpfracc_nn.layers.flax.functional.core import Alpha, Ordered, Params, settle, settle_fields
 from hpfracc_nn.layers.flax.functional.fractional import FractionalLayer, without
 from hpfracc_nn.layers.order import start_in
 from hpfracc_nn.layers.shapes import check_is_state
@@ -105,7 +105,7 @@ class ARFIMA(_Made):
     manager: BackendManager | None = None
 
     def __post_init__(self) -> None:
-        check_fields("ARFIMA", self)
+        settle_fields(_OWNER, self)
         difference = FractionalLayer(
             start_in(self.bounds) if self.alpha is None else self.alpha,
             "grunwald_letnikov",
@@ -116,15 +116,8 @@ class ARFIMA(_Made):
         )
         if difference.channels is not None:
             raise ValueError(f"{_OWNER}(alpha={self.alpha}): needs one order; make a model for each series.")
-        settle(self, ar=errors.count(_OWNER, "ar", self.ar, 0), ma=errors.count(_OWNER, "ma", self.ma, 0))
-        settle(self, alpha=difference.alpha, bounds=difference.bounds)
-        settle(
-            self,
-            difference=difference,
-            order=difference.order,
-            definition=difference.definition,
-            learn_alpha=difference.learn_alpha,
-        )
+        named = ("alpha", "bounds", "order", "definition", "learn_alpha")
+        settle(self, difference=difference, **{name: getattr(difference, name) for name in named})
 
     def init(self, key: Array | None = None, param_dtype: Any = jnp.float32) -> Params:
         """Return {"mean": []}, {"ar": [p], "ma": [q]} where there are any, and a learned order; all is 0."""
@@ -277,7 +270,8 @@ class ARFIMA(_Made):
         return filtered(x, definition, ar, ma, params["mean"], dim, self.manager)
 
     def _operator(self, params: Params, key: Array | None) -> GrunwaldLetnikov:
-        return self.definition if self.order is None else replace(self.definition, alpha=self._present(params, key))
+        alpha = self._present(params, key)
+        return self.definition if alpha is None else replace(self.definition, alpha=alpha)
 
 
 def arfima_errors(

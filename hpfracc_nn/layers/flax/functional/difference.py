@@ -21,7 +21,7 @@ from hpfracc_nn.fractional.jax import streaming
 from hpfracc_nn.fractional.jax.arrays import Array, computed_in, of_numpy, widest
 from hpfracc_nn.fractional.jax.streaming import HORIZON, StreamSource, StreamState
 from hpfracc_nn.fractional.streaming import slice_shape
-from hpfracc_nn.layers.flax.functional.core import Alpha, Ordered, Params, check_fields, hashable, settle
+from hpfracc_nn.layers.flax.functional.core import Alpha, Ordered, Params, WithOrder, settle, settle_fields
 from hpfracc_nn.layers.flax.functional.fractional import beside_others, without
 from hpfracc_nn.layers.order import Part, first_orders, middle, roughness_orders, stretches
 from hpfracc_nn.layers.shapes import beside_channels, channel_axis, check_channels, check_is_state
@@ -103,14 +103,7 @@ class FractionalDifference(Ordered):
 
     def __post_init__(self) -> None:
         owner = "FractionalDifference"
-        check_fields(owner, self)
-        settle(
-            self,
-            channels=errors.count(owner, "channels", self.channels),
-            orders=errors.count(owner, "orders", self.orders),
-            dt=errors.positive_step(owner, self.dt),
-            start=hashable(self.start),
-        )
+        settle_fields(owner, self)
         if isinstance(self.start, Alpha):
             self._take(self.start, self.start.taken_by(owner, self.bounds, (self.channels * self.orders,)))
         else:
@@ -128,7 +121,7 @@ class FractionalDifference(Ordered):
         axis = errors.axis(owner, self.dim, x.ndim)
         where = channel_axis(x.ndim, axis)
         check_channels(owner, self.channels, x.shape, x.ndim, where)
-        alphas = self._alphas(params, key)
+        alphas = self._present(params, key)
         parts = [
             dispatch.apply(owner, part, self._operator(number, alphas, x.ndim, axis), self.dt, axis, self.manager)
             for number, part in enumerate(self._split(x, where))
@@ -152,7 +145,7 @@ class FractionalDifference(Ordered):
         owner = "FractionalDifference.initial_state"
         shape = slice_shape(owner, shape)
         check_channels(owner, self.channels, shape, len(shape) + 1, len(shape) - 1)
-        alphas = self._alphas(params, None)
+        alphas = self._present(params, None)
         return tuple(
             streaming.initial_state(
                 owner,
@@ -248,9 +241,6 @@ class FractionalDifference(Ordered):
         settle(self, bounds=(low, high), parts=parts, order=order, fixed=() if order else tuple(values.tolist()))
         settle(self, definitions=definitions, definition=whole)
 
-    def _alphas(self, params: Params, key: Array | None) -> Array | None:
-        return None if self.order is None else self._present(params, key)
-
     def _operator(self, number: int, alphas: Array | None, ndim: int, axis: int) -> GrunwaldLetnikov:
         """Return the operator of one part, its orders shaped to broadcast with the part's input.
 
@@ -306,16 +296,14 @@ class RoughnessState(NamedTuple):
     seen: Array
 
 
-class _Made:
+class _Made(WithOrder):
     """Attributes that `__post_init__` computes from the fields.
 
     Attributes:
-        differences: The bank of differences whose energies are the features.
-        order: Its learned orders, or None where they are fixed.
+        differences: The bank of differences whose energies are the features, and whose order is that of the features.
     """
 
     differences: FractionalDifference
-    order: Alpha | None
 
 
 @dataclass(frozen=True)
@@ -379,15 +367,14 @@ class RoughnessFeatures(_Made):
     manager: BackendManager | None = None
 
     def __post_init__(self) -> None:
-        check_fields(_OWNER, self)
-        channels, orders = (errors.count(_OWNER, name, getattr(self, name)) for name in ("channels", "orders"))
+        settle_fields(_OWNER, self)
         start: Any = self.alpha
         within = self.bounds
         if not isinstance(start, Alpha):
-            start, within = roughness_orders(_OWNER, start, within, channels, orders, self.learn_alpha)
+            start, within = roughness_orders(_OWNER, start, within, self.channels, self.orders, self.learn_alpha)
         bank = FractionalDifference(
-            channels,
-            orders,
+            self.channels,
+            self.orders,
             bounds=within,
             start=start,
             learn_alpha=self.learn_alpha,
@@ -397,22 +384,12 @@ class RoughnessFeatures(_Made):
         )
         settle(
             self,
-            channels=channels,
-            orders=orders,
-            alpha=hashable(self.alpha),
-            bounds=hashable(self.bounds),
             learn_alpha=bank.learn_alpha,
-            skip=errors.count(_OWNER, "skip", self.skip, least=0),
             # A smaller one would vanish where energies are computed in float32, and a silent channel have -inf.
             floor=errors.real(_OWNER, "floor", self.floor, float(np.finfo(np.float32).tiny)),
-            dt=bank.dt,
             differences=bank,
             order=bank.order,
         )
-
-    def init(self, key: Array | None = None, param_dtype: Any = jnp.float32) -> Params:
-        """Return {"order": {"raw": [channels * orders]}} where the orders are learned, else {}; nothing is drawn."""
-        return self.differences.init(key, param_dtype)
 
     def alpha_of(self, params: Params) -> tuple[float, ...] | Array:
         """Return the orders in real units, [channels * orders]; of random ones the mean."""

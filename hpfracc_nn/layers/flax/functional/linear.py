@@ -29,12 +29,11 @@ from hpfracc_nn.layers.flax.functional.core import (
     Operator,
     Ordered,
     Params,
-    check_fields,
-    hashable,
     kernel_init,
     keys,
     serializable,
     settle,
+    settle_fields,
     weights,
 )
 from hpfracc_nn.layers.flax.functional.fractional import FractionalLayer, settle_derivative, without
@@ -129,9 +128,7 @@ class FractionalLinear(Weighted):
 
     def __post_init__(self) -> None:
         owner = "FractionalLinear"
-        check_fields(owner, self)
-        for name in ("in_features", "out_features"):
-            settle(self, **{name: errors.count(owner, name, getattr(self, name))})
+        settle_fields(owner, self)
         if self.dim == -1:
             raise ValueError(f"{owner}(dim=-1): needs a time axis before the features, the last axis; pass dim=-2.")
         settle_derivative(owner, self)
@@ -257,12 +254,10 @@ class Convolution(Weighted):
         return self._drawn(key, shape, param_dtype)
 
     def _settle_convolution(self, owner: str) -> None:
-        """Check the fields that describe the convolution, and store sizes as tuples with an entry for each axis."""
-        for name in ("in_features", "out_features", "feature_group_count"):
-            settle(self, **{name: errors.count(owner, name, getattr(self, name))})
+        """Check the fields, and store sizes as tuples with an entry for each axis."""
+        settle_fields(owner, self)
         for name in ("kernel_size", "strides", "kernel_dilation"):
-            settle(self, **{name: errors.counts(owner, name, hashable(getattr(self, name)), self.axes)})
-        settle(self, padding=hashable(self.padding))
+            settle(self, **{name: errors.counts(owner, name, getattr(self, name), self.axes)})
         for name in ("in_features", "out_features"):
             if getattr(self, name) % self.feature_group_count:
                 raise ValueError(
@@ -380,7 +375,6 @@ class FractionalConv1d(Convolution):
 
     def __post_init__(self) -> None:
         owner = "FractionalConv1d"
-        check_fields(owner, self)
         self._settle_convolution(owner)
         settle_derivative(owner, self)
 
@@ -552,10 +546,9 @@ class FractionalConv2d(Convolution):
 
     def __post_init__(self) -> None:
         owner = "FractionalConv2d"
-        check_fields(owner, self)
         self._settle_convolution(owner)
-        dims = image_axes(owner, hashable(self.dims), (-3, -2))
-        steps = for_each_axis(owner, "dt", hashable(self.dt), dims)
+        dims = image_axes(owner, self.dims, (-3, -2))
+        steps = for_each_axis(owner, "dt", self.dt, dims)
         settle(self, dims=dims, dt=tuple(errors.positive_step(owner, step) for step in steps))
         definition = definition_of(owner, self.definition, self.scheme)
         self.settle_order(owner, definition, lambda given: image_order_shape(owner, given, dims))
@@ -578,12 +571,11 @@ class FractionalConv2d(Convolution):
 
     def _operators(self, params: Params, key: Array | None) -> list[Definition]:
         """Return the operator for each axis that is differentiated, in the sequence of `dims`, with its alpha."""
-        count = len(self.dims)
-        if self.order is None:
+        alpha = self._present(params, key)
+        if alpha is None:
             orders: Any = for_each_axis("FractionalConv2d", "alpha", self.definition.alpha, tuple(self.dims))
         else:
-            alpha = self._present(params, key)
-            orders = [alpha] * count if alpha.ndim == 0 else [alpha[axis] for axis in range(count)]
+            orders = jnp.broadcast_to(alpha, len(self.dims))
         return [replace(self.definition, alpha=each) for each in orders]
 
     @property

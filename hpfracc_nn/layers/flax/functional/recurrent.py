@@ -30,11 +30,11 @@ from hpfracc_nn.layers.flax.functional.core import (
     Initializer,
     Ordered,
     Params,
-    check_fields,
     kernel_init,
     keys,
     serializable,
     settle,
+    settle_fields,
 )
 from hpfracc_nn.layers.flax.functional.recurrence import (
     CELLS,
@@ -85,18 +85,12 @@ class Recurrent(Ordered):
 
     def __post_init__(self) -> None:
         owner = type(self).__name__
-        check_fields(owner, self)
-        for name in ("in_features", "hidden_features", "num_layers"):
-            settle(self, **{name: errors.count(owner, name, getattr(self, name))})
-        rate = errors.part(owner, "dropout_rate", self.dropout_rate)
-        proj_size = errors.count(owner, "proj_size", self.proj_size, least=0)
-        if proj_size >= self.hidden_features:
+        settle_fields(owner, self)
+        if self.proj_size >= self.hidden_features:
             raise ValueError(
-                f"{owner}(proj_size={proj_size}, hidden_features={self.hidden_features}): needs fewer outputs than "
-                "units; pass 0 for none."
+                f"{owner}(proj_size={self.proj_size}, hidden_features={self.hidden_features}): needs fewer outputs "
+                "than units; pass 0 for none."
             )
-        settle(self, dropout_rate=rate, proj_size=proj_size)
-        settle(self, memory=None if self.memory is None else errors.count(owner, "memory", self.memory))
         self.settle_order(owner, GrunwaldLetnikov(0.5), self._order_shape)
         settle(self, definition=averaging(owner, self.definition))
 
@@ -180,7 +174,7 @@ class Recurrent(Ordered):
         dtype = self._computed(params, x)
         start = self._start(owner, x.shape[:-1], state, dtype)
         lags = self._lags(state.horizon, dtype)
-        taps = lags.taps(self.definition, self._order_now(params, key), 1, dtype)
+        taps = lags.taps(self.definition, self._present(params, key), 1, dtype)
         out, ends = x.reshape(math.prod(x.shape[:-1]), self.in_features), []
         for number, name in enumerate(self.names):
             weights, projected = self._weights(params[name], out, dtype)
@@ -250,7 +244,7 @@ class Recurrent(Ordered):
             start = start.state(self._lags(HORIZON, dtype), HORIZON)
         n = series.x.shape[0]
         lags = self._lags(start.horizon if isinstance(start, RecurrentState) else n, dtype)
-        taps = lags.taps(self.definition, self._order_now(params, key), block_of(n), dtype)
+        taps = lags.taps(self.definition, self._present(params, key), block_of(n), dtype)
         out, ends = series.x, []
         for layer in range(self.num_layers):
             out = self._dropped(out, dropout_key, layer)
@@ -281,10 +275,6 @@ class Recurrent(Ordered):
                 f"the hidden_features={self.hidden_features} units."
             )
         return given
-
-    def _order_now(self, params: Params, key: Array | None) -> Array | None:
-        """Return the learned alpha, None where it is fixed; where it is random and a key is given, a draw of it."""
-        return None if self.order is None else self._present(params, key)
 
     def _lags(self, n: int, dtype: Any) -> Lags:
         return lags_of(self.definition, n, dtype, self.memory, is_learned=self.order is not None)
