@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -214,13 +214,56 @@ def fixed_orders(owner: str, alpha: Any) -> np.ndarray:
 Part = tuple[np.ndarray, Bounds]
 
 
-def middle(owner: str, bounds: Any) -> float:
-    """Return the middle of the bounds, or raise unless they are two numbers."""
-    low, high = errors.pair(owner, "bounds", bounds)
-    return (low + high) / 2
+class Bank(NamedTuple):
+    """The parts of a bank of differences: orders that lie together between two whole numbers.
+
+    Attributes:
+        bounds: Where all orders stay.
+        values: Their first values, [orders]; none where the orders are an `Alpha`.
+        parts: Which orders each part has, and where they stay.
+        definitions: The operator of each part; where orders are learned, at the upper bound.
+    """
+
+    bounds: Bounds
+    values: np.ndarray
+    parts: list[Part]
+    definitions: tuple[GrunwaldLetnikov, ...]
 
 
-def first_orders(
+def bank_of(
+    owner: str, argument: str, given: Any, channels: int, orders: int, bounds: Bounds | None, learn_alpha: bool
+) -> Bank:
+    """Return the parts of a bank whose orders are numbers, or raise.
+
+    Args:
+        owner: The layer, for messages.
+        argument: What it calls the first values.
+        given: One, `orders`, or channels * orders of them; None spreads them evenly.
+        channels: Channels of the input.
+        orders: Orders per channel.
+        bounds: As the layer was given them; None is (0, 1).
+        learn_alpha: Whether the orders are learned.
+    """
+    low, high = errors.pair(owner, "bounds", (0.0, 1.0) if bounds is None else bounds)
+    low, high = GrunwaldLetnikov((low + high) / 2, bounds=(low, high)).interval
+    values = _first_orders(owner, argument, given, channels, orders, (low, high), learn_alpha)
+    if not learn_alpha:
+        for value in values.tolist():
+            GrunwaldLetnikov(value, bounds=(low, high))  # raises where a fixed order is out of range
+    parts = _stretches(values, low, high)
+    definitions = tuple(
+        GrunwaldLetnikov(ends[1] if learn_alpha else values[index].tolist(), bounds=ends) for index, ends in parts
+    )
+    return Bank((low, high), values, parts, definitions)
+
+
+def bank_in_one(count: int, bounds: Bounds) -> Bank:
+    """Return the one part of a bank whose `count` orders are an `Alpha` with these bounds."""
+    definition = GrunwaldLetnikov(bounds[1], bounds=bounds)
+    return Bank(bounds, np.empty(0), [(np.arange(count), bounds)], (definition,))
+
+
+def _first_orders(
     owner: str, argument: str, given: Any, channels: int, orders: int, bounds: Bounds, learn_alpha: bool
 ) -> np.ndarray:
     """Return the first value of each order of a bank, [channels * orders], or raise.
@@ -251,7 +294,7 @@ def first_orders(
     return np.tile(values, channels * orders // values.size)
 
 
-def stretches(values: np.ndarray, low: float, high: float) -> list[Part]:
+def _stretches(values: np.ndarray, low: float, high: float) -> list[Part]:
     """Return (which orders, where they stay) for each stretch of the bounds between whole numbers that has any."""
     edges = [low, *range(math.floor(low) + 1, math.ceil(high)), high]
     parts = []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import copy
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self, TypeVar, cast
@@ -13,6 +14,7 @@ from torch.nn import functional as F
 from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 from torch.nn.utils.rnn import PackedSequence
+from torch.utils import _pytree
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
@@ -457,66 +459,80 @@ def _jagged(x: Any) -> tuple[Tensor, Tensor, Tensor]:
     return x.values(), row, torch.arange(len(row)) - starts[row]
 
 
-class LayerState:
-    """A state of several parts: states of derivatives, the first of which comes first, and tensors beside them.
-
-    It is never written to, and is a pytree of float64 tensors, as `StreamState` is.
-    """
+class PartsState:
+    """A state of several parts, tensors and other states. It is never written to, and is a pytree."""
 
     __slots__ = ()
 
     @property
-    def step(self) -> int:
-        """How many samples it has seen."""
-        found: int = self._parts[0].step
-        return found
-
-    @property
-    def horizon(self) -> int:
-        """How many steps it serves."""
-        found: int = self._parts[0].horizon
-        return found
-
-    @property
-    def device(self) -> torch.device:
-        """Where it is."""
-        found: torch.device = self._parts[0].device
-        return found
-
-    @property
     def nbytes(self) -> int:
-        """Memory of all its tensors; the same at every step."""
-        parts = self._parts
+        """Memory of all its tensors, the weights included; the same at every step."""
+        parts, _ = self._flat()
         return sum(each.numel() * each.element_size() if isinstance(each, Tensor) else each.nbytes for each in parts)
 
     def to(self, device: torch.device | str | int) -> Self:
         """Return the state on another device, see `StreamState.to`."""
-        return self._of([each.to(device) for each in self._parts])
+        return self._mapped(lambda each: each.to(device))
 
     def detach(self) -> Self:
         """Return the state without its history of gradients."""
-        return self._of([each.detach() for each in self._parts])
-
-    def counted(self) -> Self:
-        """Return the same for programs of `torch.export`, see `StreamState.counted`."""
-        return self._of([each if isinstance(each, Tensor) else each.counted() for each in self._parts])
+        return self._mapped(lambda each: each.detach())
 
     def renew(self, weights: Self) -> Self:
         """Return this past, detached, with the weights of another state's alpha, see `StreamState.renew`.
 
         Tensors beside the states stay as they were computed.
         """
-        pairs = zip(self._parts, weights._parts, strict=True)
-        return self._of([one.detach() if isinstance(one, Tensor) else one.renew(other) for one, other in pairs])
+        others = iter(weights._flat()[0])
+        return self._mapped(lambda one, other: one.detach() if isinstance(one, Tensor) else one.renew(other), others)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return the state in memory of its own; its graph is that of this one."""
+        return self._mapped(lambda each: each.clone() if isinstance(each, Tensor) else copy.deepcopy(each, memo))
+
+    def _mapped(self, change: Callable[..., Any], *others: Iterable[Any]) -> Self:
+        """Return the state of what `change` makes of each part, and of the parts of others beside it."""
+        parts, structure = self._flat()
+        changed = [None if one is None else change(one, *each) for one, *each in zip(parts, *others, strict=True)]
+        found: Self = _pytree.tree_unflatten(changed, structure)
+        return found
+
+    def _flat(self) -> tuple[list[Any], _pytree.TreeSpec]:
+        """Return the tensors and states that this one consists of, in the order of its pytree, and that pytree."""
+        return _pytree.tree_flatten(self, is_leaf=lambda each: each is not self and hasattr(each, "renew"))
+
+
+class LayerState(PartsState):
+    """A state of several parts, the first of which is the state of a derivative: see `StreamState`."""
+
+    __slots__ = ()
 
     @property
-    def _parts(self) -> tuple[Any, ...]:
-        """Return the states and tensors that this one consists of, in the order of the constructor's arguments."""
-        raise NotImplementedError
+    def step(self) -> int:
+        """How many samples it has seen."""
+        found: int = self._first.step
+        return found
 
-    def _of(self, parts: Sequence[Any]) -> Self:
-        """Return a state of the same class, of other parts."""
-        return type(self)(*parts)
+    @property
+    def horizon(self) -> int:
+        """How many steps it serves."""
+        found: int = self._first.horizon
+        return found
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        found: torch.device = self._first.device
+        return found
+
+    def counted(self) -> Self:
+        """Return the same for programs of `torch.export`, see `StreamState.counted`."""
+        return self._mapped(lambda each: each if isinstance(each, Tensor) else each.counted())
+
+    @property
+    def _first(self) -> Any:
+        """Return the first part."""
+        raise NotImplementedError
 
 
 def started(

@@ -34,7 +34,7 @@ from hpfracc_nn.layers.flax.functional.core import (
     settle_fields,
 )
 from hpfracc_nn.layers.order import attention_bounds, attention_orders
-from hpfracc_nn.layers.shapes import check_is_state
+from hpfracc_nn.layers.shapes import check_heads, check_is_state
 from hpfracc_nn.selection import BackendManager
 
 _OWNER = "FractionalAttention"
@@ -121,13 +121,8 @@ class FractionalAttention(WithOrder):
 
     def __post_init__(self) -> None:
         settle_fields(_OWNER, self)
-        features, heads = self.in_features, self.num_heads
-        if features % heads:
-            raise ValueError(
-                f"{_OWNER}(in_features={features}, num_heads={heads}): needs heads of equal size; "
-                "pass an in_features that num_heads divides."
-            )
-        size = features // heads
+        features, size = self.in_features, self.head_dim
+        check_heads(_OWNER, "in_features", features, self.num_heads)
         bandwidth = 2 * math.sqrt(size) if self.bandwidth is None else self.bandwidth
         settle(
             self,

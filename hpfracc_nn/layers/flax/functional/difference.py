@@ -21,10 +21,10 @@ from hpfracc_nn.fractional.jax import streaming
 from hpfracc_nn.fractional.jax.arrays import Array, computed_in, of_numpy, widest
 from hpfracc_nn.fractional.jax.streaming import HORIZON, StreamSource, StreamState
 from hpfracc_nn.fractional.streaming import slice_shape
-from hpfracc_nn.layers.flax.functional.core import Alpha, Ordered, Params, WithOrder, settle, settle_fields
+from hpfracc_nn.layers.flax.functional.core import Alpha, Ordered, Params, WithOrder, hashable, settle, settle_fields
 from hpfracc_nn.layers.flax.functional.fractional import beside_others, without
-from hpfracc_nn.layers.order import Part, first_orders, middle, roughness_orders, stretches
-from hpfracc_nn.layers.shapes import beside_channels, channel_axis, check_channels, check_is_state
+from hpfracc_nn.layers.order import Part, bank_in_one, bank_of, roughness_orders
+from hpfracc_nn.layers.shapes import beside_channels, channel_axis, check_channels, check_counted, check_is_state
 from hpfracc_nn.selection import BackendManager
 
 
@@ -104,10 +104,20 @@ class FractionalDifference(Ordered):
     def __post_init__(self) -> None:
         owner = "FractionalDifference"
         settle_fields(owner, self)
-        if isinstance(self.start, Alpha):
-            self._take(self.start, self.start.taken_by(owner, self.bounds, (self.channels * self.orders,)))
+        order, count = self.start, self.channels * self.orders
+        if isinstance(order, Alpha):
+            bank = bank_in_one(count, order.taken_by(owner, self.bounds, (count,)))
         else:
-            self._begin((0.0, 1.0) if self.bounds is None else self.bounds)
+            bank, order = (
+                bank_of(owner, "start", order, self.channels, self.orders, self.bounds, self.learn_alpha),
+                None,
+            )
+            if self.learn_alpha:
+                within = tuple(next(ends for index, ends in bank.parts if number in index) for number in range(count))
+                order = BankAlpha(hashable(bank.values), bank.bounds, (count,), owner=owner, within=within)
+        fixed = () if order else hashable(bank.values)
+        settle(self, bounds=bank.bounds, parts=bank.parts, definitions=bank.definitions, fixed=fixed)
+        settle(self, order=order, learn_alpha=order is not None, definition=bank.definitions[0])
 
     def __call__(self, params: Params, x: Array, *, key: Array | None = None) -> Array:
         """Return every channel's fractional differences.
@@ -213,33 +223,6 @@ class FractionalDifference(Ordered):
     def alpha_of(self, params: Params) -> tuple[float, ...] | Array:
         """Return the orders in real units, [channels * orders]; of random ones the mean."""
         return self.fixed if self.order is None else self.order.mean(params["order"])
-
-    def _take(self, order: Alpha, bounds: Bounds) -> None:
-        """Set up a bank whose orders are those of an `Alpha`: one part, with the bounds `bounds`."""
-        everything: list[Part] = [(np.arange(self.channels * self.orders), bounds)]
-        definitions = (GrunwaldLetnikov(bounds[1], bounds=bounds),)
-        settle(self, bounds=bounds, parts=everything, order=order, learn_alpha=True, fixed=())
-        settle(self, definitions=definitions, definition=definitions[0])
-
-    def _begin(self, bounds: Any) -> None:
-        """Set up the parts of a bank from the orders' first values, the field `start`, and their bounds."""
-        owner = "FractionalDifference"
-        whole = GrunwaldLetnikov(middle(owner, bounds), bounds=bounds)
-        low, high = whole.interval
-        values = first_orders(owner, "start", self.start, self.channels, self.orders, (low, high), self.learn_alpha)
-        parts, order = stretches(values, low, high), None
-        if self.learn_alpha:
-            within = [next(ends for index, ends in parts if number in index) for number in range(values.size)]
-            order = BankAlpha(tuple(values.tolist()), (low, high), (values.size,), owner=owner, within=tuple(within))
-        else:
-            for value in values.tolist():
-                GrunwaldLetnikov(value, bounds=(low, high))  # raises where a fixed order is out of range
-        definitions = tuple(
-            GrunwaldLetnikov(ends[1] if self.learn_alpha else values[index].tolist(), bounds=ends)
-            for index, ends in parts
-        )
-        settle(self, bounds=(low, high), parts=parts, order=order, fixed=() if order else tuple(values.tolist()))
-        settle(self, definitions=definitions, definition=whole)
 
     def _operator(self, number: int, alphas: Array | None, ndim: int, axis: int) -> GrunwaldLetnikov:
         """Return the operator of one part, its orders shaped to broadcast with the part's input.
@@ -406,12 +389,7 @@ class RoughnessFeatures(_Made):
         x = of_numpy(x)
         y = self.differences(params, x.astype(computed_in(_OWNER, x)), key=key)
         axis = errors.axis(_OWNER, self.dim, y.ndim)
-        n = y.shape[axis]
-        if n <= self.skip:
-            raise ValueError(
-                f"{_OWNER}(x of {n} samples, skip={self.skip}): needs more samples than are left out; "
-                "pass longer signals or a smaller skip."
-            )
+        check_counted(_OWNER, y.shape[axis], self.skip)
         counted = jnp.moveaxis(y, axis, -1)[..., self.skip :]
         return self._logarithm(jnp.mean(counted * counted, -1)).astype(x.dtype)
 

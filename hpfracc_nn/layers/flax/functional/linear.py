@@ -38,7 +38,15 @@ from hpfracc_nn.layers.flax.functional.core import (
 )
 from hpfracc_nn.layers.flax.functional.fractional import FractionalLayer, settle_derivative, without
 from hpfracc_nn.layers.order import definition_of
-from hpfracc_nn.layers.shapes import check_features, check_is_state, for_each_axis, image_axes, image_order_shape
+from hpfracc_nn.layers.shapes import (
+    check_features,
+    check_is_state,
+    check_past,
+    check_time_axis,
+    for_each_axis,
+    image_axes,
+    image_order_shape,
+)
 from hpfracc_nn.selection import BackendManager
 
 
@@ -199,11 +207,7 @@ class FractionalLinear(Weighted):
     def _check(self, owner: str, x: Array) -> None:
         """Raise unless x has features on its last axis, and time on another."""
         check_features(owner, "x", x.shape, 2, self.in_features)
-        if errors.axis(owner, self.dim, x.ndim) == x.ndim - 1:
-            raise ValueError(
-                f"{owner}(dim={self.dim}): needs a time axis before the features, the last axis; "
-                f"x has shape {tuple(x.shape)}, pass dim=-2."
-            )
+        check_time_axis(owner, "x", x.shape, self.dim)
 
     def _product(self, params: Params, d: Array) -> Array:
         dense = linen.Dense(self.out_features, self.use_bias, dtype=self.dtype, precision=self.precision, parent=None)
@@ -457,11 +461,7 @@ class FractionalConv1d(Convolution):
 
     def _check_state(self, owner: str, state: ConvolutionState) -> None:
         check_is_state(owner, state, ConvolutionState)
-        if state.past.shape[-2] != self._reach:
-            raise ValueError(
-                f"{owner}(state with {state.past.shape[-2]} past samples): needs {self._reach} of them, "
-                "kernel_dilation * (kernel_size - 1); pass a state of this layer's initial_state."
-            )
+        check_past(owner, state.past.shape[-2], self._reach, "kernel_dilation")
 
     def _continued(self, params: Params, d: Array, past: Array) -> tuple[Array, Array]:
         """Return the results for the derivatives d [..., n, in_features], and the last samples after them.

@@ -50,7 +50,7 @@ from hpfracc_nn.layers.flax.functional.recurrence import (
     recurrence,
 )
 from hpfracc_nn.layers.order import averaging
-from hpfracc_nn.layers.shapes import check_is_state
+from hpfracc_nn.layers.shapes import check_is_state, unit_orders
 
 
 def orthogonal_init(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
@@ -91,7 +91,10 @@ class Recurrent(Ordered):
                 f"{owner}(proj_size={self.proj_size}, hidden_features={self.hidden_features}): needs fewer outputs "
                 "than units; pass 0 for none."
             )
-        self.settle_order(owner, GrunwaldLetnikov(0.5), self._order_shape)
+        units = self.hidden_features
+        self.settle_order(
+            owner, GrunwaldLetnikov(0.5), lambda given: unit_orders(owner, given, "hidden_features", units)
+        )
         settle(self, definition=averaging(owner, self.definition))
 
     @property
@@ -267,14 +270,6 @@ class Recurrent(Ordered):
     @property
     def _directions(self) -> int:
         return 2 if self.bidirectional else 1
-
-    def _order_shape(self, given: tuple[int, ...]) -> tuple[int, ...]:
-        if given not in ((), (self.hidden_features,)):
-            raise ValueError(
-                f"{type(self).__name__}(alpha of shape {given}): needs one order, or a flat list with one for each of "
-                f"the hidden_features={self.hidden_features} units."
-            )
-        return given
 
     def _lags(self, n: int, dtype: Any) -> Lags:
         return lags_of(self.definition, n, dtype, self.memory, is_learned=self.order is not None)
