@@ -376,12 +376,14 @@ class RoughnessFeatures(nn.Module):
         self.floor = errors.real(_OWNER, "floor", floor, torch.finfo(torch.float32).tiny)
         channels, orders = errors.count(_OWNER, "channels", channels), errors.count(_OWNER, "orders", orders)
         errors.claim(_OWNER, "learn_alpha", learn_alpha)
-        init, within = _orders(alpha, bounds, channels, orders, learn_alpha)
+        if not isinstance(alpha, Alpha):
+            check_no_module(_OWNER, "alpha", alpha)
+            alpha, bounds = roughness_orders(_OWNER, alpha, bounds, channels, orders, learn_alpha)
         self.differences = FractionalDifference(
             channels,
             orders,
-            bounds=within,
-            init=init,
+            bounds=bounds,
+            init=alpha,
             learn_alpha=learn_alpha,
             dt=dt,
             dim=dim,
@@ -470,24 +472,6 @@ class RoughnessFeatures(nn.Module):
 
     def extra_repr(self) -> str:
         return f"skip={self.skip}, floor={self.floor:g}"
-
-
-def _orders(
-    alpha: Any, bounds: Any, channels: int, orders: int, learn_alpha: bool
-) -> tuple[float | Sequence[float] | Alpha | None, tuple[float, float] | None]:
-    """Return the arguments `init` and `bounds` of the bank that features are computed from, or raise.
-
-    Args:
-        alpha: The layer's orders, as the user passed them; an `Alpha` stays as it is, with bounds of its own.
-        bounds: Those that the user passed, or None.
-        channels: Of the input.
-        orders: How many each channel has.
-        learn_alpha: Whether they are learned.
-    """
-    if isinstance(alpha, Alpha):
-        return alpha, bounds
-    check_no_module(_OWNER, "alpha", alpha)
-    return roughness_orders(_OWNER, alpha, bounds, channels, orders, learn_alpha)
 
 
 def _wide(owner: str, x: Tensor) -> torch.dtype:

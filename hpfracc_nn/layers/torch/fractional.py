@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self, TypeVar, cast
@@ -38,6 +38,11 @@ class Ordered(nn.Module):
     def alpha(self) -> float | tuple[float, ...] | Tensor:
         """The order in real units: a float64 tensor where it is learned, the mean where it is random."""
         return self.order.mean if self.learn_alpha else self.definition.alpha
+
+    @property
+    def _alpha_text(self) -> str:
+        """The order as a layer shows it."""
+        return "learn_alpha=True" if self.learn_alpha else f"alpha={self.definition.alpha}"
 
     def hold(self, definition: Any, order: Alpha | None) -> None:
         """Store the definition, and the order where it is learned.
@@ -144,8 +149,7 @@ class FractionalLayer(Ordered):
             apply = computed if definition.side == "left" and not torch.compiler.is_compiling() else apply_at
             return apply("FractionalLayer", x, definition, self.dt, self.dim, self.site, alpha)
         check_dense("FractionalLayer", "x", x)
-        axis = errors.axis("FractionalLayer", self.dim, x.ndim)
-        check_channels("FractionalLayer", self.channels, x.shape, x.ndim, channel_axis(x.ndim, axis))
+        axis = self._time_axis(x)
         if self.learn_alpha:
             alpha = self._aligned(self.order.beside_local("FractionalLayer"), x.ndim, axis)
             return apply_at("FractionalLayer", x, self.definition, self.dt, self.dim, self.site, alpha)
@@ -278,10 +282,14 @@ class FractionalLayer(Ordered):
     def _definition_for(self, x: Tensor) -> Definition:
         """Return the operator with its present alpha for an input, or raise where that does not fit."""
         check_dense("FractionalLayer", "x", x)
+        return self._present(x.ndim, self._time_axis(x))
+
+    def _time_axis(self, x: Tensor) -> int:
+        """Return the time axis of an input, or raise where there is none, or not as many channels as the layer has."""
         axis = errors.axis("FractionalLayer", self.dim, x.ndim)
         if self.channels is not None:
             check_channels("FractionalLayer", self.channels, x.shape, x.ndim, channel_axis(x.ndim, axis))
-        return self._present(x.ndim, axis)
+        return axis
 
     def _on_mesh(self, x: Tensor) -> Tensor:
         """Return the operator applied to a DTensor, which lies as x does."""
@@ -293,9 +301,7 @@ class FractionalLayer(Ordered):
                 f"{owner}(x: DTensor): needs plain slices after split_time; use a layer without it, for a DTensor says "
                 "itself how time lies."
             )
-        axis = errors.axis(owner, self.dim, x.ndim)
-        if self.channels is not None:
-            check_channels(owner, self.channels, x.shape, x.ndim, channel_axis(x.ndim, axis))
+        axis = self._time_axis(x)
         definition, alpha = self.definition, None
         if self.learn_alpha:
             alpha = self._aligned(self.order(), x.ndim, axis)
@@ -321,9 +327,8 @@ class FractionalLayer(Ordered):
         return definition
 
     def extra_repr(self) -> str:
-        alpha = f"alpha={self.definition.alpha}" if not self.learn_alpha else "learn_alpha=True"
         channels = "" if self.channels is None else f", channels={self.channels}"
-        return f"{alpha}, {options_text(self.definition)}{channels}, dt={self.dt:g}, dim={self.dim}"
+        return f"{self._alpha_text}, {options_text(self.definition)}{channels}, dt={self.dt:g}, dim={self.dim}"
 
     def _order_shape(self, given: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the orders, () or (channels,), for an alpha of the shape `given`.
@@ -340,27 +345,11 @@ class FractionalLayer(Ordered):
         return alpha.reshape(-1, *(1,) * (ndim - 3))
 
 
-def each_on_its_own(
-    owner: str,
-    layer: nn.Module,
-    forward: Callable[..., Any],
-    inputs: Sequence[Tensor],
-    axes: Collection[int],
-    **options: Any,
-) -> Any:
-    """Return what a layer makes of DTensors, of which each process computes its part; see `distributed.torch.meshes`.
-
-    Args:
-        owner: The layer, for messages.
-        layer: The layer.
-        forward: Its class's.
-        inputs: Of forward, the first a DTensor.
-        axes: Of independent series, along which they may be cut.
-        options: `later`, and those of forward.
-    """
+def each_on_its_own(*arguments: Any, **options: Any) -> Any:
+    """Return what a layer makes of DTensors, of which each process computes its part: see `meshes.each_on_its_own`."""
     from hpfracc_nn.distributed.torch import meshes  # torch.distributed.tensor is loaded, since there is a DTensor
 
-    return meshes.each_on_its_own(owner, layer, forward, inputs, axes, **options)
+    return meshes.each_on_its_own(*arguments, **options)
 
 
 def has_lengths(x: Any) -> bool:

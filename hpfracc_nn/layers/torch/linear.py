@@ -622,8 +622,8 @@ class FractionalConv2d(Ordered, nn.Conv2d):
         return self._conv_forward(x, self.weight, self.bias)
 
     def extra_repr(self) -> str:
-        alpha = "learn_alpha=True" if self.learn_alpha else f"alpha={self.definition.alpha}"
-        return f"{super().extra_repr()}, {alpha}, {options_text(self.definition)}, dims={self.dims}, dt={self.dt}"
+        own = f"{self._alpha_text}, {options_text(self.definition)}, dims={self.dims}, dt={self.dt}"
+        return f"{super().extra_repr()}, {own}"
 
     def _operators(self) -> tuple[Sequence[Definition], Sequence[Tensor | None]]:
         """Return, for each axis of `dims`, the operator, and its present alpha where that is learned, else None."""

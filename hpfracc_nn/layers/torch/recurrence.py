@@ -33,7 +33,7 @@ from torch.nn import functional as F
 
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
 from hpfracc_nn.fractional.exponentials import Nodes
-from hpfracc_nn.fractional.torch.derivatives import apart, derivatives
+from hpfracc_nn.fractional.torch.derivatives import derivatives
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.fractional.torch.tracing import (
     PLAIN,
@@ -163,7 +163,10 @@ class _Recorded(torch.autograd.Function):
             return (None,) * (1 + count)
         present = [each for each in grads if each is not None]
         if torch.is_grad_enabled() or any(is_batched(each) or has_tangent(each) for each in present):
-            return None, *_by_formula(ctx.recurrence, inputs, grads, needs)
+            out = torch.zeros_like(kept[0]) if out is None else out
+            values = inputs.value.new_zeros(len(out), *inputs.value.shape) if values is None else values
+            found = iter(_formula_backward(ctx.recurrence, inputs, out, values))
+            return None, *(None if each is None else next(found) for each in inputs)
         sums: Sums = ctx.sums
         ctx.recurrence.site.again(sums.plan)
         record, learns = Record(kept[0], kept[1], kept[2:]), needs[Inputs._fields.index("alpha")]
@@ -197,29 +200,6 @@ def gradients_by_loop(
     if learns:
         alpha = sums.order_gradient(record.values, pulled.memories).reshape(inputs.alpha.shape)
     return pulled.projected, pulled.h, pulled.value, alpha, pulled.weight, pulled.bias, pulled.projection
-
-
-def _by_formula(
-    recurrence: Recurrence, inputs: Inputs, grads: tuple[Tensor | None, ...], needs: tuple[bool, ...]
-) -> list[Tensor | None]:
-    """Return the gradients of the inputs by autograd of the plain formula, None where none is needed.
-
-    They are differentiable where gradients are on.
-
-    Args:
-        recurrence: The cell and its memory.
-        inputs: Its tensors.
-        grads: Gradients of the outputs and of the values, or None.
-        needs: Which inputs need one.
-    """
-    creates = torch.is_grad_enabled()
-    with torch.enable_grad():
-        inputs = Inputs(*map(apart, inputs))  # type: ignore[arg-type]
-        wanted = [each for each, need in zip(inputs, needs, strict=True) if need and each is not None]
-        pairs = [(y, g) for y, g in zip(recurrence.formula(inputs), grads, strict=True) if g is not None]
-        outputs, cotangents = zip(*pairs, strict=True)
-        found = iter(torch.autograd.grad(outputs, wanted, cotangents, create_graph=creates, allow_unused=True))
-    return [next(found) if need and each is not None else None for each, need in zip(inputs, needs, strict=True)]
 
 
 class Inputs(NamedTuple):

@@ -110,6 +110,5 @@ class SpectralFractional(Ordered):
         return multipliers.apply(OWNER, x, definition, dt, self.dim, "torch")
 
     def extra_repr(self) -> str:
-        alpha = "learn_alpha=True" if self.learn_alpha else f"alpha={self.definition.alpha}"
         channels = "" if self.channels is None else f", channels={self.channels}"
-        return f"{alpha}, {options_text(self.definition)}{channels}, dt={self.dt}, dim={self.dim}"
+        return f"{self._alpha_text}, {options_text(self.definition)}{channels}, dt={self.dt}, dim={self.dim}"

@@ -33,9 +33,10 @@ Conventions:
 8. *Parts.* A new layer is a core and two classes of a few lines: `class Name(Layer, core=functional.Name)` in
    `nnx/modules.py`, whose methods call the core with `self.params()`, `self._run(x)` being its value; and
    `class Name(Layer, core=functional.Name, calls=modules.Name)` in `linen/modules.py`, which takes those methods of the
-   nnx module that `linen/shell.py` names. A core with an order inherits from `Ordered`, whose `settle_order` sets
-   `definition` and `order`; its parameters are {**own, **self._order_params(key, param_dtype)}, and
-   `self._present(params, key)` is the learned alpha.
+   nnx module that `linen/shell.py` names. `settle_fields` reads the fields that all cores have. A core with an order
+   inherits from `WithOrder`, and with an operator from `Ordered`, whose `settle_order` sets `definition` and `order`;
+   its parameters are {**own, **self._order_params(key, param_dtype)}, and `self._present(params, key)` is the learned
+   alpha, None where alpha is fixed. Fields that are the user's modules are named in the nnx module's `held`.
 9. *Streams.* `initial_state(params, shape, horizon=...)`, `step(params, x, state)` and, for a block of samples,
    `run(params, x, state)` of a core; shells leave out `params`. A state is a pytree, which `lax.scan` carries.
 10. *Static and traced.* A core is compared by its value and hashable: it may be a static argument of `jax.jit`,
@@ -49,7 +50,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
@@ -83,31 +84,6 @@ Initializer = Callable[..., Array]
 BIAS_INIT: Initializer = jax.nn.initializers.zeros
 
 
-class Core(Protocol):
-    """The interface of a core, a frozen dataclass, that nnx and linen modules use.
-
-    Attributes:
-        order: The learned order, whose parameters are params["order"]; None where there is none.
-    """
-
-    @property
-    def order(self) -> Alpha | None: ...
-
-    def init(self, key: Array | None = None, param_dtype: Any = jnp.float32) -> Params:
-        """Return first parameters.
-
-        Args:
-            key: For those that are drawn; None will do where there are none.
-            param_dtype: Of all of them.
-        """
-
-    def __call__(self, params: Params, *inputs: Any) -> Any:
-        """Return the layer's value; where the order may be random the keyword `key` says by which draw, or is None."""
-
-    def alpha_of(self, params: Params) -> Any:
-        """Return the order in real units."""
-
-
 def kernel_init(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
     """Return a first kernel as Flax draws it, `lecun_normal`: a function with a name, which pickle needs."""
     return jax.nn.initializers.lecun_normal()(key, shape, dtype)
@@ -119,7 +95,7 @@ def settle(core: Any, **values: Any) -> None:
         object.__setattr__(core, name, value)
 
 
-_OR_NONE = ("ar", "ma", "proj_size", "skip")  # counts that may be 0
+_FROM_ZERO = ("ar", "ma", "proj_size", "skip")  # counts that may be 0
 
 
 def settle_fields(owner: str, core: Any) -> None:
@@ -138,7 +114,7 @@ def _read(owner: str, name: str, kind: Any, value: Any) -> Any:
     if kind == "int" and name == "dim":
         return errors.index(owner, name, value)
     if kind == "int" or (kind == "int | None" and value is not None):
-        return errors.count(owner, name, value, 0 if name in _OR_NONE else 1)
+        return errors.count(owner, name, value, 0 if name in _FROM_ZERO else 1)
     if kind == "float" and name == "dt":
         return errors.positive_step(owner, value)
     if name == "t1":

@@ -166,11 +166,7 @@ class Recurrent(Ordered):
             key: For a random order, the same at every step of a stream; None is its mean.
         """
         owner = f"{type(self).__name__}.step"
-        if self.bidirectional:
-            raise ValueError(
-                f"{owner}: needs bidirectional=False one sample at a time, because the other direction begins at the "
-                "last sample; use the whole series."
-            )
+        self._check_one_way(owner, "one sample at a time")
         x = of_numpy(x)
         check_features(owner, x, self.in_features)
         check_is_state(owner, state, RecurrentState)
@@ -200,11 +196,7 @@ class Recurrent(Ordered):
             key: As in `step`.
         """
         owner, x = f"{type(self).__name__}.run", of_numpy(x)
-        if self.bidirectional:
-            raise ValueError(
-                f"{owner}: needs bidirectional=False in blocks, because the other direction begins at the last sample; "
-                "use the whole series."
-            )
+        self._check_one_way(owner, "in blocks")
         check_features(owner, x, self.in_features)
         axis = errors.axis(owner, self.dim, x.ndim)
         if state is None:
@@ -266,6 +258,14 @@ class Recurrent(Ordered):
         if not isinstance(start, RecurrentState) or not return_carry:
             return result
         return stacked(ends, series.batch, start.horizon), result
+
+    def _check_one_way(self, owner: str, how: str) -> None:
+        """Raise unless the layer goes one way; `how` a series is given to it is for the message."""
+        if self.bidirectional:
+            raise ValueError(
+                f"{owner}: needs bidirectional=False {how}, because the other direction begins at the last sample; use "
+                "the whole series."
+            )
 
     @property
     def _directions(self) -> int:

@@ -65,11 +65,6 @@ class Solving(WithOrder):
     learn_alpha: bool
     bounds: Any
 
-    @property
-    def orders_shape(self) -> tuple[int, ...]:
-        """The shape of alpha."""
-        return np.shape(self.alpha) if self.order is None else self.order.shape  # type: ignore[return-value]
-
     def _settle_order(
         self,
         owner: str,
@@ -464,7 +459,8 @@ class FractionalGraphConv(CaputoEquation):
     def __post_init__(self) -> None:
         owner = type(self).__name__
         self._begin()
-        shapes.check_channel_orders(owner, self.orders_shape, self.out_features)
+        given = np.shape(self.alpha) if self.order is None else self.order.shape
+        shapes.check_channel_orders(owner, given, self.out_features)  # type: ignore[arg-type]
         if isinstance(self.func, str):
             errors.one_of(owner, "func", self.func, _FUNCTIONS)
         elif not callable(self.func):
