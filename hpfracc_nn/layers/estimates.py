@@ -47,12 +47,12 @@ class Estimates:
             for name, value in self.estimates.items()
         }
 
-    def table(self, level: float) -> list[str]:
-        """Return the lines of a table of the estimates and their intervals at `level`."""
+    def table(self, level: float, intervals: dict[str, tuple[float, float]] | None = None) -> list[str]:
+        """Return the lines of a table of the estimates and their intervals at `level`, or of others at that level."""
         level = errors.probability(f"{type(self).__name__}", "level", level, example=0.95)
         width = max(len(name) for name in self.names)
         lines = [f"{'':{width}}  {'estimate':>12}  {'std. error':>12}  {100 * level:g} % interval"]
-        for name, (low, high) in self.intervals_at(level).items():
+        for name, (low, high) in (self.intervals_at(level) if intervals is None else intervals).items():
             lines.append(
                 f"{name:{width}}  {self.estimates[name]:12.6g}  {self.standard_errors[name]:12.3g}  "
                 f"[{low:.6g}, {high:.6g}]"

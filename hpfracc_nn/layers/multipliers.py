@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import MULTIPLIERS, FourierMultiplier, FractionalLaplacian
+from hpfracc_nn.layers.order import AnOrder, Bounds, Shape, interval
 
 OWNER = "SpectralFractional"
 
@@ -34,13 +35,52 @@ def multiplier_of(definition: str | type[FourierMultiplier] | FourierMultiplier)
     return MULTIPLIERS[errors.one_of(OWNER, "definition", definition, MULTIPLIERS)](1.0)
 
 
-def check_numbers(alpha: Any, start: FourierMultiplier) -> None:
-    """Raise unless the order that was given is a number, or numbers."""
-    if not start.is_fixed:
-        raise TypeError(
-            f"{OWNER}(alpha of type {type(alpha).__name__}): needs a float or a list of floats; "
-            "pass learn_alpha=True to train it, or call the definition for an alpha that you compute."
-        )
+def begun(
+    definition: str | type[FourierMultiplier] | FourierMultiplier,
+    alpha: Any,
+    kind: type[AnOrder],
+    make: Callable[[Any, Bounds, Shape], AnOrder],
+    *,
+    bounds: Any,
+    learn_alpha: bool,
+    channels: int | None,
+) -> tuple[FourierMultiplier, AnOrder | None, int | None]:
+    """Return the layer's multiplier, its order, None where it is fixed, and how many channels there are, None for any.
+
+    Where the order is learned, the multiplier's own alpha stands for no value.
+
+    Args:
+        definition: As the layer was given it.
+        alpha: As the layer was given it: a number, numbers, or an order, which then is the layer's.
+        kind: The class of the framework's orders.
+        make: Makes one from first values, bounds and a shape.
+        bounds: As the layer was given them; None is (0, 2) around numbers to be learned.
+        learn_alpha: Whether numbers are to be learned.
+        channels: As the layer was given it.
+
+    Raises:
+        TypeError: The definition is none, or alpha is an array of the framework.
+        ValueError: There is no definition of that name, or alpha, bounds or channels are out of range.
+    """
+    start = multiplier_of(definition)
+    if isinstance(alpha, kind):
+        if channels is None and len(alpha.shape) == 1:
+            (channels,) = alpha.shape
+        alpha.taken_by(OWNER, bounds, (channels or 1,) if alpha.shape else ())
+        order: AnOrder | None = alpha
+    else:
+        start = replace(start, alpha=alpha)
+        if not start.is_fixed:
+            raise TypeError(
+                f"{OWNER}(alpha of type {type(alpha).__name__}): needs a float or a list of floats; "
+                "pass learn_alpha=True to train it, or call the definition for an alpha that you compute."
+            )
+        shape, channels = channel_orders(start.alpha, channels)
+        within = (0.0, 2.0) if bounds is None else bounds
+        order = make(start.alpha, interval(OWNER, within, "(0, 2)"), shape) if learn_alpha else None
+    for end in () if order is None else order.bounds:
+        start.check(end)
+    return start, order, channels
 
 
 def axes_of(kind: FourierMultiplier, dim: Any, dt: float | Sequence[float]) -> tuple[Axes, Steps]:
@@ -86,21 +126,6 @@ def check_channels(shape: Sequence[int], axes: Axes, channels: int) -> None:
             f"{OWNER}(channels={channels}, x of shape {tuple(shape)}): needs {channels} channels on the "
             f"last axis that is not in dim={axes}; make the layer with the number that x has."
         )
-
-
-def multiplier_bounds(bounds: Any) -> tuple[float, float]:
-    """Return where a learned order stays: (0, 2) where nothing is said.
-
-    Raises:
-        TypeError: They are no pair of numbers.
-        ValueError: They are no interval.
-    """
-    if bounds is None:
-        return 0.0, 2.0
-    low, high = errors.pair(OWNER, "bounds", bounds, "(0, 2)")
-    if not low < high:
-        raise ValueError(f"{OWNER}(bounds={bounds!r}): needs low < high; pass a pair such as (0, 2).")
-    return low, high
 
 
 def options_text(definition: FourierMultiplier) -> str:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,10 @@ class Order(Protocol):
     @property
     def shape(self) -> Shape:
         """The shape of alpha."""
+
+    @property
+    def bounds(self) -> Bounds:
+        """Where it stays."""
 
     def taken_by(self, owner: str, bounds: Any, shape: Shape) -> Bounds:
         """Return its bounds for a layer that was given it as its order, or raise."""
@@ -181,14 +185,15 @@ def check_block_orders(owner: str, alpha: Any, values: np.ndarray, bounds: tuple
             f"{owner}(alpha={alpha}): needs 0 < alpha <= 1, where the state at the start says all; above 1 use "
             "NeuralFDE, which takes its derivative too."
         )
-    check_block_bounds(owner, (0.0, 1.0) if bounds is None else bounds)
+    block_bounds(owner, bounds)
 
 
-def check_block_bounds(owner: str, bounds: tuple[float, float]) -> None:
-    """Raise unless the bounds are an interval within (0, 1)."""
-    low, high = errors.pair(owner, "bounds", bounds)
+def block_bounds(owner: str, bounds: tuple[float, float] | None) -> Bounds:
+    """Return the bounds as floats, (0, 1) where nothing is said, or raise unless they are an interval within it."""
+    low, high = errors.pair(owner, "bounds", (0.0, 1.0) if bounds is None else bounds)
     if not 0 <= low < high <= 1:
         raise ValueError(f"{owner}(bounds={(low, high)}): needs 0 <= low < high <= 1; pass for example (0, 1).")
+    return low, high
 
 
 def fixed_orders(owner: str, alpha: Any) -> np.ndarray:
@@ -209,13 +214,56 @@ def fixed_orders(owner: str, alpha: Any) -> np.ndarray:
 Part = tuple[np.ndarray, Bounds]
 
 
-def middle(owner: str, bounds: Any) -> float:
-    """Return the middle of the bounds, or raise unless they are two numbers."""
-    low, high = errors.pair(owner, "bounds", bounds)
-    return (low + high) / 2
+class Bank(NamedTuple):
+    """The parts of a bank of differences: orders that lie together between two whole numbers.
+
+    Attributes:
+        bounds: Where all orders stay.
+        values: Their first values, [orders]; none where the orders are an `Alpha`.
+        parts: Which orders each part has, and where they stay.
+        definitions: The operator of each part; where orders are learned, at the upper bound.
+    """
+
+    bounds: Bounds
+    values: np.ndarray
+    parts: list[Part]
+    definitions: tuple[GrunwaldLetnikov, ...]
 
 
-def first_orders(
+def bank_of(
+    owner: str, argument: str, given: Any, channels: int, orders: int, bounds: Bounds | None, learn_alpha: bool
+) -> Bank:
+    """Return the parts of a bank whose orders are numbers, or raise.
+
+    Args:
+        owner: The layer, for messages.
+        argument: What it calls the first values.
+        given: One, `orders`, or channels * orders of them; None spreads them evenly.
+        channels: Channels of the input.
+        orders: Orders per channel.
+        bounds: As the layer was given them; None is (0, 1).
+        learn_alpha: Whether the orders are learned.
+    """
+    low, high = errors.pair(owner, "bounds", (0.0, 1.0) if bounds is None else bounds)
+    low, high = GrunwaldLetnikov((low + high) / 2, bounds=(low, high)).interval
+    values = _first_orders(owner, argument, given, channels, orders, (low, high), learn_alpha)
+    if not learn_alpha:
+        for value in values.tolist():
+            GrunwaldLetnikov(value, bounds=(low, high))  # raises where a fixed order is out of range
+    parts = _stretches(values, low, high)
+    definitions = tuple(
+        GrunwaldLetnikov(ends[1] if learn_alpha else values[index].tolist(), bounds=ends) for index, ends in parts
+    )
+    return Bank((low, high), values, parts, definitions)
+
+
+def bank_in_one(count: int, bounds: Bounds) -> Bank:
+    """Return the one part of a bank whose `count` orders are an `Alpha` with these bounds."""
+    definition = GrunwaldLetnikov(bounds[1], bounds=bounds)
+    return Bank(bounds, np.empty(0), [(np.arange(count), bounds)], (definition,))
+
+
+def _first_orders(
     owner: str, argument: str, given: Any, channels: int, orders: int, bounds: Bounds, learn_alpha: bool
 ) -> np.ndarray:
     """Return the first value of each order of a bank, [channels * orders], or raise.
@@ -230,7 +278,6 @@ def first_orders(
         learn_alpha: Whether they are learned: then none begins at a whole number.
     """
     low, high = bounds
-    count = channels * orders
     if given is None:
         spread = low + (high - low) * (np.arange(orders) + 1) / (orders + 1)
         whole = np.isclose(spread, np.round(spread), rtol=0, atol=1e-9)
@@ -241,18 +288,13 @@ def first_orders(
         raise TypeError(
             f"{owner}({argument} of type {type(given).__name__}): needs real numbers; pass one, or one for every order."
         )
-    values = numbers.ravel()
-    if values.size not in (1, orders, count):
-        raise ValueError(
-            f"{owner}({argument} of {values.size} values): needs 1, orders={orders} or "
-            f"channels * orders={count} values; pass one for every order."
-        )
+    values = _counted(owner, argument, numbers, channels, orders)
     if not np.isfinite(values).all():
         raise ValueError(f"{owner}({argument}={given}): needs finite orders; pass values within ({low:g}, {high:g}).")
-    return np.tile(values, count // values.size)
+    return np.tile(values, channels * orders // values.size)
 
 
-def stretches(values: np.ndarray, low: float, high: float) -> list[Part]:
+def _stretches(values: np.ndarray, low: float, high: float) -> list[Part]:
     """Return (which orders, where they stay) for each stretch of the bounds between whole numbers that has any."""
     edges = [low, *range(math.floor(low) + 1, math.ceil(high)), high]
     parts = []
@@ -265,12 +307,9 @@ def stretches(values: np.ndarray, low: float, high: float) -> list[Part]:
     return parts
 
 
-Pair = tuple[float, float]
-
-
 def roughness_orders(
     owner: str, alpha: Any, bounds: Any, channels: int, orders: int, learn_alpha: bool
-) -> tuple[list[float] | None, Pair]:
+) -> tuple[list[float] | None, Bounds]:
     """Return the orders of a bank and where they stay as `FractionalDifference` takes them, or raise.
 
     Args:
@@ -281,16 +320,16 @@ def roughness_orders(
         orders: Per channel.
         learn_alpha: Whether they are to be learned.
     """
-    low, high = _roughness_bounds(owner, (-1.0, 1.0) if bounds is None else bounds)
+    low, high = interval(owner, (-1.0, 1.0) if bounds is None else bounds, "(-1, 1)")
     if alpha is None:
         return None, (low, high)
-    values = _numbers(owner, alpha)
-    count = channels * orders
-    if values.size not in (1, orders, count):
-        raise ValueError(
-            f"{owner}(alpha of {values.size} values): needs 1, orders={orders} or channels * orders={count} values; "
-            "pass one for every order."
+    values = errors.as_numbers(alpha)
+    if values is None:
+        raise TypeError(
+            f"{owner}(alpha of type {type(alpha).__name__}): needs a float or a list of floats; "
+            "pass learn_alpha=True to train them."
         )
+    values = _counted(owner, "alpha", values, channels, orders)
     if not ((values >= low) & (values <= high)).all():
         raise ValueError(
             f"{owner}(alpha={alpha}): needs {low:g} <= alpha <= {high:g}; pass other orders, or bounds around them."
@@ -304,19 +343,21 @@ def roughness_orders(
     return values.tolist(), (low, high)
 
 
-def _roughness_bounds(owner: str, bounds: Any) -> Pair:
-    low, high = errors.pair(owner, "bounds", bounds, "(-1, 1)")
+def interval(owner: str, bounds: Any, example: str) -> Bounds:
+    """Return bounds as floats, or raise unless they are an interval; `example` is for the message."""
+    low, high = errors.pair(owner, "bounds", bounds, example)
     if not low < high:
-        raise ValueError(f"{owner}(bounds={bounds!r}): needs low < high; pass a pair such as (-1, 1).")
+        raise ValueError(f"{owner}(bounds={bounds!r}): needs low < high; pass a pair such as {example}.")
     return low, high
 
 
-def _numbers(owner: str, alpha: Any) -> np.ndarray:
-    values = errors.as_numbers(alpha)
-    if values is None:
-        raise TypeError(
-            f"{owner}(alpha of type {type(alpha).__name__}): needs a float or a list of floats; "
-            "pass learn_alpha=True to train them."
+def _counted(owner: str, argument: str, values: np.ndarray, channels: int, orders: int) -> np.ndarray:
+    """Return orders on one axis, or raise unless there is one, one for each of a channel, or one for every order."""
+    count = channels * orders
+    if values.size not in (1, orders, count):
+        raise ValueError(
+            f"{owner}({argument} of {values.size} values): needs 1, orders={orders} or "
+            f"channels * orders={count} values; pass one for every order."
         )
     return values.ravel()
 
@@ -358,8 +399,10 @@ def attention_orders(owner: str, alpha: Any, heads: int) -> float | tuple[float,
     return values if isinstance(alpha, list | tuple) else values[0]
 
 
-def attention_bounds(owner: str, bounds: Any) -> tuple[float, float]:
+def attention_bounds(owner: str, bounds: Any) -> Bounds:
     """Return where a learned order stays, or raise."""
+    if bounds is None:
+        return 0.0, 2.0
     low, high = errors.pair(owner, "bounds", bounds, "(0, 2)")
     if not 0 <= low < high <= 2:
         raise ValueError(f"{owner}(bounds={bounds!r}): needs 0 <= low < high <= 2; pass a pair such as (0, 2).")

@@ -20,6 +20,52 @@ def check_features(owner: str, argument: str, shape: Sequence[int], least: int, 
         )
 
 
+def check_time_axis(owner: str, argument: str, shape: Sequence[int], dim: int) -> None:
+    """Raise unless time is an axis of an input other than the last, which are the features."""
+    if errors.axis(owner, dim, len(shape)) == len(shape) - 1:
+        raise ValueError(
+            f"{owner}(dim={dim}): needs a time axis before the features, the last axis; "
+            f"{argument} has shape {tuple(shape)}, pass dim=-2."
+        )
+
+
+def check_past(owner: str, found: int, wanted: int, dilation: str) -> None:
+    """Raise unless the state of a causal convolution has as many past samples as a result depends on."""
+    if found != wanted:
+        raise ValueError(
+            f"{owner}(state with {found} past samples): needs {wanted} of them, "
+            f"{dilation} * (kernel_size - 1); pass a state of this layer's initial_state."
+        )
+
+
+def check_counted(owner: str, n: int, skip: int) -> None:
+    """Raise unless signals have samples besides those that are left out of a mean."""
+    if n <= skip:
+        raise ValueError(
+            f"{owner}(x of {n} samples, skip={skip}): needs more samples than are left out; "
+            "pass longer signals or a smaller skip."
+        )
+
+
+def check_heads(owner: str, argument: str, features: int, heads: int) -> None:
+    """Raise unless the features of attention are those of heads of equal size."""
+    if features % heads:
+        raise ValueError(
+            f"{owner}({argument}={features}, num_heads={heads}): needs heads of equal size; "
+            f"pass an {argument} that num_heads divides."
+        )
+
+
+def unit_orders(owner: str, given: tuple[int, ...], argument: str, units: int) -> tuple[int, ...]:
+    """Return the shape of a recurrent layer's orders, or raise unless there is one, or one for each of its units."""
+    if given not in ((), (units,)):
+        raise ValueError(
+            f"{owner}(alpha of shape {given}): needs one order, or a flat list with one for each of "
+            f"the {argument}={units} units."
+        )
+    return given
+
+
 def image_axes(owner: str, dims: Any, axes: tuple[int, int]) -> tuple[int, ...]:
     """Return the axes of the derivatives as a tuple, or raise; `axes` are those of an image, counted from the last."""
     found = tuple(dims) if isinstance(dims, list | tuple) else ()

@@ -451,13 +451,7 @@ class ModelFit(LeastSquares):
 
     def summary(self) -> str:
         """Return a table of the estimates with profile intervals, and what to think of them."""
-        width = max(len(name) for name in self.names)
-        lines = [f"{'':{width}}  {'estimate':>12}  {'std. error':>12}  {100 * self.level:g} % interval"]
-        for name, (low, high) in self.intervals.items():
-            lines.append(
-                f"{name:{width}}  {self.estimates[name]:12.6g}  {self.standard_errors[name]:12.3g}  "
-                f"[{low:.6g}, {high:.6g}]"
-            )
+        lines = self.table(self.level, self.intervals)
         of = "times the stated noise" if self.is_stated else "residual deviation"
         lines.append(
             f"{self.deviation:.3g} {of} over {self.observations} numbers; AIC {self.aic:.1f}, BIC {self.bic:.1f}"

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, ClassVar, NamedTuple
@@ -99,10 +99,6 @@ class Network(ABC):
         """Return F(s), and what adds its derivatives by all names, times a factor, to others."""
 
     @abstractmethod
-    def parameters(self) -> Iterator[tuple[str, str]]:
-        """Yield (name, role) of every field that is a name, some more than once."""
-
-    @abstractmethod
     def mapped(self, field: Callable[[Any], Any]) -> Network:
         """Return the network with another name or value for each field, a function of what stands there."""
 
@@ -115,18 +111,11 @@ class Network(ABC):
 class Leaf(Network):
     """A network that has no parts; its fields are parameters."""
 
-    roles: ClassVar[dict[str, str]]
-
-    def parameters(self) -> Iterator[tuple[str, str]]:
-        """See `Network.parameters`."""
-        for name, role in self.roles.items():
-            value = getattr(self, name)
-            if isinstance(value, str):
-                yield value, role
+    names: ClassVar[tuple[str, ...]]  # of the fields that are parameters
 
     def mapped(self, field: Callable[[Any], Any]) -> Network:
         """See `Network.mapped`."""
-        return replace(self, **{name: field(getattr(self, name)) for name in self.roles})
+        return replace(self, **{name: field(getattr(self, name)) for name in self.names})
 
     def pullback(self, s: Points, values: Values) -> tuple[np.ndarray, Pullback]:
         """See `Network.pullback`."""
@@ -161,7 +150,7 @@ class Power(Leaf):
     time: Any = 1.0
     sign: int = 1
 
-    roles: ClassVar[dict[str, str]] = {"coefficient": POSITIVE, "exponent": ORDER, "time": POSITIVE}
+    names: ClassVar[tuple[str, ...]] = ("coefficient", "exponent", "time")
 
     def value(self, s: Points, values: Values, xp: Namespace) -> Array:
         """See `Network.value`."""
@@ -209,7 +198,7 @@ class HavriliakNegami(_Timed):
     alpha: Any = 1.0
     gamma: Any = 1.0
 
-    roles: ClassVar[dict[str, str]] = {"strength": POSITIVE, "time": POSITIVE, "alpha": ORDER, "gamma": ORDER}
+    names: ClassVar[tuple[str, ...]] = ("strength", "time", "alpha", "gamma")
 
     def value(self, s: Points, values: Values, xp: Namespace) -> Array:
         """See `Network.value`."""
@@ -243,7 +232,7 @@ class Diffusion(_Timed):
     alpha: Any = 0.5
     is_blocked: bool = False
 
-    roles: ClassVar[dict[str, str]] = {"strength": POSITIVE, "time": POSITIVE, "alpha": ORDER}
+    names: ClassVar[tuple[str, ...]] = ("strength", "time", "alpha")
 
     def value(self, s: Points, values: Values, xp: Namespace) -> Array:
         """See `Network.value`."""
@@ -301,11 +290,6 @@ class Sum(Network):
 
         return total, pull
 
-    def parameters(self) -> Iterator[tuple[str, str]]:
-        """See `Network.parameters`."""
-        for part in self.parts:
-            yield from part.parameters()
-
     def mapped(self, field: Callable[[Any], Any]) -> Network:
         """See `Network.mapped`."""
         return Sum(tuple(part.mapped(field) for part in self.parts))
@@ -331,10 +315,6 @@ class Reciprocal(Network):
         below, pulled = self.of.pullback(s, values)
         value = 1 / below
         return value, lambda factor, slopes: pulled(-factor * value * value, slopes)
-
-    def parameters(self) -> Iterator[tuple[str, str]]:
-        """See `Network.parameters`."""
-        return self.of.parameters()
 
     def mapped(self, field: Callable[[Any], Any]) -> Network:
         """See `Network.mapped`."""

@@ -20,9 +20,11 @@ from torch import Tensor, nn
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.streaming import HORIZON
 from hpfracc_nn.fractional.torch.eager import check_dense, computed_in
+from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.fractional.torch.parameters import Alpha, ProbabilisticAlpha, check_place, is_spread, with_axes
 from hpfracc_nn.fractional.torch.streaming import StreamState
 from hpfracc_nn.layers.estimates import LeastSquares
+from hpfracc_nn.layers.lags import Lags, advanced, without_lags
 from hpfracc_nn.layers.order import start_in
 from hpfracc_nn.layers.torch.difference import StateTuple
 from hpfracc_nn.layers.torch.fractional import FractionalLayer, each_on_its_own, each_to_its_length, has_lengths
@@ -198,9 +200,7 @@ class ARFIMA(nn.Module):
         computed_in("ARFIMA", x)  # raises, where the mean would make floats of integers
         axis = errors.axis("ARFIMA", self.dim, x.ndim)
         u = self.difference(x - self.mean.reshape(()))  # a number leaves the dtype of x as it is
-        if self.ar is not None:
-            u = _filtered(u, (-self.ar).unbind(), axis)
-        return u if self.ma is None else _divided(u, self.ma.unbind(), axis)
+        return without_lags(u, self._coefficients, axis, TORCH)
 
     def initial_state(
         self, shape: Sequence[int], *, horizon: int = HORIZON, device: torch.device | str | None = None
@@ -236,14 +236,8 @@ class ARFIMA(nn.Module):
         computed_in("ARFIMA.step", x)
         stream, past = state
         u, stream = self.difference.step(x - self.mean.reshape(()), stream)
-        found, p = u, self.lags
-        if self.ar is not None:
-            found = found - torch.tensordot(self.ar.to(past), past[:p], dims=1).to(u)
-        if self.ma is not None:
-            found = found - torch.tensordot(self.ma.to(past), past[p:], dims=1).to(u)
-        values = torch.cat([u.to(past)[None], past[:p]])[:p]
-        before = torch.cat([found.to(past)[None], past[p:]])[: self.error_lags]
-        return found, StateTuple((stream, torch.cat([values, before])))
+        found, past = advanced(u[None], past, self._coefficients, TORCH)
+        return found[0].to(u), StateTuple((stream, past))
 
     def run(self, x: Tensor, state: tuple[StreamState, Tensor] | None = None) -> tuple[Tensor, StateTuple]:
         """Return the errors of the next samples of a series and the state after them; see `FractionalLayer.run`.
@@ -263,22 +257,10 @@ class ARFIMA(nn.Module):
         if state is None:
             state = self.initial_state((*x.shape[:axis], *x.shape[axis + 1 :]), device=x.device)
         _check_state(owner, state)
-        (stream, past), p, q = state, self.lags, self.error_lags
+        stream, past = state
         u, stream = self.difference.run(x - self.mean.reshape(()), stream)
-        u = u.movedim(axis, 0)
-        n, found = u.shape[0], u
-        values = torch.cat([past[:p].flip(0), u.to(past)])  # the last p values before x, oldest first
-        if self.ar is not None:
-            for lag, weight in enumerate(self.ar.unbind(), 1):
-                found = found - weight * values[p - lag : p - lag + n].to(u)
-        if self.ma is not None:
-            for lag, weight in enumerate(self.ma.unbind(), 1):  # of errors before x
-                known = past[p : p + lag].flip(0)[:n].to(u)
-                found = found - weight * torch.cat([known, u.new_zeros((n - known.shape[0], *u.shape[1:]))])
-            found = _divided(found, self.ma.unbind(), 0)
-        before = torch.cat([past[p:].flip(0), found.to(past)])
-        after = torch.cat([values.flip(0)[:p], before.flip(0)[:q]])
-        return found.movedim(0, axis), StateTuple((stream, after))
+        found, past = advanced(u.movedim(axis, 0), past, self._coefficients, TORCH)
+        return found.movedim(0, axis).to(u), StateTuple((stream, past))
 
     def fit(self, series: Any, exog: Any = None, *, likelihood: str = "conditional") -> ARFIMA:
         """Estimate alpha, where it is learned, the mean and the lags' coefficients, and return the model itself.
@@ -397,6 +379,11 @@ class ARFIMA(nn.Module):
         lags = f"{self.lags}, {self.error_lags}" if self.error_lags else f"{self.lags}"
         return f"{lags}, {alpha}, dim={self.dim}"
 
+    @property
+    def _coefficients(self) -> Lags:
+        ar, ma = (() if each is None else each.unbind() for each in (self.ar, self.ma))
+        return ar, ma
+
     def _present(self) -> Tensor:
         """Return the present values of all parameters as one vector, float64 on the CPU."""
         return torch.cat([each.detach().reshape(-1).to("cpu", torch.float64) for each in self.parameters()])
@@ -423,7 +410,7 @@ class ARFIMA(nn.Module):
             What is expected, [steps]; and what an error of 1 adds to its own sample and those after it, [steps].
         """
         deviation = (known - self.mean.detach().to(known)).cpu().numpy()
-        lags = [[] if each is None else each.tolist() for each in (self.ar, self.ma)]
+        lags = [[float(each) for each in lags] for lags in self._coefficients]
         expected, response = (torch.from_numpy(each) for each in continued(deviation, steps, float(self.alpha), *lags))
         return expected.to(known.device) + self.mean.detach().to(known), response.to(known.device)
 
@@ -540,34 +527,3 @@ def _without_index(results: ArfimaResults) -> ArfimaResults:
 
 def _array(exog: Any) -> Any:
     return exog.detach().cpu().numpy() if isinstance(exog, Tensor) else exog
-
-
-def _filtered(u: Tensor, weights: Sequence[Tensor], axis: int, stride: int = 1) -> Tensor:
-    """Return `u[t] + weights[0] u[t - stride] + weights[1] u[t - 2 stride] + ...` along `axis`, with zeros before u.
-
-    Each weight is a tensor of one number.
-    """
-    n, most, found = u.shape[axis], len(weights) * stride, u
-    past = torch.cat([u.new_zeros((*u.shape[:axis], most, *u.shape[axis + 1 :])), u], axis)
-    for lag, weight in enumerate(weights, 1):
-        found = found + weight * past.narrow(axis, most - lag * stride, n)
-    return found
-
-
-def _divided(u: Tensor, weights: Sequence[Tensor], axis: int) -> Tensor:
-    """Return u divided by `1 + weights[0] z + weights[1] z**2 + ...` along `axis`, with zeros before u.
-
-    By Graeffe's iteration `1 / a(z) = a(-z) / b(z**2)`, where b has as many coefficients as a. It ends when the power
-    of z reaches n, the length of u, after about log2(n) products.
-    """
-    stride, q = 1, len(weights)
-    while stride < u.shape[axis]:
-        mirrored = [-weight if lag % 2 else weight for lag, weight in enumerate(weights, 1)]
-        u = _filtered(u, mirrored, axis, stride)
-        squared = []
-        for lag in range(2, 2 * q + 1, 2):  # the even coefficients of a(z) a(-z), the others being 0
-            terms = [weights[i - 1] * mirrored[lag - i - 1] for i in range(max(1, lag - q), min(q, lag - 1) + 1)]
-            ends = [weights[lag - 1], mirrored[lag - 1]] if lag <= q else []
-            squared.append(torch.stack([*terms, *ends]).sum())
-        weights, stride = squared, 2 * stride
-    return u

@@ -17,9 +17,9 @@ from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.parameters import Alpha, check_place, is_spread
 from hpfracc_nn.fractional.torch.streaming import register_tree
 from hpfracc_nn.layers.order import ATTENTION, attention_bounds, attention_orders
-from hpfracc_nn.layers.shapes import check_is_state
+from hpfracc_nn.layers.shapes import check_heads, check_is_state
 from hpfracc_nn.layers.torch.attention_ops import Attention, Inputs, attended
-from hpfracc_nn.layers.torch.fractional import each_on_its_own, place_of, with_weights_of
+from hpfracc_nn.layers.torch.fractional import PartsState, each_on_its_own, place_of, with_weights_of
 from hpfracc_nn.selection import BackendManager, given_manager
 
 _OWNER = "FractionalAttention"
@@ -126,11 +126,7 @@ class FractionalAttention(nn.Module):
         super().__init__()
         self.embed_dim = errors.count(_OWNER, "embed_dim", embed_dim)
         self.num_heads = errors.count(_OWNER, "num_heads", num_heads)
-        if self.embed_dim % self.num_heads:
-            raise ValueError(
-                f"{_OWNER}(embed_dim={embed_dim}, num_heads={num_heads}): needs heads of equal size; "
-                "pass an embed_dim that num_heads divides."
-            )
+        check_heads(_OWNER, "embed_dim", self.embed_dim, self.num_heads)
         self.head_dim = self.embed_dim // self.num_heads
         for name, claimed in (("bias", bias), ("add_bias_kv", add_bias_kv), ("add_zero_attn", add_zero_attn)):
             errors.claim(_OWNER, name, claimed)
@@ -450,7 +446,7 @@ class FractionalAttention(nn.Module):
         self._fixed = attention_orders(_OWNER, alpha, self.num_heads)
         if self.learn_alpha:
             shape = () if isinstance(self._fixed, float) else (self.num_heads,)
-            within = attention_bounds(_OWNER, (0.0, 2.0) if bounds is None else bounds)
+            within = attention_bounds(_OWNER, bounds)
             self.order = Alpha(self._fixed, within, shape, owner=_OWNER, device=device, dtype=dtype)
 
     def _averaged(
@@ -598,7 +594,7 @@ def _additive(owner: str, name: str, mask: Tensor, shapes: Sequence[tuple[int, .
 
 @versioned
 @dataclass(frozen=True, eq=False)
-class AttentionState:
+class AttentionState(PartsState):
     """The keys and values of all samples so far, and the order. It is never written to, and is a pytree of tensors.
 
     Attributes:
@@ -634,16 +630,6 @@ class AttentionState:
     def nbytes(self) -> int:
         """Memory of keys and values: it grows with every step."""
         return sum(each.numel() * each.element_size() for each in (self.key, self.value))
-
-    def to(self, device: torch.device | str | int) -> AttentionState:
-        """Return the state on another device."""
-        alpha = None if self.alpha is None else self.alpha.to(device)
-        return replace(self, key=self.key.to(device), value=self.value.to(device), alpha=alpha)
-
-    def detach(self) -> AttentionState:
-        """Return the state without its history of gradients."""
-        alpha = None if self.alpha is None else self.alpha.detach()
-        return replace(self, key=self.key.detach(), value=self.value.detach(), alpha=alpha)
 
     def renew(self, weights: AttentionState) -> AttentionState:
         """Return this past, detached, with the order and the horizon of another state.

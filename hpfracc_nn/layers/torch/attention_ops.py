@@ -328,34 +328,19 @@ def pulled(
         torch.zeros_like(tensor) if wants and tensor is not None else None
         for tensor, wants in zip(inputs[:5], wanted, strict=True)
     ]
-    gy, gweights = grads
+    (gy, gweights), every = grads, slice(None)
     for some, queries, keys in places:
         mine = (
             None if gy is None else gy[some, :, queries],
             None if gweights is None else gweights[some, :, queries, keys],
         )
         found = run(inputs.part(some, queries, keys), mine, queries.start)
-        for whole, part, place in zip(total, found, _where(inputs, some, queries, keys), strict=True):
+        of_bias = () if inputs.bias is None else along(inputs.bias, (some, every, queries, keys))
+        where = ((some, every, queries), (some, every, keys), (some, every, keys), of_bias, ())
+        for whole, part, place in zip(total, found, where, strict=True):
             if whole is not None and part is not None:
                 whole[place] += part
     return total
-
-
-def _where(inputs: Inputs, some: slice, queries: slice, keys: slice) -> Iterator[tuple[slice, ...]]:
-    """Yield for each of q, k, v, bias and alpha the index at which the gradient of a part is added to the whole.
-
-    Args:
-        inputs: The tensors of the call.
-        some: The part's entries of the batch axis.
-        queries: Its queries.
-        keys: Its keys.
-    """
-    every = slice(None)
-    yield some, every, queries
-    yield some, every, keys
-    yield some, every, keys
-    yield () if inputs.bias is None else along(inputs.bias, (some, every, queries, keys))
-    yield ()
 
 
 _CALLS = 12  # dispatches of one forward pass
@@ -364,16 +349,6 @@ _KEPT = 8 << 20  # bytes: on a CPU the system takes larger arrays back, and hand
 _PAGE = 8 * 4096  # bytes that are handed out in the time of a dispatch
 _HELD = 4  # arrays of the weights' size that exist at once, forward
 _BACK = 3  # a backward pass: the formula again, and its transposes
-
-
-def _run_dense(attention: Attention, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-    return attention.formula(inputs)
-
-
-def _adjoint_dense(
-    attention: Attention, inputs: Inputs, grads: Sequence[Tensor | None], wanted: Sequence[bool]
-) -> list[Tensor | None]:
-    return attention.pulled(inputs, grads, wanted)
 
 
 def _pairs(workload: Workload) -> int:
@@ -399,7 +374,9 @@ def _saved(workload: Workload) -> float:
     return float(workload.bytes + 2 * workload.rows * workload.exponentials * workload.width * workload.itemsize)
 
 
-register(Kernel(ATTENTION, "torch", "torch", "dense", _run_dense, _adjoint_dense, cost=_cost_dense, saves=_saved))
+register(
+    Kernel(ATTENTION, "torch", "torch", "dense", Attention.formula, Attention.pulled, cost=_cost_dense, saves=_saved)
+)
 
 
 BLOCK = 1 << 18  # weights: 1 MiB in float32; the best of 2**15 to 2**20 on a core with 2 MiB of second-level cache

@@ -6,7 +6,6 @@ computed in parts, groups of orders that lie between the same two whole numbers.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,8 +24,8 @@ from hpfracc_nn.fractional.torch.eager import check_dense, computed_in
 from hpfracc_nn.fractional.torch.operator import apply_at
 from hpfracc_nn.fractional.torch.parameters import Alpha, StateMetadata, is_spread
 from hpfracc_nn.fractional.torch.streaming import StreamState
-from hpfracc_nn.layers.order import first_orders, middle, roughness_orders, stretches
-from hpfracc_nn.layers.shapes import channel_axis, check_is_state
+from hpfracc_nn.layers.order import bank_in_one, bank_of, roughness_orders
+from hpfracc_nn.layers.shapes import channel_axis, check_counted, check_is_state
 from hpfracc_nn.layers.torch.fractional import (
     LayerState,
     check_no_module,
@@ -99,10 +98,19 @@ class FractionalDifference(StateMetadata):
         self.learn_alpha = errors.claim(owner, "learn_alpha", learn_alpha) or isinstance(init, Alpha)
         self.parts = nn.ModuleList()
         self._fixed: np.ndarray | None = None
+        count = self.channels * self.orders
         if isinstance(init, Alpha):
-            self._take(init, init.taken_by(owner, bounds, (self.channels * self.orders,)))
+            bank = bank_in_one(count, init.taken_by(owner, bounds, (count,)))
+            self.parts.append(init)
         else:
-            self._start(init, (0.0, 1.0) if bounds is None else bounds, device, dtype)
+            check_no_module(owner, "init", init)
+            bank = bank_of(owner, "init", init, self.channels, self.orders, bounds, self.learn_alpha)
+            if not self.learn_alpha:
+                self._fixed = bank.values
+            for index, within in bank.parts if self.learn_alpha else ():
+                start = bank.values[index].tolist()
+                self.parts.append(Alpha(start, within, (len(start),), owner=owner, device=device, dtype=dtype))
+        self.bounds, self._parts, self._definitions = bank.bounds, bank.parts, bank.definitions
         for name, value in self.state_metadata().items():
             self.keep(name, value, self._learned[0].raw.device)
         self._inverse = np.argsort(np.concatenate([index for index, _ in self._parts])).tolist()
@@ -256,39 +264,6 @@ class FractionalDifference(StateMetadata):
     def _learned(self) -> list[Alpha]:
         return list(self.parts)  # type: ignore[arg-type]
 
-    def _take(self, order: Alpha, bounds: tuple[float, float]) -> None:
-        """Set up a bank whose orders are those of an `Alpha`: one part, with the bounds `bounds`."""
-        self.bounds = bounds
-        self._parts = [(np.arange(self.channels * self.orders), bounds)]
-        self._definitions = [GrunwaldLetnikov(bounds[1], bounds=bounds)]
-        self.parts.append(order)
-
-    def _start(
-        self,
-        init: float | Sequence[float] | None,
-        bounds: tuple[float, float],
-        device: torch.device | str | None,
-        dtype: torch.dtype | None,
-    ) -> None:
-        """Set up the parts of a bank from the orders' first values, the argument `init`, and their bounds."""
-        owner = "FractionalDifference"
-        low, high = self.bounds = GrunwaldLetnikov(middle(owner, bounds), bounds=bounds).interval
-        check_no_module(owner, "init", init)
-        values = first_orders(owner, "init", init, self.channels, self.orders, (low, high), self.learn_alpha)
-        self._parts = stretches(values, low, high)
-        for index, interval in self._parts:
-            start = values[index].tolist()
-            if self.learn_alpha:
-                self.parts.append(Alpha(start, interval, (len(start),), owner=owner, device=device, dtype=dtype))
-        if not self.learn_alpha:
-            self._fixed = values
-            for value in values.tolist():
-                GrunwaldLetnikov(value, bounds=(low, high))  # raises where a fixed order is out of range
-        self._definitions = [
-            GrunwaldLetnikov(interval[1] if self.learn_alpha else values[index].tolist(), bounds=interval)
-            for index, interval in self._parts
-        ]
-
     def _split(self, x: Tensor, where: int) -> list[Tensor]:
         """Return the input of each part of the bank: x with a channel for each of its orders, on the axis `where`."""
         if len(self._parts) == 1:
@@ -310,11 +285,9 @@ class FractionalDifference(StateMetadata):
     def _definition(self, number: int) -> GrunwaldLetnikov:
         """Return the operator of part `number`, with its present orders."""
         definition = self._definitions[number]
-        return (
-            replace(definition, alpha=self._learned[number].beside_local("FractionalDifference"))
-            if self.learn_alpha
-            else definition
-        )
+        if self.learn_alpha:
+            return replace(definition, alpha=self._learned[number].beside_local("FractionalDifference"))
+        return definition
 
     def _source(self, number: int) -> StreamSource:
         return StreamSource(type(self).__name__, self._definitions[number], self.learn_alpha, self.dt)
@@ -403,12 +376,14 @@ class RoughnessFeatures(nn.Module):
         self.floor = errors.real(_OWNER, "floor", floor, torch.finfo(torch.float32).tiny)
         channels, orders = errors.count(_OWNER, "channels", channels), errors.count(_OWNER, "orders", orders)
         errors.claim(_OWNER, "learn_alpha", learn_alpha)
-        init, within = _orders(alpha, bounds, channels, orders, learn_alpha)
+        if not isinstance(alpha, Alpha):
+            check_no_module(_OWNER, "alpha", alpha)
+            alpha, bounds = roughness_orders(_OWNER, alpha, bounds, channels, orders, learn_alpha)
         self.differences = FractionalDifference(
             channels,
             orders,
-            bounds=within,
-            init=init,
+            bounds=bounds,
+            init=alpha,
             learn_alpha=learn_alpha,
             dt=dt,
             dim=dim,
@@ -430,11 +405,7 @@ class RoughnessFeatures(nn.Module):
         y = self.differences(x.to(wide))
         axis = errors.axis(_OWNER, self.differences.dim, y.ndim)
         n = y.shape[axis]
-        if n <= self.skip:
-            raise ValueError(
-                f"{_OWNER}(x of {n} samples, skip={self.skip}): needs more samples than are left out; "
-                "pass longer signals or a smaller skip."
-            )
+        check_counted(_OWNER, n, self.skip)
         energies = y.narrow(axis, self.skip, n - self.skip).square().mean(axis)
         return torch.log(energies + self.floor).to(x.dtype)
 
@@ -503,24 +474,6 @@ class RoughnessFeatures(nn.Module):
         return f"skip={self.skip}, floor={self.floor:g}"
 
 
-def _orders(
-    alpha: Any, bounds: Any, channels: int, orders: int, learn_alpha: bool
-) -> tuple[float | Sequence[float] | Alpha | None, tuple[float, float] | None]:
-    """Return the arguments `init` and `bounds` of the bank that features are computed from, or raise.
-
-    Args:
-        alpha: The layer's orders, as the user passed them; an `Alpha` stays as it is, with bounds of its own.
-        bounds: Those that the user passed, or None.
-        channels: Of the input.
-        orders: How many each channel has.
-        learn_alpha: Whether they are learned.
-    """
-    if isinstance(alpha, Alpha):
-        return alpha, bounds
-    check_no_module(_OWNER, "alpha", alpha)
-    return roughness_orders(_OWNER, alpha, bounds, channels, orders, learn_alpha)
-
-
 def _wide(owner: str, x: Tensor) -> torch.dtype:
     """Return the dtype that the energies of x are computed in, or raise; `owner` is the layer, for messages."""
     check_dense(owner, "x", x)
@@ -543,8 +496,8 @@ class RoughnessState(LayerState):
     sums: Tensor
 
     @property
-    def _parts(self) -> tuple[Any, ...]:
-        return self.differences, self.sums
+    def _first(self) -> StateTuple:
+        return self.differences
 
 
 streaming.register_tree(
@@ -564,16 +517,9 @@ class StateTuple(LayerState, tuple[Any, ...]):
 
     __slots__ = ()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> StateTuple:
-        """Return the state in memory of its own; its graph is that of this one."""
-        return StateTuple(each.clone() if isinstance(each, Tensor) else copy.deepcopy(each, memo) for each in self)
-
     @property
-    def _parts(self) -> tuple[Any, ...]:
-        return self
-
-    def _of(self, parts: Sequence[Any]) -> StateTuple:
-        return StateTuple(parts)
+    def _first(self) -> Any:
+        return self[0]
 
 
 _pytree.register_pytree_node(

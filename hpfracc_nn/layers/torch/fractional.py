@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import copy
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self, TypeVar, cast
@@ -13,6 +14,7 @@ from torch.nn import functional as F
 from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 from torch.nn.utils.rnn import PackedSequence
+from torch.utils import _pytree
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
@@ -22,7 +24,7 @@ from hpfracc_nn.fractional.torch.eager import check_dense, computed
 from hpfracc_nn.fractional.torch.operator import apply_at
 from hpfracc_nn.fractional.torch.parameters import Alpha, is_spread
 from hpfracc_nn.fractional.torch.streaming import StreamState
-from hpfracc_nn.layers.order import Bounds, Shape, begun, definition_of, options_text
+from hpfracc_nn.layers.order import Shape, begun, definition_of, options_text
 from hpfracc_nn.layers.shapes import beside_channels, channel_axis, check_channels, counted_channels
 from hpfracc_nn.selection import BackendManager, given_manager
 
@@ -36,6 +38,11 @@ class Ordered(nn.Module):
     def alpha(self) -> float | tuple[float, ...] | Tensor:
         """The order in real units: a float64 tensor where it is learned, the mean where it is random."""
         return self.order.mean if self.learn_alpha else self.definition.alpha
+
+    @property
+    def _alpha_text(self) -> str:
+        """The order as a layer shows it."""
+        return "learn_alpha=True" if self.learn_alpha else f"alpha={self.definition.alpha}"
 
     def hold(self, definition: Any, order: Alpha | None) -> None:
         """Store the definition, and the order where it is learned.
@@ -142,8 +149,7 @@ class FractionalLayer(Ordered):
             apply = computed if definition.side == "left" and not torch.compiler.is_compiling() else apply_at
             return apply("FractionalLayer", x, definition, self.dt, self.dim, self.site, alpha)
         check_dense("FractionalLayer", "x", x)
-        axis = errors.axis("FractionalLayer", self.dim, x.ndim)
-        check_channels("FractionalLayer", self.channels, x.shape, x.ndim, channel_axis(x.ndim, axis))
+        axis = self._time_axis(x)
         if self.learn_alpha:
             alpha = self._aligned(self.order.beside_local("FractionalLayer"), x.ndim, axis)
             return apply_at("FractionalLayer", x, self.definition, self.dt, self.dim, self.site, alpha)
@@ -276,10 +282,14 @@ class FractionalLayer(Ordered):
     def _definition_for(self, x: Tensor) -> Definition:
         """Return the operator with its present alpha for an input, or raise where that does not fit."""
         check_dense("FractionalLayer", "x", x)
+        return self._present(x.ndim, self._time_axis(x))
+
+    def _time_axis(self, x: Tensor) -> int:
+        """Return the time axis of an input, or raise where there is none, or not as many channels as the layer has."""
         axis = errors.axis("FractionalLayer", self.dim, x.ndim)
         if self.channels is not None:
             check_channels("FractionalLayer", self.channels, x.shape, x.ndim, channel_axis(x.ndim, axis))
-        return self._present(x.ndim, axis)
+        return axis
 
     def _on_mesh(self, x: Tensor) -> Tensor:
         """Return the operator applied to a DTensor, which lies as x does."""
@@ -291,9 +301,7 @@ class FractionalLayer(Ordered):
                 f"{owner}(x: DTensor): needs plain slices after split_time; use a layer without it, for a DTensor says "
                 "itself how time lies."
             )
-        axis = errors.axis(owner, self.dim, x.ndim)
-        if self.channels is not None:
-            check_channels(owner, self.channels, x.shape, x.ndim, channel_axis(x.ndim, axis))
+        axis = self._time_axis(x)
         definition, alpha = self.definition, None
         if self.learn_alpha:
             alpha = self._aligned(self.order(), x.ndim, axis)
@@ -319,9 +327,8 @@ class FractionalLayer(Ordered):
         return definition
 
     def extra_repr(self) -> str:
-        alpha = f"alpha={self.definition.alpha}" if not self.learn_alpha else "learn_alpha=True"
         channels = "" if self.channels is None else f", channels={self.channels}"
-        return f"{alpha}, {options_text(self.definition)}{channels}, dt={self.dt:g}, dim={self.dim}"
+        return f"{self._alpha_text}, {options_text(self.definition)}{channels}, dt={self.dt:g}, dim={self.dim}"
 
     def _order_shape(self, given: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the orders, () or (channels,), for an alpha of the shape `given`.
@@ -338,27 +345,11 @@ class FractionalLayer(Ordered):
         return alpha.reshape(-1, *(1,) * (ndim - 3))
 
 
-def each_on_its_own(
-    owner: str,
-    layer: nn.Module,
-    forward: Callable[..., Any],
-    inputs: Sequence[Tensor],
-    axes: Collection[int],
-    **options: Any,
-) -> Any:
-    """Return what a layer makes of DTensors, of which each process computes its part; see `distributed.torch.meshes`.
-
-    Args:
-        owner: The layer, for messages.
-        layer: The layer.
-        forward: Its class's.
-        inputs: Of forward, the first a DTensor.
-        axes: Of independent series, along which they may be cut.
-        options: `later`, and those of forward.
-    """
+def each_on_its_own(*arguments: Any, **options: Any) -> Any:
+    """Return what a layer makes of DTensors, of which each process computes its part: see `meshes.each_on_its_own`."""
     from hpfracc_nn.distributed.torch import meshes  # torch.distributed.tensor is loaded, since there is a DTensor
 
-    return meshes.each_on_its_own(owner, layer, forward, inputs, axes, **options)
+    return meshes.each_on_its_own(*arguments, **options)
 
 
 def has_lengths(x: Any) -> bool:
@@ -457,66 +448,80 @@ def _jagged(x: Any) -> tuple[Tensor, Tensor, Tensor]:
     return x.values(), row, torch.arange(len(row)) - starts[row]
 
 
-class LayerState:
-    """A state of several parts: states of derivatives, the first of which comes first, and tensors beside them.
-
-    It is never written to, and is a pytree of float64 tensors, as `StreamState` is.
-    """
+class PartsState:
+    """A state of several parts, tensors and other states. It is never written to, and is a pytree."""
 
     __slots__ = ()
 
     @property
-    def step(self) -> int:
-        """How many samples it has seen."""
-        found: int = self._parts[0].step
-        return found
-
-    @property
-    def horizon(self) -> int:
-        """How many steps it serves."""
-        found: int = self._parts[0].horizon
-        return found
-
-    @property
-    def device(self) -> torch.device:
-        """Where it is."""
-        found: torch.device = self._parts[0].device
-        return found
-
-    @property
     def nbytes(self) -> int:
-        """Memory of all its tensors; the same at every step."""
-        parts = self._parts
+        """Memory of all its tensors, the weights included; the same at every step."""
+        parts, _ = self._flat()
         return sum(each.numel() * each.element_size() if isinstance(each, Tensor) else each.nbytes for each in parts)
 
     def to(self, device: torch.device | str | int) -> Self:
         """Return the state on another device, see `StreamState.to`."""
-        return self._of([each.to(device) for each in self._parts])
+        return self._mapped(lambda each: each.to(device))
 
     def detach(self) -> Self:
         """Return the state without its history of gradients."""
-        return self._of([each.detach() for each in self._parts])
-
-    def counted(self) -> Self:
-        """Return the same for programs of `torch.export`, see `StreamState.counted`."""
-        return self._of([each if isinstance(each, Tensor) else each.counted() for each in self._parts])
+        return self._mapped(lambda each: each.detach())
 
     def renew(self, weights: Self) -> Self:
         """Return this past, detached, with the weights of another state's alpha, see `StreamState.renew`.
 
         Tensors beside the states stay as they were computed.
         """
-        pairs = zip(self._parts, weights._parts, strict=True)
-        return self._of([one.detach() if isinstance(one, Tensor) else one.renew(other) for one, other in pairs])
+        others = iter(weights._flat()[0])
+        return self._mapped(lambda one, other: one.detach() if isinstance(one, Tensor) else one.renew(other), others)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return the state in memory of its own; its graph is that of this one."""
+        return self._mapped(lambda each: each.clone() if isinstance(each, Tensor) else copy.deepcopy(each, memo))
+
+    def _mapped(self, change: Callable[..., Any], *others: Iterable[Any]) -> Self:
+        """Return the state of what `change` makes of each part, and of the parts of others beside it."""
+        parts, structure = self._flat()
+        changed = [None if one is None else change(one, *each) for one, *each in zip(parts, *others, strict=True)]
+        found: Self = _pytree.tree_unflatten(changed, structure)
+        return found
+
+    def _flat(self) -> tuple[list[Any], _pytree.TreeSpec]:
+        """Return the tensors and states that this one consists of, in the order of its pytree, and that pytree."""
+        return _pytree.tree_flatten(self, is_leaf=lambda each: each is not self and hasattr(each, "renew"))
+
+
+class LayerState(PartsState):
+    """A state of several parts, the first of which is the state of a derivative: see `StreamState`."""
+
+    __slots__ = ()
 
     @property
-    def _parts(self) -> tuple[Any, ...]:
-        """Return the states and tensors that this one consists of, in the order of the constructor's arguments."""
-        raise NotImplementedError
+    def step(self) -> int:
+        """How many samples it has seen."""
+        found: int = self._first.step
+        return found
 
-    def _of(self, parts: Sequence[Any]) -> Self:
-        """Return a state of the same class, of other parts."""
-        return type(self)(*parts)
+    @property
+    def horizon(self) -> int:
+        """How many steps it serves."""
+        found: int = self._first.horizon
+        return found
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        found: torch.device = self._first.device
+        return found
+
+    def counted(self) -> Self:
+        """Return the same for programs of `torch.export`, see `StreamState.counted`."""
+        return self._mapped(lambda each: each if isinstance(each, Tensor) else each.counted())
+
+    @property
+    def _first(self) -> Any:
+        """Return the first part."""
+        raise NotImplementedError
 
 
 def started(
@@ -547,10 +552,7 @@ def started(
         ValueError: alpha or bounds are out of range.
     """
     check_no_module(owner, "alpha", alpha)
-
-    def make(first: Any, within: Bounds, wanted: Shape) -> Alpha:
-        return Alpha(first, within, wanted, owner=owner, device=device, dtype=dtype)
-
+    make = partial(Alpha, owner=owner, device=device, dtype=dtype)
     return begun(owner, given, alpha, Alpha, make, bounds=bounds, learn_alpha=learn_alpha, shape=shape)
 
 

@@ -23,6 +23,8 @@ from hpfracc_nn.layers.shapes import (
     PADDING_MODES,
     check_features,
     check_is_state,
+    check_past,
+    check_time_axis,
     convolution_sizes,
     for_each_axis,
     image_axes,
@@ -249,11 +251,7 @@ class FractionalLinear(Derived, nn.Linear):
 
     def _check_features(self, owner: str, input: Tensor) -> None:
         check_features(owner, "input", input.shape, 2, self.in_features)
-        if errors.axis(owner, self.derivative.dim, input.ndim) == input.ndim - 1:
-            raise ValueError(
-                f"{owner}(dim={self.derivative.dim}): needs a time axis before the features, the last axis; "
-                f"input has shape {tuple(input.shape)}, pass dim=-2."
-            )
+        check_time_axis(owner, "input", input.shape, self.derivative.dim)
 
 
 def _watch(layer: nn.Module, arguments: tuple[Any, ...]) -> None:
@@ -476,11 +474,7 @@ class FractionalConv1d(Derived, nn.Conv1d):
 
     def _check_state(self, owner: str, state: Any) -> None:
         check_is_state(owner, state, ConvolutionState)
-        if state.past.shape[-1] != self._reach:
-            raise ValueError(
-                f"{owner}(state with {state.past.shape[-1]} past samples): needs {self._reach} of them, "
-                "dilation * (kernel_size - 1); pass a state of this layer's initial_state."
-            )
+        check_past(owner, state.past.shape[-1], self._reach, "dilation")
 
     def _convolved(self, d: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
         """Return the convolution of the derivative's next values, and the last values that later results depend on."""
@@ -628,8 +622,8 @@ class FractionalConv2d(Ordered, nn.Conv2d):
         return self._conv_forward(x, self.weight, self.bias)
 
     def extra_repr(self) -> str:
-        alpha = "learn_alpha=True" if self.learn_alpha else f"alpha={self.definition.alpha}"
-        return f"{super().extra_repr()}, {alpha}, {options_text(self.definition)}, dims={self.dims}, dt={self.dt}"
+        own = f"{self._alpha_text}, {options_text(self.definition)}, dims={self.dims}, dt={self.dt}"
+        return f"{super().extra_repr()}, {own}"
 
     def _operators(self) -> tuple[Sequence[Definition], Sequence[Tensor | None]]:
         """Return, for each axis of `dims`, the operator, and its present alpha where that is learned, else None."""
@@ -655,8 +649,8 @@ class ConvolutionState(LayerState):
     past: Tensor
 
     @property
-    def _parts(self) -> tuple[Any, ...]:
-        return self.derivative, self.past
+    def _first(self) -> StreamState:
+        return self.derivative
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
@@ -33,7 +33,7 @@ from torch.nn import functional as F
 
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
 from hpfracc_nn.fractional.exponentials import Nodes
-from hpfracc_nn.fractional.torch.derivatives import apart, derivatives
+from hpfracc_nn.fractional.torch.derivatives import derivatives
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.fractional.torch.tracing import (
     PLAIN,
@@ -163,7 +163,10 @@ class _Recorded(torch.autograd.Function):
             return (None,) * (1 + count)
         present = [each for each in grads if each is not None]
         if torch.is_grad_enabled() or any(is_batched(each) or has_tangent(each) for each in present):
-            return None, *_by_formula(ctx.recurrence, inputs, grads, needs)
+            out = torch.zeros_like(kept[0]) if out is None else out
+            values = inputs.value.new_zeros(len(out), *inputs.value.shape) if values is None else values
+            found = iter(_formula_backward(ctx.recurrence, inputs, out, values))
+            return None, *(None if each is None else next(found) for each in inputs)
         sums: Sums = ctx.sums
         ctx.recurrence.site.again(sums.plan)
         record, learns = Record(kept[0], kept[1], kept[2:]), needs[Inputs._fields.index("alpha")]
@@ -197,29 +200,6 @@ def gradients_by_loop(
     if learns:
         alpha = sums.order_gradient(record.values, pulled.memories).reshape(inputs.alpha.shape)
     return pulled.projected, pulled.h, pulled.value, alpha, pulled.weight, pulled.bias, pulled.projection
-
-
-def _by_formula(
-    recurrence: Recurrence, inputs: Inputs, grads: tuple[Tensor | None, ...], needs: tuple[bool, ...]
-) -> list[Tensor | None]:
-    """Return the gradients of the inputs by autograd of the plain formula, None where none is needed.
-
-    They are differentiable where gradients are on.
-
-    Args:
-        recurrence: The cell and its memory.
-        inputs: Its tensors.
-        grads: Gradients of the outputs and of the values, or None.
-        needs: Which inputs need one.
-    """
-    creates = torch.is_grad_enabled()
-    with torch.enable_grad():
-        inputs = Inputs(*map(apart, inputs))  # type: ignore[arg-type]
-        wanted = [each for each, need in zip(inputs, needs, strict=True) if need and each is not None]
-        pairs = [(y, g) for y, g in zip(recurrence.formula(inputs), grads, strict=True) if g is not None]
-        outputs, cotangents = zip(*pairs, strict=True)
-        found = iter(torch.autograd.grad(outputs, wanted, cotangents, create_graph=creates, allow_unused=True))
-    return [next(found) if need and each is not None else None for each, need in zip(inputs, needs, strict=True)]
 
 
 class Inputs(NamedTuple):
@@ -719,18 +699,8 @@ uncompiled(_outside, "a graph cannot name a BackendManager of the caller's own; 
 # Forward
 
 
-def _run(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """Run the operation without gradients: return the outputs and the values of all steps."""
-    out, values, *_ = _run_loop(arguments, keeps=False)
-    return out, values
-
-
-def _run_kept(*arguments: Any) -> Found:
-    """Run the operation with gradients: return outputs, values and three tensors for the backward pass, some empty."""
-    return _run_loop(arguments, keeps=True)
-
-
-def _run_loop(arguments: Sequence[Any], *, keeps: bool) -> Found:
+def _run(arguments: Sequence[Any], *, keeps: bool) -> Found:
+    """Return outputs, values and three tensors that the backward pass needs, empty where nothing is kept for one."""
     inputs, names, _ = _read(arguments)
     if not inputs.projected.numel():
         return _fake_kept(*arguments)
@@ -743,13 +713,8 @@ def _run_loop(arguments: Sequence[Any], *, keeps: bool) -> Found:
         return _own(record.out), _own(values), *record.kept, *nothing
 
 
-def _fake(*arguments: Any) -> tuple[Tensor, Tensor]:
-    out, values, *_ = _fake_kept(*arguments)
-    return out, values
-
-
 def _fake_kept(*arguments: Any) -> Found:
-    """Return uninitialised tensors of the shapes and strides of what `_run_kept` returns, for a compiler."""
+    """Return uninitialised tensors of the shapes and strides of what `_run` returns, for a compiler."""
     inputs, names, _ = _read(arguments)
     x, cell = inputs.projected, CELLS[names.cell]
     n, batch, width = x.shape
@@ -764,7 +729,8 @@ def _autograd(*arguments: Any) -> tuple[Tensor, Tensor]:
 
     A compiler's graph gets the operations forward and backward; a transform, or forward mode, the plain formula.
     """
-    inputs, names, traced = _read(arguments)
+    inputs, names, rest = _read(arguments)
+    traced = (*rest, False)[0]  # the dispatcher leaves out trailing arguments that have their default
     tensors = [each for each in inputs if each is not None]
     moves, watched = has_tangent(*tensors), is_watched(inputs.projected)
     tracks = torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
@@ -808,7 +774,7 @@ def _run_backward(*arguments: Any) -> list[Tensor]:
     `arguments` are those of the forward operation, the tensors that it kept, the gradients of outputs and values, and
     whether alpha needs one.
     """
-    inputs, names, record, out, values, learns = _read_backward(arguments)
+    inputs, names, (record, out, values, learns) = _read(arguments)
     if not inputs.projected.numel():
         return [torch.zeros_like(each, memory_format=_ROWS) for each in inputs if each is not None]
     recurrence = _recurrence(names)
@@ -825,7 +791,7 @@ def _run_backward(*arguments: Any) -> list[Tensor]:
 
 
 def _fake_backward(*arguments: Any) -> list[Tensor]:
-    inputs, *_ = _read_backward(arguments)
+    inputs, *_ = _read(arguments)
     return [torch.empty_like(each, memory_format=_ROWS) for each in inputs if each is not None]
 
 
@@ -834,7 +800,7 @@ def _autograd_backward(*arguments: Any) -> list[Tensor]:
 
     The plain formula is taken where the gradients are differentiated themselves.
     """
-    inputs, names, _, out, values, _ = _read_backward(arguments)
+    inputs, names, (_, out, values, _) = _read(arguments)
     tensors = [each for each in (*inputs, out, values) if each is not None]
     if (
         torch._C._are_functorch_transforms_active()
@@ -868,22 +834,15 @@ def _formula_backward(recurrence: Recurrence, inputs: Inputs, out: Tensor, value
 # Batches of calls, one after another
 
 
-def _vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
-    return _one_by_one(FORWARD, info.batch_size, in_dims, arguments)
-
-
-def _vmap_backward(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
-    return _one_by_one(BACKWARD, info.batch_size, in_dims, arguments)
-
-
-def _one_by_one(operation: Any, count: int, in_dims: Sequence[Any], arguments: Sequence[Any]) -> tuple[Any, Any]:
+def _one_by_one(operation: Any, info: Any, in_dims: Sequence[Any], *arguments: Any) -> tuple[Any, Any]:
     def taken(value: Any, dim: Any, k: int) -> Any:
         if isinstance(dim, list | tuple):
             return [taken(each, its, k) for each, its in zip(value, dim, strict=True)]
         return value if dim is None else value.select(dim, k)
 
     found = [
-        operation(*(taken(value, dim, k) for value, dim in zip(arguments, in_dims, strict=False))) for k in range(count)
+        operation(*(taken(value, dim, k) for value, dim in zip(arguments, in_dims, strict=False)))
+        for k in range(info.batch_size)
     ]
     stacked = [torch.stack(each) for each in zip(*found, strict=True)]
     kind = type(found[0])
@@ -893,26 +852,11 @@ def _one_by_one(operation: Any, count: int, in_dims: Sequence[Any], arguments: S
 # What all of them share
 
 
-def _read(arguments: Sequence[Any]) -> tuple[Inputs, Names, bool]:
-    """Return an operation's arguments as `Inputs`, `Names`, and whether a compiler's graph calls.
-
-    The dispatcher leaves out trailing arguments that have their default.
-    """
+def _read(arguments: Sequence[Any]) -> tuple[Inputs, Names, Sequence[Any]]:
+    """Return an operation's arguments as `Inputs`, `Names`, and the rest; AOTInductor passes None for an empty list."""
     last = _INPUTS + len(Names._fields)
-    (traced,) = (*arguments[last:], False)[:1]
-    return Inputs(*arguments[:_INPUTS]), _names(arguments[_INPUTS:last]), traced
-
-
-def _read_backward(arguments: Sequence[Any]) -> tuple[Inputs, Names, list[Tensor], Tensor, Tensor, bool]:
-    last = _INPUTS + len(Names._fields)
-    record, out, values, learns = arguments[last:]
-    return Inputs(*arguments[:_INPUTS]), _names(arguments[_INPUTS:last]), record, out, values, learns
-
-
-def _names(arguments: Sequence[Any]) -> Names:
-    """Return the arguments that are no tensors as `Names`; AOTInductor passes None for an empty list."""
-    known: list[Any] = [() if each is None else each for each in arguments]
-    return Names(*known)
+    known: list[Any] = [() if each is None else each for each in arguments[_INPUTS:last]]
+    return Inputs(*arguments[:_INPUTS]), Names(*known), arguments[last:]
 
 
 def _recurrence(names: Names) -> Recurrence:
@@ -935,15 +879,15 @@ def _own(x: Tensor) -> Tensor:
 
 
 for _name, _key, _kernel in (
-    ("recurrence", "CompositeExplicitAutograd", _run),
-    ("recurrence_kept", "CompositeExplicitAutograd", _run_kept),
+    ("recurrence", "CompositeExplicitAutograd", lambda *given: _run(given, keeps=False)[:2]),
+    ("recurrence_kept", "CompositeExplicitAutograd", lambda *given: _run(given, keeps=True)),
     ("recurrence_backward", "CompositeExplicitAutograd", _run_backward),
     ("recurrence", "Autograd", _autograd),
     ("recurrence_backward", "Autograd", _autograd_backward),
 ):
     _LIBRARY.impl(_name, uncompiled(_kernel), _key)
-torch.library.register_fake(FORWARD, _fake, lib=_LIBRARY)
+torch.library.register_fake(FORWARD, lambda *given: _fake_kept(*given)[:2], lib=_LIBRARY)
 torch.library.register_fake(KEPT, _fake_kept, lib=_LIBRARY)
 torch.library.register_fake(BACKWARD, _fake_backward, lib=_LIBRARY)
-torch.library.register_vmap(FORWARD, _vmap, lib=_LIBRARY)
-torch.library.register_vmap(BACKWARD, _vmap_backward, lib=_LIBRARY)
+torch.library.register_vmap(FORWARD, partial(_one_by_one, FORWARD), lib=_LIBRARY)
+torch.library.register_vmap(BACKWARD, partial(_one_by_one, BACKWARD), lib=_LIBRARY)

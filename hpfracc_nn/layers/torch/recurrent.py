@@ -5,7 +5,6 @@ As everywhere h is a cell's output and c the value of an LSTM that is remembered
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -24,7 +23,8 @@ from hpfracc_nn.fractional.torch.eager import check_dense, computed_in
 from hpfracc_nn.fractional.torch.parameters import Alpha, check_place, is_spread
 from hpfracc_nn.fractional.torch.streaming import StreamState
 from hpfracc_nn.layers.order import averaging
-from hpfracc_nn.layers.torch.fractional import Ordered, each_on_its_own, place_of, started, with_weights_of
+from hpfracc_nn.layers.shapes import unit_orders
+from hpfracc_nn.layers.torch.fractional import Ordered, PartsState, each_on_its_own, place_of, started, with_weights_of
 from hpfracc_nn.layers.torch.recurrence import CELLS, Cell, Inputs, Recurrence, compiled, lag_weights, operation
 from hpfracc_nn.selection import BackendManager, given_manager
 
@@ -80,7 +80,7 @@ class Recurrent(Ordered, nn.RNNBase, Generic[H]):
             alpha,
             bounds=bounds,
             learn_alpha=learn_alpha,
-            shape=self._order_shape,
+            shape=lambda given: unit_orders(owner, given, "hidden_size", self.hidden_size),
             device=device,
             dtype=dtype,
         )
@@ -124,14 +124,6 @@ class Recurrent(Ordered, nn.RNNBase, Generic[H]):
         learns = f"learn_alpha=True, bounds={self.definition.bounds}"
         alpha = learns if self.learn_alpha else f"alpha={self.definition.alpha}"
         return f"{super().extra_repr()}, {alpha}, memory={self.memory}"
-
-    def _order_shape(self, given: tuple[int, ...]) -> tuple[int, ...]:
-        if given not in ((), (self.hidden_size,)):
-            raise ValueError(
-                f"{type(self).__name__}(alpha of shape {given}): needs one order, or a flat list with one for each of "
-                f"the hidden_size={self.hidden_size} units."
-            )
-        return given
 
     def _on_mesh(self, forward: Callable[..., Any], x: Tensor, hx: H | None) -> Any:
         """Return what forward returns for a DTensor, cut along the batch."""
@@ -180,7 +172,7 @@ class Recurrent(Ordered, nn.RNNBase, Generic[H]):
         if is_reversed:
             x = series.reversed(x)
         weights = self._weights(number)
-        projected = F.linear(x, weights["weight_ih"], self._input_bias(weights))
+        projected = F.linear(x, weights["weight_ih"], weights.get("bias_ih"))
         with _exactly(x.device):
             begin = None if start is None else (start[0][number], start[1][number])
             given = self._inputs(projected, weights, alpha, begin)
@@ -201,14 +193,6 @@ class Recurrent(Ordered, nn.RNNBase, Generic[H]):
         """Return the argument `hx` of a call as the cells take it: h, and the value that is remembered."""
         raise NotImplementedError
 
-    def _input_bias(self, weights: dict[str, Tensor]) -> Tensor | None:
-        """Return the bias of the input's part of the gates, of a layer's `weights` by name, or None."""
-        return weights.get("bias_ih")
-
-    def _hidden_bias(self, weights: dict[str, Tensor]) -> Tensor | None:
-        """Return the bias that stays with the recurrent part of the gates, of a layer's `weights` by name, or None."""
-        return weights.get("bias_hh")
-
     def _inputs(self, projected: Tensor, weights: dict[str, Tensor], alpha: Tensor, start: Hidden | None) -> Inputs:
         """Return the tensors of a recurrence, in float32 where the input has half precision.
 
@@ -223,7 +207,7 @@ class Recurrent(Ordered, nn.RNNBase, Generic[H]):
             shape = projected.shape[1:-1]
             zeros = projected.new_zeros(*shape, self.proj_size or self.hidden_size)
             start = zeros, (projected.new_zeros(*shape, self.hidden_size) if self.proj_size else zeros)
-        hidden = self._hidden_bias(weights)
+        hidden = weights.get("bias_hh")
         projection = weights.get("weight_hr")
         return Inputs(
             projected.to(dtype),
@@ -383,7 +367,7 @@ class Recurrent(Ordered, nn.RNNBase, Generic[H]):
             if layer and self.dropout:
                 out = F.dropout(out, self.dropout, self.training)
             weights = self._weights(layer)
-            projected = F.linear(out, weights["weight_ih"], self._input_bias(weights))
+            projected = F.linear(out, weights["weight_ih"], weights.get("bias_ih"))
             with _exactly(x.device):
                 memory = state.memory[layer]
                 m = recalled(owner, memory, state.h[layer].dtype, self._source())
@@ -531,11 +515,11 @@ class FractionalLSTM(Recurrent[Hidden]):
     def _pair(self, hx: Hidden) -> Hidden:
         return hx
 
-    def _input_bias(self, weights: dict[str, Tensor]) -> Tensor | None:
-        return weights["bias_ih"] + weights["bias_hh"] if self.bias else None
-
-    def _hidden_bias(self, weights: dict[str, Tensor]) -> Tensor | None:
-        return None
+    def _weights(self, number: int) -> dict[str, Tensor]:
+        found = super()._weights(number)
+        if self.bias:  # both are added before the gates
+            found["bias_ih"] = found["bias_ih"] + found.pop("bias_hh")
+        return found
 
 
 class FractionalGRU(Recurrent[Tensor]):
@@ -710,7 +694,7 @@ def opened(owner: str, x: Any, batch_first: bool, inputs: int) -> Series:
 
 @versioned
 @dataclass(frozen=True, eq=False)
-class Recent:
+class Recent(PartsState):
     """The memory of a window: the values themselves, the newest first.
 
     Attributes:
@@ -737,34 +721,14 @@ class Recent:
         """The shape of one value."""
         return tuple(self.values.shape[1:])
 
-    def to(self, device: torch.device | str | int) -> Recent:
-        """Return the same on another device."""
-        return self._mapped(lambda each: each.to(device))
-
-    def detach(self) -> Recent:
-        """Return the same without its history of gradients."""
-        return self._mapped(Tensor.detach)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Recent:
-        """Return the same in memory of its own; its graph is that of this one."""
-        return self._mapped(Tensor.clone)
-
     def renew(self, weights: Recent) -> Recent:
         """Return this past, detached, with the weights of another."""
         return replace(weights, values=self.values.detach())
 
-    @property
-    def nbytes(self) -> int:
-        """Memory of its tensors."""
-        return sum(each.numel() * each.element_size() for each in (self.weights, self.values))
-
-    def _mapped(self, change: Callable[[Tensor], Tensor]) -> Recent:
-        return replace(self, weights=change(self.weights), values=change(self.values))
-
 
 @versioned
 @dataclass(frozen=True, eq=False)
-class RecurrentState:
+class RecurrentState(PartsState):
     """What a recurrent layer remembers between two steps; made by its `initial_state`.
 
     A state is never written to: `step` returns a new one. It takes as much memory after a million steps as at the
@@ -780,33 +744,6 @@ class RecurrentState:
     step: int
     h: tuple[Tensor, ...]
     memory: tuple[StreamState | Recent, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of all its tensors, the weights included; the same at every step."""
-        outputs = sum(each.numel() * each.element_size() for each in self.h)
-        return outputs + sum(each.nbytes for each in self.memory)
-
-    def to(self, device: torch.device | str | int) -> RecurrentState:
-        """Return the state on another device."""
-        return self._mapped(lambda part: part.to(device))
-
-    def detach(self) -> RecurrentState:
-        """Return the state without its history of gradients."""
-        return self._mapped(lambda part: part.detach())
-
-    def renew(self, weights: RecurrentState) -> RecurrentState:
-        """Return this past, detached, with the weights of another state: see `StreamState.renew`."""
-        pairs = zip(self.memory, weights.memory, strict=True)
-        return replace(self.detach(), memory=tuple(past.renew(fresh) for past, fresh in pairs))  # type: ignore[arg-type]
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> RecurrentState:
-        """Return the same in memory of its own; its graph is that of this one."""
-        memories = tuple(copy.deepcopy(each, memo) for each in self.memory)
-        return RecurrentState(self.step, tuple(map(Tensor.clone, self.h)), memories)
-
-    def _mapped(self, change: Callable[[Any], Any]) -> RecurrentState:
-        return RecurrentState(self.step, tuple(map(change, self.h)), tuple(map(change, self.memory)))
 
 
 def check_state(
@@ -861,15 +798,12 @@ def remembered(owner: str, value: Tensor, memory: StreamState | Recent, source: 
     return streaming.step(owner, value, memory, source)[1]
 
 
-def _unflatten(parts: Any, step: int) -> RecurrentState:
-    h, memory = parts
-    return RecurrentState(step, tuple(h), tuple(memory))
-
-
-def _unflatten_recent(parts: Any, source: StreamSource) -> Recent:
-    weights, values = parts
-    return Recent(weights, values, source)
-
-
-streaming.register_tree(Recent, ("weights", "values"), lambda each: each.source, _unflatten_recent)
-streaming.register_tree(RecurrentState, ("h", "memory"), lambda state: state.step, _unflatten)
+streaming.register_tree(
+    Recent, ("weights", "values"), lambda each: each.source, lambda parts, source: Recent(*[*parts, source])
+)
+streaming.register_tree(
+    RecurrentState,
+    ("h", "memory"),
+    lambda state: state.step,
+    lambda parts, step: RecurrentState(step, *map(tuple, parts)),
+)

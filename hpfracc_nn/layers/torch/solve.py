@@ -16,7 +16,7 @@ from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.parameters import Alpha, is_spread
 from hpfracc_nn.fractional.torch.tracing import is_batched, is_watched
 from hpfracc_nn.layers import shapes
-from hpfracc_nn.layers.order import check_block_bounds, check_block_orders
+from hpfracc_nn.layers.order import block_bounds, check_block_orders
 from hpfracc_nn.layers.torch.fractional import each_on_its_own
 from hpfracc_nn.selection import BackendManager
 from hpfracc_nn.solvers.history import History
@@ -282,7 +282,7 @@ class FSDEBlock(nn.Module):
 def check_memory(owner: str, alpha: float | Sequence[float] | Alpha, bounds: tuple[float, float] | None) -> None:
     """Raise unless orders are in (0, 1], where the state at the start is all that a solve begins with."""
     if isinstance(alpha, Alpha):
-        check_block_bounds(owner, alpha.bounds)
+        block_bounds(owner, alpha.bounds)
     else:
         check_block_orders(owner, alpha, order_numbers(owner, alpha), bounds)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,16 +15,7 @@ from hpfracc_nn.fractional.definitions import FourierMultiplier
 from hpfracc_nn.fractional.layout import check_told
 from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.parameters import Alpha, is_spread
-from hpfracc_nn.layers.multipliers import (
-    OWNER,
-    axes_of,
-    channel_orders,
-    check_channels,
-    check_numbers,
-    multiplier_bounds,
-    multiplier_of,
-    options_text,
-)
+from hpfracc_nn.layers.multipliers import OWNER, axes_of, begun, check_channels, options_text
 from hpfracc_nn.layers.torch.fractional import Ordered, each_on_its_own
 from hpfracc_nn.selection import BackendManager, given_manager
 
@@ -89,15 +81,13 @@ class SpectralFractional(Ordered):
     ):
         super().__init__()
         errors.claim(OWNER, "learn_alpha", learn_alpha)
-        given = multiplier_of(definition)
-        start = given if isinstance(alpha, Alpha) else replace(given, alpha=alpha)
-        check_numbers(alpha, start)
+        count = None if channels is None else errors.count(OWNER, "channels", channels)
+        make = partial(Alpha, owner=OWNER, device=device, dtype=dtype)
+        start, order, self.channels = begun(
+            definition, alpha, Alpha, make, bounds=bounds, learn_alpha=learn_alpha, channels=count
+        )
         self.dim, self.dt = axes_of(start, -1 if dim is None else dim, dt)
         self._is_told = dim is not None
-        self.channels = None if channels is None else errors.count(OWNER, "channels", channels)
-        order = self._order(alpha, start, bounds, learn_alpha, device, dtype)
-        for end in () if order is None else order.bounds:
-            start.check(end)
         self.hold(start, order)
         given_manager(OWNER, manager)
 
@@ -120,35 +110,5 @@ class SpectralFractional(Ordered):
         return multipliers.apply(OWNER, x, definition, dt, self.dim, "torch")
 
     def extra_repr(self) -> str:
-        alpha = "learn_alpha=True" if self.learn_alpha else f"alpha={self.definition.alpha}"
         channels = "" if self.channels is None else f", channels={self.channels}"
-        return f"{alpha}, {options_text(self.definition)}{channels}, dt={self.dt}, dim={self.dim}"
-
-    def _order(
-        self,
-        alpha: float | Sequence[float] | Alpha,
-        start: FourierMultiplier,
-        bounds: tuple[float, float] | None,
-        learn_alpha: bool,
-        device: torch.device | str | None,
-        dtype: torch.dtype | None,
-    ) -> Alpha | None:
-        """Return the module of the learned orders, None where they are fixed, and set `channels`.
-
-        Args:
-            alpha: The constructor's argument.
-            start: The operator with the first values of alpha.
-            bounds: Of alpha, or None for the default.
-            learn_alpha: Whether alpha is learned.
-            device: Of the parameter.
-            dtype: Of the parameter.
-        """
-        if isinstance(alpha, Alpha):
-            if self.channels is None and len(alpha.shape) == 1:
-                (self.channels,) = alpha.shape
-            alpha.taken_by(OWNER, bounds, () if not alpha.shape else (self.channels or 1,))
-            return alpha
-        shape, self.channels = channel_orders(start.alpha, self.channels)
-        if not learn_alpha:
-            return None
-        return Alpha(start.alpha, multiplier_bounds(bounds), shape, owner=OWNER, device=device, dtype=dtype)
+        return f"{self._alpha_text}, {options_text(self.definition)}{channels}, dt={self.dt}, dim={self.dim}"

@@ -19,11 +19,12 @@ from jax import numpy as jnp
 from hpfracc_nn import errors
 from hpfracc_nn.fractional import dispatch
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
-from hpfracc_nn.fractional.jax.arrays import Array, computed_in, of_numpy, widest
+from hpfracc_nn.fractional.jax.arrays import JAX, Array, computed_in, of_numpy, widest
 from hpfracc_nn.fractional.jax.checked import checked
 from hpfracc_nn.fractional.jax.streaming import HORIZON, StreamState
-from hpfracc_nn.layers.flax.functional.core import Alpha, Ordered, Params, check_fields, settle
+from hpfracc_nn.layers.flax.functional.core import Alpha, Ordered, Params, settle, settle_fields
 from hpfracc_nn.layers.flax.functional.fractional import FractionalLayer, without
+from hpfracc_nn.layers.lags import Lags, advanced, without_lags
 from hpfracc_nn.layers.order import start_in
 from hpfracc_nn.layers.shapes import check_is_state
 from hpfracc_nn.selection import BackendManager
@@ -105,7 +106,7 @@ class ARFIMA(_Made):
     manager: BackendManager | None = None
 
     def __post_init__(self) -> None:
-        check_fields("ARFIMA", self)
+        settle_fields(_OWNER, self)
         difference = FractionalLayer(
             start_in(self.bounds) if self.alpha is None else self.alpha,
             "grunwald_letnikov",
@@ -116,15 +117,8 @@ class ARFIMA(_Made):
         )
         if difference.channels is not None:
             raise ValueError(f"{_OWNER}(alpha={self.alpha}): needs one order; make a model for each series.")
-        settle(self, ar=errors.count(_OWNER, "ar", self.ar, 0), ma=errors.count(_OWNER, "ma", self.ma, 0))
-        settle(self, alpha=difference.alpha, bounds=difference.bounds)
-        settle(
-            self,
-            difference=difference,
-            order=difference.order,
-            definition=difference.definition,
-            learn_alpha=difference.learn_alpha,
-        )
+        named = ("alpha", "bounds", "order", "definition", "learn_alpha")
+        settle(self, difference=difference, **{name: getattr(difference, name) for name in named})
 
     def init(self, key: Array | None = None, param_dtype: Any = jnp.float32) -> Params:
         """Return {"mean": []}, {"ar": [p], "ma": [q]} where there are any, and a learned order; all is 0."""
@@ -172,14 +166,8 @@ class ARFIMA(_Made):
         x = of_numpy(x)
         wide = x.astype(computed_in(f"{_OWNER}.step", x))
         u, stream = self.difference.step(params, wide - params["mean"].astype(wide.dtype), state.stream)
-        past, found = state.past, u
-        values, before = past[: self.ar], past[self.ar :]
-        for name, each in (("ar", values), ("ma", before)):
-            if name in params:
-                found = found - jnp.tensordot(params[name].astype(past.dtype), each, axes=1).astype(u.dtype)
-        values = jnp.concatenate([u.astype(past.dtype)[None], values])[: self.ar]
-        before = jnp.concatenate([found.astype(past.dtype)[None], before])[: self.ma]
-        return found.astype(x.dtype), ArfimaState(stream, jnp.concatenate([values, before]))
+        found, past = advanced(u[None], state.past, self._coefficients(params, state.past.dtype), JAX)
+        return found[0].astype(x.dtype), ArfimaState(stream, past)
 
     def run(self, params: Params, x: Array, state: ArfimaState | None = None) -> tuple[Array, ArfimaState]:
         """Return the errors of the next samples of a series and the state after them; see `FractionalLayer.run`.
@@ -198,17 +186,10 @@ class ARFIMA(_Made):
             state = self.initial_state(params, without(owner, x, self.dim))
         check_is_state(owner, state, ArfimaState)
         computed_in(owner, x)
-        axis, past = errors.axis(owner, self.dim, x.ndim), jnp.moveaxis(jnp.flip(state.past, 0), 0, -1)
-        u, stream = self.difference.run(params, x.astype(past.dtype) - params["mean"].astype(past.dtype), state.stream)
-        ar, ma = (_lags(params.get(name, ()), past.dtype, name) for name in ("ar", "ma"))
-        errors_before, values_before = past[..., : self.ma], past[..., self.ma :]  # the oldest first
-        values = jnp.concatenate([values_before, jnp.moveaxis(u, axis, -1)], -1)
-        found = _moving(values, -ar)[..., self.ar :]
-        known = jnp.concatenate([errors_before, 0 * found], -1)
-        found = _divided(found - (_moving(known, ma) - known)[..., self.ma :], ma)
-        after = [_last(values, self.ar), _last(jnp.concatenate([errors_before, found], -1), self.ma)]
-        newest = [jnp.moveaxis(jnp.flip(each, -1), -1, 0) for each in after]
-        return jnp.moveaxis(found, -1, axis).astype(x.dtype), ArfimaState(stream, jnp.concatenate(newest))
+        axis, dtype = errors.axis(owner, self.dim, x.ndim), state.past.dtype
+        u, stream = self.difference.run(params, x.astype(dtype) - params["mean"].astype(dtype), state.stream)
+        found, past = advanced(jnp.moveaxis(u, axis, 0), state.past, self._coefficients(params, dtype), JAX)
+        return jnp.moveaxis(found, 0, axis).astype(x.dtype), ArfimaState(stream, past)
 
     def nll(
         self, params: Params, series: Array, *, level: bool = True, deviation: Array | float | None = None
@@ -276,8 +257,12 @@ class ARFIMA(_Made):
         ar, ma = (params.get(name, ()) for name in ("ar", "ma"))
         return filtered(x, definition, ar, ma, params["mean"], dim, self.manager)
 
+    def _coefficients(self, params: Params, dtype: Any) -> Lags:
+        return _lags(params.get("ar", ()), params.get("ma", ()), dtype)
+
     def _operator(self, params: Params, key: Array | None) -> GrunwaldLetnikov:
-        return self.definition if self.order is None else replace(self.definition, alpha=self._present(params, key))
+        alpha = self._present(params, key)
+        return self.definition if alpha is None else replace(self.definition, alpha=alpha)
 
 
 def arfima_errors(
@@ -414,9 +399,8 @@ def filtered(
     x = of_numpy(x)
     computed_in(_OWNER, x)
     axis = errors.axis(_OWNER, dim, x.ndim)
-    u = jnp.moveaxis(_differenced(x, definition, mean, axis, manager), axis, -1)
-    found = _divided(_moving(u, -_lags(ar, u.dtype, "ar")), _lags(ma, u.dtype, "ma"))
-    return jnp.moveaxis(found, -1, axis).astype(x.dtype)
+    u = _differenced(x, definition, mean, axis, manager)
+    return without_lags(u, _lags(ar, ma, u.dtype), axis, JAX).astype(x.dtype)
 
 
 def likelihood(errors_of: Callable[[Array], Array], mean: Any, series: Array, level: bool, deviation: Any) -> Array:
@@ -450,12 +434,12 @@ def continued(
     """Return the forecasts: the differences go on as the lags say, without errors, and are summed up again."""
     series, steps = of_numpy(series), errors.count(f"{_OWNER}.forecast", "steps", steps)
     u = _differenced(series, definition, mean, series.ndim - 1, manager)
-    weights, before, level = _lags(ar, u.dtype, "ar"), _lags(ma, u.dtype, "ma"), _level(mean, u)
-    p, q = weights.shape[0], before.shape[0]
+    lags, level = _lags(ar, ma, u.dtype), _level(mean, u)
+    p, q = map(len, lags)
     ahead = jnp.zeros((*u.shape[:-1], steps), u.dtype)
     if p or q:
-        e = _divided(_moving(u, -weights), before) if q else u
-        ahead = _ahead(_last(u, p), _last(e, q), weights, before, steps)
+        e = without_lags(u, lags, -1, JAX) if q else u
+        ahead = _ahead(_last(u, p), _last(e, q), *(jnp.asarray(each, u.dtype) for each in lags), steps)
     found = _summed(jnp.concatenate([u, ahead], -1), definition, manager)
     return (found[..., u.shape[-1] :] + level).astype(series.dtype)
 
@@ -463,32 +447,6 @@ def continued(
 def _last(u: Array, count: int) -> Array:
     """Return the last `count` values of u, [..., n]; zeros come first where n is less."""
     return jnp.pad(u, [*[(0, 0)] * (u.ndim - 1), (count, 0)])[..., u.shape[-1] :]
-
-
-def _moving(u: Array, weights: Array, stride: int = 1) -> Array:
-    """Return `u[t] + weights[0] u[t - stride] + weights[1] u[t - 2 stride] + ...`, with zeros before u."""
-    found, n = u, u.shape[-1]
-    for lag, weight in enumerate(weights, 1):
-        if lag * stride < n:
-            found = found + weight * jnp.pad(u, [*[(0, 0)] * (u.ndim - 1), (lag * stride, 0)])[..., :n]
-    return found
-
-
-def _divided(u: Array, weights: Array) -> Array:
-    """Return u divided by `1 + weights[0] z + weights[1] z**2 + ...`, with zeros before u.
-
-    By Graeffe's iteration `1 / a(z) = a(-z) / b(z**2)`, where b has as many coefficients as a. It ends when the power
-    of z reaches n, after about log2(n) products.
-    """
-    stride, q = 1, weights.shape[0]
-    signs = jnp.asarray((-1.0) ** np.arange(1, q + 1), weights.dtype)
-    while q and stride < u.shape[-1]:
-        mirrored = signs * weights
-        u = _moving(u, mirrored, stride)
-        one = jnp.ones(1, weights.dtype)
-        product = jnp.convolve(jnp.concatenate([one, weights]), jnp.concatenate([one, mirrored]), precision="highest")
-        weights, stride = product[2::2], 2 * stride
-    return u
 
 
 def _difference(owner: str, alpha: Any, bounds: tuple[float, float] | None) -> GrunwaldLetnikov:
@@ -547,13 +505,17 @@ def _check_level(found: tuple[int, ...], wanted: tuple[int, ...], axis: int) -> 
         )
 
 
-def _lags(given: Any, dtype: Any, name: str) -> Array:
-    found = jnp.asarray(given, dtype)
-    if found.ndim != 1:
-        raise ValueError(
-            f"{_OWNER}({name} of shape {found.shape}): needs one axis, a number for each lag; pass a flat list."
-        )
-    return found
+def _lags(ar: Any, ma: Any, dtype: Any) -> Lags:
+    """Return the coefficients of lags, arrays without axes, or raise."""
+    found = []
+    for name, given in (("ar", ar), ("ma", ma)):
+        each = jnp.asarray(given, dtype)
+        if each.ndim != 1:
+            raise ValueError(
+                f"{_OWNER}({name} of shape {each.shape}): needs one axis, a number for each lag; pass a flat list."
+            )
+        found.append(list(each))
+    return found[0], found[1]
 
 
 def _positive(deviation: Any, dtype: Any) -> Array:

@@ -25,24 +25,23 @@ from hpfracc_nn.layers.flax.functional.core import (
     BIAS_INIT,
     Alpha,
     Initializer,
-    Ordered,
     Params,
-    check_fields,
-    hashable,
+    WithOrder,
     kernel_init,
     keys,
     serializable,
     settle,
+    settle_fields,
 )
 from hpfracc_nn.layers.order import attention_bounds, attention_orders
-from hpfracc_nn.layers.shapes import check_is_state
+from hpfracc_nn.layers.shapes import check_heads, check_is_state
 from hpfracc_nn.selection import BackendManager
 
 _OWNER = "FractionalAttention"
 
 
 @dataclass(frozen=True)
-class FractionalAttention(Ordered):
+class FractionalAttention(WithOrder):
     """Flax's `MultiHeadAttention` whose weights fall like a power of the distance between query and key.
 
     The weights of query i are those of a step of a Levy flight of index alpha in `dimension` = D dimensions,
@@ -121,25 +120,14 @@ class FractionalAttention(Ordered):
     manager: BackendManager | None = None
 
     def __post_init__(self) -> None:
-        check_fields(_OWNER, self)
-        features, heads = (errors.count(_OWNER, name, getattr(self, name)) for name in ("in_features", "num_heads"))
-        if features % heads:
-            raise ValueError(
-                f"{_OWNER}(in_features={features}, num_heads={heads}): needs heads of equal size; "
-                "pass an in_features that num_heads divides."
-            )
-        rate = errors.part(_OWNER, "dropout_rate", self.dropout_rate)
-        size = features // heads
+        settle_fields(_OWNER, self)
+        features, size = self.in_features, self.head_dim
+        check_heads(_OWNER, "in_features", features, self.num_heads)
         bandwidth = 2 * math.sqrt(size) if self.bandwidth is None else self.bandwidth
         settle(
             self,
-            in_features=features,
-            num_heads=heads,
-            dropout_rate=rate,
-            kdim=features if self.kdim is None else errors.count(_OWNER, "kdim", self.kdim),
-            vdim=features if self.vdim is None else errors.count(_OWNER, "vdim", self.vdim),
-            alpha=hashable(self.alpha),
-            bounds=hashable(self.bounds),
+            kdim=features if self.kdim is None else self.kdim,
+            vdim=features if self.vdim is None else self.vdim,
             dimension=errors.real(_OWNER, "dimension", size if self.dimension is None else self.dimension, 0.0),
             bandwidth=errors.real(_OWNER, "bandwidth", bandwidth, 0.0, above=True),
         )
@@ -303,10 +291,6 @@ class FractionalAttention(Ordered):
         y, _ = self._averaged(params, (q, k, v), bias, False, False, key, None)
         return self._out(params, y, dtype), state
 
-    def alpha_of(self, params: Params) -> float | tuple[float, ...] | Array:
-        """Return the order in real units: an array where it is learned, the mean where it is random."""
-        return self.alpha if self.order is None else self.order.mean(params["order"])  # type: ignore[return-value]
-
     @property
     def _widths(self) -> tuple[int, int, int]:
         """Return how many features queries, keys and values have."""
@@ -324,13 +308,14 @@ class FractionalAttention(Ordered):
         settle(self, alpha=fixed)
         if not self.learn_alpha:
             return None
-        within = attention_bounds(_OWNER, (0.0, 2.0) if self.bounds is None else self.bounds)
+        within = attention_bounds(_OWNER, self.bounds)
         return Alpha(fixed, within, () if isinstance(fixed, float) else (self.num_heads,), owner=_OWNER)
 
     def _orders(self, params: Params, key: Array | None) -> Array | None:
         """Return alpha as [1] or [heads], None where it is 2; with a `key` a random order is drawn."""
-        if self.order is not None:
-            return self._present(params, key).reshape(-1)
+        alpha = self._present(params, key)
+        if alpha is not None:
+            return alpha.reshape(-1)
         fixed = self.alpha if isinstance(self.alpha, tuple) else (self.alpha,)
         return None if set(fixed) == {2.0} else jnp.asarray(fixed)
 

@@ -33,9 +33,10 @@ Conventions:
 8. *Parts.* A new layer is a core and two classes of a few lines: `class Name(Layer, core=functional.Name)` in
    `nnx/modules.py`, whose methods call the core with `self.params()`, `self._run(x)` being its value; and
    `class Name(Layer, core=functional.Name, calls=modules.Name)` in `linen/modules.py`, which takes those methods of the
-   nnx module that `linen/shell.py` names. A core with an order inherits from `Ordered`, whose `settle_order` sets
-   `definition` and `order`; its parameters are {**own, **self._order_params(key, param_dtype)}, and
-   `self._present(params, key)` is the learned alpha.
+   nnx module that `linen/shell.py` names. `settle_fields` reads the fields that all cores have. A core with an order
+   inherits from `WithOrder`, and with an operator from `Ordered`, whose `settle_order` sets `definition` and `order`;
+   its parameters are {**own, **self._order_params(key, param_dtype)}, and `self._present(params, key)` is the learned
+   alpha, None where alpha is fixed. Fields that are the user's modules are named in the nnx module's `held`.
 9. *Streams.* `initial_state(params, shape, horizon=...)`, `step(params, x, state)` and, for a block of samples,
    `run(params, x, state)` of a core; shells leave out `params`. A state is a pytree, which `lax.scan` carries.
 10. *Static and traced.* A core is compared by its value and hashable: it may be a static argument of `jax.jit`,
@@ -48,7 +49,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, ClassVar, NamedTuple, Protocol
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
@@ -82,31 +84,6 @@ Initializer = Callable[..., Array]
 BIAS_INIT: Initializer = jax.nn.initializers.zeros
 
 
-class Core(Protocol):
-    """The interface of a core, a frozen dataclass, that nnx and linen modules use.
-
-    Attributes:
-        order: The learned order, whose parameters are params["order"]; None where there is none.
-    """
-
-    @property
-    def order(self) -> Alpha | None: ...
-
-    def init(self, key: Array | None = None, param_dtype: Any = jnp.float32) -> Params:
-        """Return first parameters.
-
-        Args:
-            key: For those that are drawn; None will do where there are none.
-            param_dtype: Of all of them.
-        """
-
-    def __call__(self, params: Params, *inputs: Any) -> Any:
-        """Return the layer's value; where the order may be random the keyword `key` says by which draw, or is None."""
-
-    def alpha_of(self, params: Params) -> Any:
-        """Return the order in real units."""
-
-
 def kernel_init(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
     """Return a first kernel as Flax draws it, `lecun_normal`: a function with a name, which pickle needs."""
     return jax.nn.initializers.lecun_normal()(key, shape, dtype)
@@ -118,23 +95,39 @@ def settle(core: Any, **values: Any) -> None:
         object.__setattr__(core, name, value)
 
 
-def check_fields(owner: str, core: Any) -> None:
-    """Raise unless fields that every core reads alike are what they say: claims, axes, dtypes, functions, a manager.
+_FROM_ZERO = ("ar", "ma", "proj_size", "skip")  # counts that may be 0
 
-    Which they are is written in their annotations.
+
+def settle_fields(owner: str, core: Any) -> None:
+    """Store the fields that all cores read alike as they are understood, or raise: their annotations say which.
+
+    Whole numbers are counts, but for the axis `dim`; what is read by each core itself is stored with a hash.
     """
     for each in hyperparameters(type(core)):
-        value = getattr(core, each.name)
-        if each.type == "bool":
-            settle(core, **{each.name: errors.claim(owner, each.name, value)})
-        elif each.name == "dim" and each.type == "int":
-            settle(core, dim=errors.index(owner, "dim", value))
-        elif each.name == "dtype" and value is not None:
-            check_dtype(owner, "dtype", value)
-        elif each.name == "manager":
-            given_manager(owner, value)
-        elif each.type in ("Initializer", "Field"):
-            errors.function(owner, each.name, value)
+        settle(core, **{each.name: _read(owner, each.name, each.type, getattr(core, each.name))})
+
+
+def _read(owner: str, name: str, kind: Any, value: Any) -> Any:
+    """Return the value of a field, by its name and its annotation, as it is understood, or raise."""
+    if kind == "bool":
+        return errors.claim(owner, name, value)
+    if kind == "int" and name == "dim":
+        return errors.index(owner, name, value)
+    if kind == "int" or (kind == "int | None" and value is not None):
+        return errors.count(owner, name, value, 0 if name in _FROM_ZERO else 1)
+    if kind == "float" and name == "dt":
+        return errors.positive_step(owner, value)
+    if name == "t1":
+        return errors.real(owner, name, value, 0.0, above=True)
+    if name == "dropout_rate":
+        return errors.part(owner, name, value)
+    if name == "dtype" and value is not None:
+        check_dtype(owner, name, value)
+    if name == "manager":
+        given_manager(owner, value)
+    if kind in ("Initializer", "Field"):
+        errors.function(owner, name, value)
+    return hashable(value)
 
 
 def check_dtype(owner: str, argument: str, dtype: Any) -> None:
@@ -295,9 +288,11 @@ class WithOrder:
     """A core that has an order, fixed or learned.
 
     Attributes:
+        alpha: As it was given: where the order is fixed, its value.
         order: The learned order, or None.
     """
 
+    alpha: Any
     order: Alpha | None
 
     def init(self, key: Array | None = None, param_dtype: Any = jnp.float32) -> Params:
@@ -313,6 +308,14 @@ class WithOrder:
         """
         return {} if self.order is None else {"order": self.order.init(key, param_dtype)}
 
+    def alpha_of(self, params: Params) -> Any:
+        """Return the order in real units: an array where it is learned, the mean where it is random."""
+        return self.alpha if self.order is None else self.order.mean(params["order"])
+
+    def _present(self, params: Params, key: Array | None) -> Array | None:
+        """Return the learned alpha of these parameters, None where it is fixed; a draw of a random one for a key."""
+        return None if self.order is None else self.order(params["order"], key=key)
+
 
 class Ordered(WithOrder):
     """A core with an order and an operator; `__post_init__` sets both attributes by `settle_order`.
@@ -323,10 +326,6 @@ class Ordered(WithOrder):
     """
 
     definition: Operator
-
-    def alpha_of(self, params: Params) -> float | tuple[float, ...] | Array:
-        """Return the order in real units: an array where it is learned, the mean where it is random."""
-        return self.definition.alpha if self.order is None else self.order.mean(params["order"])
 
     def settle_order(self, owner: str, given: Definition, shape: Callable[[Shape], Shape]) -> None:
         """Store the definition and the order that the fields `alpha`, `bounds` and `learn_alpha` say.
@@ -341,19 +340,11 @@ class Ordered(WithOrder):
             ValueError: alpha or bounds are out of range.
         """
         fields: Any = self
-        settle(self, alpha=hashable(fields.alpha), bounds=hashable(fields.bounds))
-
-        def make(first: Any, within: Bounds, wanted: Shape) -> Alpha:
-            return Alpha(first, within, wanted, owner=owner)
-
         how = {"bounds": fields.bounds, "learn_alpha": fields.learn_alpha, "shape": shape}
-        definition, order = begun(owner, given, fields.alpha, Alpha, make, **how)
+        definition, order = begun(owner, given, fields.alpha, Alpha, partial(Alpha, owner=owner), **how)
         settle(self, definition=definition, order=order, learn_alpha=order is not None)
-
-    def _present(self, params: Params, key: Array | None) -> Array:
-        """Return the learned alpha of these parameters; where it is random and a key is given, a draw of it."""
-        assert self.order is not None, "only a learned order is asked for its present value"
-        return self.order(params["order"], key=key)
+        if order is None:
+            settle(self, alpha=definition.alpha)
 
 
 @dataclass(frozen=True)
@@ -519,7 +510,9 @@ def param_labels(params: Any) -> Any:
         ... )
         >>> optimizer = nnx.Optimizer(model, tx, wrt=nnx.Param)
     """
-    paths = [tuple(_name(key) for key in path if not _is_variables(key)) for path, _ in _leaves(params)]
+    leaves, structure = jax.tree_util.tree_flatten_with_path(params)
+    # An `nnx.State` has the attribute `value` at each of its variables.
+    paths = [tuple(_name(key) for key in path if key != jax.tree_util.GetAttrKey("value")) for path, _ in leaves]
     beside: dict[tuple[str, ...], set[str]] = {}
     for path in paths:
         beside.setdefault(path[:-1], set()).add(path[-1])
@@ -529,18 +522,9 @@ def param_labels(params: Any) -> Any:
             "param_labels(params): needs a learned order; make a layer with learn_alpha=True, or use one optimizer for "
             "all parameters."
         )
-    return jax.tree.unflatten(jax.tree.structure(params), labels)
-
-
-def _leaves(params: Params) -> list[tuple[Any, Any]]:
-    return jax.tree_util.tree_flatten_with_path(params)[0]
-
-
-def _is_variables(key: Any) -> bool:
-    """Whether the entry of a pytree path is the attribute `value` that an `nnx.State` has at each variable."""
-    return isinstance(key, jax.tree_util.GetAttrKey) and key.name == "value"
+    return jax.tree.unflatten(structure, labels)
 
 
 def _name(key: Any) -> str:
     """Return the entry of a pytree path as a string: its attribute, key or index."""
-    return str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key))))
+    return jax.tree_util.keystr((key,), simple=True)

@@ -21,10 +21,10 @@ from hpfracc_nn.fractional.jax import streaming
 from hpfracc_nn.fractional.jax.arrays import Array, computed_in, of_numpy, widest
 from hpfracc_nn.fractional.jax.streaming import HORIZON, StreamSource, StreamState
 from hpfracc_nn.fractional.streaming import slice_shape
-from hpfracc_nn.layers.flax.functional.core import Alpha, Ordered, Params, check_fields, hashable, settle
+from hpfracc_nn.layers.flax.functional.core import Alpha, Ordered, Params, WithOrder, hashable, settle, settle_fields
 from hpfracc_nn.layers.flax.functional.fractional import beside_others, without
-from hpfracc_nn.layers.order import Part, first_orders, middle, roughness_orders, stretches
-from hpfracc_nn.layers.shapes import beside_channels, channel_axis, check_channels, check_is_state
+from hpfracc_nn.layers.order import Part, bank_in_one, bank_of, roughness_orders
+from hpfracc_nn.layers.shapes import beside_channels, channel_axis, check_channels, check_counted, check_is_state
 from hpfracc_nn.selection import BackendManager
 
 
@@ -103,18 +103,21 @@ class FractionalDifference(Ordered):
 
     def __post_init__(self) -> None:
         owner = "FractionalDifference"
-        check_fields(owner, self)
-        settle(
-            self,
-            channels=errors.count(owner, "channels", self.channels),
-            orders=errors.count(owner, "orders", self.orders),
-            dt=errors.positive_step(owner, self.dt),
-            start=hashable(self.start),
-        )
-        if isinstance(self.start, Alpha):
-            self._take(self.start, self.start.taken_by(owner, self.bounds, (self.channels * self.orders,)))
+        settle_fields(owner, self)
+        order, count = self.start, self.channels * self.orders
+        if isinstance(order, Alpha):
+            bank = bank_in_one(count, order.taken_by(owner, self.bounds, (count,)))
         else:
-            self._begin((0.0, 1.0) if self.bounds is None else self.bounds)
+            bank, order = (
+                bank_of(owner, "start", order, self.channels, self.orders, self.bounds, self.learn_alpha),
+                None,
+            )
+            if self.learn_alpha:
+                within = tuple(next(ends for index, ends in bank.parts if number in index) for number in range(count))
+                order = BankAlpha(hashable(bank.values), bank.bounds, (count,), owner=owner, within=within)
+        fixed = () if order else hashable(bank.values)
+        settle(self, bounds=bank.bounds, parts=bank.parts, definitions=bank.definitions, fixed=fixed)
+        settle(self, order=order, learn_alpha=order is not None, definition=bank.definitions[0])
 
     def __call__(self, params: Params, x: Array, *, key: Array | None = None) -> Array:
         """Return every channel's fractional differences.
@@ -128,7 +131,7 @@ class FractionalDifference(Ordered):
         axis = errors.axis(owner, self.dim, x.ndim)
         where = channel_axis(x.ndim, axis)
         check_channels(owner, self.channels, x.shape, x.ndim, where)
-        alphas = self._alphas(params, key)
+        alphas = self._present(params, key)
         parts = [
             dispatch.apply(owner, part, self._operator(number, alphas, x.ndim, axis), self.dt, axis, self.manager)
             for number, part in enumerate(self._split(x, where))
@@ -152,7 +155,7 @@ class FractionalDifference(Ordered):
         owner = "FractionalDifference.initial_state"
         shape = slice_shape(owner, shape)
         check_channels(owner, self.channels, shape, len(shape) + 1, len(shape) - 1)
-        alphas = self._alphas(params, None)
+        alphas = self._present(params, None)
         return tuple(
             streaming.initial_state(
                 owner,
@@ -221,36 +224,6 @@ class FractionalDifference(Ordered):
         """Return the orders in real units, [channels * orders]; of random ones the mean."""
         return self.fixed if self.order is None else self.order.mean(params["order"])
 
-    def _take(self, order: Alpha, bounds: Bounds) -> None:
-        """Set up a bank whose orders are those of an `Alpha`: one part, with the bounds `bounds`."""
-        everything: list[Part] = [(np.arange(self.channels * self.orders), bounds)]
-        definitions = (GrunwaldLetnikov(bounds[1], bounds=bounds),)
-        settle(self, bounds=bounds, parts=everything, order=order, learn_alpha=True, fixed=())
-        settle(self, definitions=definitions, definition=definitions[0])
-
-    def _begin(self, bounds: Any) -> None:
-        """Set up the parts of a bank from the orders' first values, the field `start`, and their bounds."""
-        owner = "FractionalDifference"
-        whole = GrunwaldLetnikov(middle(owner, bounds), bounds=bounds)
-        low, high = whole.interval
-        values = first_orders(owner, "start", self.start, self.channels, self.orders, (low, high), self.learn_alpha)
-        parts, order = stretches(values, low, high), None
-        if self.learn_alpha:
-            within = [next(ends for index, ends in parts if number in index) for number in range(values.size)]
-            order = BankAlpha(tuple(values.tolist()), (low, high), (values.size,), owner=owner, within=tuple(within))
-        else:
-            for value in values.tolist():
-                GrunwaldLetnikov(value, bounds=(low, high))  # raises where a fixed order is out of range
-        definitions = tuple(
-            GrunwaldLetnikov(ends[1] if self.learn_alpha else values[index].tolist(), bounds=ends)
-            for index, ends in parts
-        )
-        settle(self, bounds=(low, high), parts=parts, order=order, fixed=() if order else tuple(values.tolist()))
-        settle(self, definitions=definitions, definition=whole)
-
-    def _alphas(self, params: Params, key: Array | None) -> Array | None:
-        return None if self.order is None else self._present(params, key)
-
     def _operator(self, number: int, alphas: Array | None, ndim: int, axis: int) -> GrunwaldLetnikov:
         """Return the operator of one part, its orders shaped to broadcast with the part's input.
 
@@ -306,16 +279,14 @@ class RoughnessState(NamedTuple):
     seen: Array
 
 
-class _Made:
+class _Made(WithOrder):
     """Attributes that `__post_init__` computes from the fields.
 
     Attributes:
-        differences: The bank of differences whose energies are the features.
-        order: Its learned orders, or None where they are fixed.
+        differences: The bank of differences whose energies are the features, and whose order is that of the features.
     """
 
     differences: FractionalDifference
-    order: Alpha | None
 
 
 @dataclass(frozen=True)
@@ -379,15 +350,14 @@ class RoughnessFeatures(_Made):
     manager: BackendManager | None = None
 
     def __post_init__(self) -> None:
-        check_fields(_OWNER, self)
-        channels, orders = (errors.count(_OWNER, name, getattr(self, name)) for name in ("channels", "orders"))
+        settle_fields(_OWNER, self)
         start: Any = self.alpha
         within = self.bounds
         if not isinstance(start, Alpha):
-            start, within = roughness_orders(_OWNER, start, within, channels, orders, self.learn_alpha)
+            start, within = roughness_orders(_OWNER, start, within, self.channels, self.orders, self.learn_alpha)
         bank = FractionalDifference(
-            channels,
-            orders,
+            self.channels,
+            self.orders,
             bounds=within,
             start=start,
             learn_alpha=self.learn_alpha,
@@ -397,22 +367,12 @@ class RoughnessFeatures(_Made):
         )
         settle(
             self,
-            channels=channels,
-            orders=orders,
-            alpha=hashable(self.alpha),
-            bounds=hashable(self.bounds),
             learn_alpha=bank.learn_alpha,
-            skip=errors.count(_OWNER, "skip", self.skip, least=0),
             # A smaller one would vanish where energies are computed in float32, and a silent channel have -inf.
             floor=errors.real(_OWNER, "floor", self.floor, float(np.finfo(np.float32).tiny)),
-            dt=bank.dt,
             differences=bank,
             order=bank.order,
         )
-
-    def init(self, key: Array | None = None, param_dtype: Any = jnp.float32) -> Params:
-        """Return {"order": {"raw": [channels * orders]}} where the orders are learned, else {}; nothing is drawn."""
-        return self.differences.init(key, param_dtype)
 
     def alpha_of(self, params: Params) -> tuple[float, ...] | Array:
         """Return the orders in real units, [channels * orders]; of random ones the mean."""
@@ -429,12 +389,7 @@ class RoughnessFeatures(_Made):
         x = of_numpy(x)
         y = self.differences(params, x.astype(computed_in(_OWNER, x)), key=key)
         axis = errors.axis(_OWNER, self.dim, y.ndim)
-        n = y.shape[axis]
-        if n <= self.skip:
-            raise ValueError(
-                f"{_OWNER}(x of {n} samples, skip={self.skip}): needs more samples than are left out; "
-                "pass longer signals or a smaller skip."
-            )
+        check_counted(_OWNER, y.shape[axis], self.skip)
         counted = jnp.moveaxis(y, axis, -1)[..., self.skip :]
         return self._logarithm(jnp.mean(counted * counted, -1)).astype(x.dtype)
 

@@ -24,9 +24,9 @@ from hpfracc_nn.layers.flax.functional.core import (
     Operator,
     Ordered,
     Params,
-    check_fields,
     serializable,
     settle,
+    settle_fields,
 )
 from hpfracc_nn.layers.order import counted_orders, definition_of
 from hpfracc_nn.layers.shapes import beside_channels, channel_axis, check_channels, counted_channels
@@ -88,9 +88,7 @@ class FractionalLayer(Ordered):
 
     def __post_init__(self) -> None:
         owner = "FractionalLayer"
-        check_fields(owner, self)
-        channels = None if self.channels is None else errors.count(owner, "channels", self.channels)
-        settle(self, dt=errors.positive_step(owner, self.dt), channels=channels)
+        settle_fields(owner, self)
         self.settle_order(owner, definition_of(owner, self.definition, self.scheme), self._order_shape)
 
     def __call__(self, params: Params, x: Array, *, key: Array | None = None) -> Array:
@@ -213,8 +211,9 @@ class FractionalLayer(Ordered):
             axis: Its time axis.
             key: Randomness of a random order, or None for its mean.
         """
-        if self.order is not None:
-            return replace(self.definition, alpha=beside_others(self._present(params, key), ndim, axis))
+        alpha = self._present(params, key)
+        if alpha is not None:
+            return replace(self.definition, alpha=beside_others(alpha, ndim, axis))
         if isinstance(self.definition.alpha, tuple):
             after = ndim - 3 if axis == ndim - 1 else 0
             return replace(self.definition, alpha=beside_channels(self.definition.alpha, after))

@@ -29,17 +29,24 @@ from hpfracc_nn.layers.flax.functional.core import (
     Operator,
     Ordered,
     Params,
-    check_fields,
-    hashable,
     kernel_init,
     keys,
     serializable,
     settle,
+    settle_fields,
     weights,
 )
 from hpfracc_nn.layers.flax.functional.fractional import FractionalLayer, settle_derivative, without
 from hpfracc_nn.layers.order import definition_of
-from hpfracc_nn.layers.shapes import check_features, check_is_state, for_each_axis, image_axes, image_order_shape
+from hpfracc_nn.layers.shapes import (
+    check_features,
+    check_is_state,
+    check_past,
+    check_time_axis,
+    for_each_axis,
+    image_axes,
+    image_order_shape,
+)
 from hpfracc_nn.selection import BackendManager
 
 
@@ -129,9 +136,7 @@ class FractionalLinear(Weighted):
 
     def __post_init__(self) -> None:
         owner = "FractionalLinear"
-        check_fields(owner, self)
-        for name in ("in_features", "out_features"):
-            settle(self, **{name: errors.count(owner, name, getattr(self, name))})
+        settle_fields(owner, self)
         if self.dim == -1:
             raise ValueError(f"{owner}(dim=-1): needs a time axis before the features, the last axis; pass dim=-2.")
         settle_derivative(owner, self)
@@ -202,11 +207,7 @@ class FractionalLinear(Weighted):
     def _check(self, owner: str, x: Array) -> None:
         """Raise unless x has features on its last axis, and time on another."""
         check_features(owner, "x", x.shape, 2, self.in_features)
-        if errors.axis(owner, self.dim, x.ndim) == x.ndim - 1:
-            raise ValueError(
-                f"{owner}(dim={self.dim}): needs a time axis before the features, the last axis; "
-                f"x has shape {tuple(x.shape)}, pass dim=-2."
-            )
+        check_time_axis(owner, "x", x.shape, self.dim)
 
     def _product(self, params: Params, d: Array) -> Array:
         dense = linen.Dense(self.out_features, self.use_bias, dtype=self.dtype, precision=self.precision, parent=None)
@@ -257,12 +258,10 @@ class Convolution(Weighted):
         return self._drawn(key, shape, param_dtype)
 
     def _settle_convolution(self, owner: str) -> None:
-        """Check the fields that describe the convolution, and store sizes as tuples with an entry for each axis."""
-        for name in ("in_features", "out_features", "feature_group_count"):
-            settle(self, **{name: errors.count(owner, name, getattr(self, name))})
+        """Check the fields, and store sizes as tuples with an entry for each axis."""
+        settle_fields(owner, self)
         for name in ("kernel_size", "strides", "kernel_dilation"):
-            settle(self, **{name: errors.counts(owner, name, hashable(getattr(self, name)), self.axes)})
-        settle(self, padding=hashable(self.padding))
+            settle(self, **{name: errors.counts(owner, name, getattr(self, name), self.axes)})
         for name in ("in_features", "out_features"):
             if getattr(self, name) % self.feature_group_count:
                 raise ValueError(
@@ -380,7 +379,6 @@ class FractionalConv1d(Convolution):
 
     def __post_init__(self) -> None:
         owner = "FractionalConv1d"
-        check_fields(owner, self)
         self._settle_convolution(owner)
         settle_derivative(owner, self)
 
@@ -463,11 +461,7 @@ class FractionalConv1d(Convolution):
 
     def _check_state(self, owner: str, state: ConvolutionState) -> None:
         check_is_state(owner, state, ConvolutionState)
-        if state.past.shape[-2] != self._reach:
-            raise ValueError(
-                f"{owner}(state with {state.past.shape[-2]} past samples): needs {self._reach} of them, "
-                "kernel_dilation * (kernel_size - 1); pass a state of this layer's initial_state."
-            )
+        check_past(owner, state.past.shape[-2], self._reach, "kernel_dilation")
 
     def _continued(self, params: Params, d: Array, past: Array) -> tuple[Array, Array]:
         """Return the results for the derivatives d [..., n, in_features], and the last samples after them.
@@ -552,10 +546,9 @@ class FractionalConv2d(Convolution):
 
     def __post_init__(self) -> None:
         owner = "FractionalConv2d"
-        check_fields(owner, self)
         self._settle_convolution(owner)
-        dims = image_axes(owner, hashable(self.dims), (-3, -2))
-        steps = for_each_axis(owner, "dt", hashable(self.dt), dims)
+        dims = image_axes(owner, self.dims, (-3, -2))
+        steps = for_each_axis(owner, "dt", self.dt, dims)
         settle(self, dims=dims, dt=tuple(errors.positive_step(owner, step) for step in steps))
         definition = definition_of(owner, self.definition, self.scheme)
         self.settle_order(owner, definition, lambda given: image_order_shape(owner, given, dims))
@@ -578,12 +571,11 @@ class FractionalConv2d(Convolution):
 
     def _operators(self, params: Params, key: Array | None) -> list[Definition]:
         """Return the operator for each axis that is differentiated, in the sequence of `dims`, with its alpha."""
-        count = len(self.dims)
-        if self.order is None:
+        alpha = self._present(params, key)
+        if alpha is None:
             orders: Any = for_each_axis("FractionalConv2d", "alpha", self.definition.alpha, tuple(self.dims))
         else:
-            alpha = self._present(params, key)
-            orders = [alpha] * count if alpha.ndim == 0 else [alpha[axis] for axis in range(count)]
+            orders = jnp.broadcast_to(alpha, len(self.dims))
         return [replace(self.definition, alpha=each) for each in orders]
 
     @property

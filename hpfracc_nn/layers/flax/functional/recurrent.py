@@ -30,11 +30,11 @@ from hpfracc_nn.layers.flax.functional.core import (
     Initializer,
     Ordered,
     Params,
-    check_fields,
     kernel_init,
     keys,
     serializable,
     settle,
+    settle_fields,
 )
 from hpfracc_nn.layers.flax.functional.recurrence import (
     CELLS,
@@ -50,7 +50,7 @@ from hpfracc_nn.layers.flax.functional.recurrence import (
     recurrence,
 )
 from hpfracc_nn.layers.order import averaging
-from hpfracc_nn.layers.shapes import check_is_state
+from hpfracc_nn.layers.shapes import check_is_state, unit_orders
 
 
 def orthogonal_init(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
@@ -85,19 +85,16 @@ class Recurrent(Ordered):
 
     def __post_init__(self) -> None:
         owner = type(self).__name__
-        check_fields(owner, self)
-        for name in ("in_features", "hidden_features", "num_layers"):
-            settle(self, **{name: errors.count(owner, name, getattr(self, name))})
-        rate = errors.part(owner, "dropout_rate", self.dropout_rate)
-        proj_size = errors.count(owner, "proj_size", self.proj_size, least=0)
-        if proj_size >= self.hidden_features:
+        settle_fields(owner, self)
+        if self.proj_size >= self.hidden_features:
             raise ValueError(
-                f"{owner}(proj_size={proj_size}, hidden_features={self.hidden_features}): needs fewer outputs than "
-                "units; pass 0 for none."
+                f"{owner}(proj_size={self.proj_size}, hidden_features={self.hidden_features}): needs fewer outputs "
+                "than units; pass 0 for none."
             )
-        settle(self, dropout_rate=rate, proj_size=proj_size)
-        settle(self, memory=None if self.memory is None else errors.count(owner, "memory", self.memory))
-        self.settle_order(owner, GrunwaldLetnikov(0.5), self._order_shape)
+        units = self.hidden_features
+        self.settle_order(
+            owner, GrunwaldLetnikov(0.5), lambda given: unit_orders(owner, given, "hidden_features", units)
+        )
         settle(self, definition=averaging(owner, self.definition))
 
     @property
@@ -169,18 +166,14 @@ class Recurrent(Ordered):
             key: For a random order, the same at every step of a stream; None is its mean.
         """
         owner = f"{type(self).__name__}.step"
-        if self.bidirectional:
-            raise ValueError(
-                f"{owner}: needs bidirectional=False one sample at a time, because the other direction begins at the "
-                "last sample; use the whole series."
-            )
+        self._check_one_way(owner, "one sample at a time")
         x = of_numpy(x)
         check_features(owner, x, self.in_features)
         check_is_state(owner, state, RecurrentState)
         dtype = self._computed(params, x)
         start = self._start(owner, x.shape[:-1], state, dtype)
         lags = self._lags(state.horizon, dtype)
-        taps = lags.taps(self.definition, self._order_now(params, key), 1, dtype)
+        taps = lags.taps(self.definition, self._present(params, key), 1, dtype)
         out, ends = x.reshape(math.prod(x.shape[:-1]), self.in_features), []
         for number, name in enumerate(self.names):
             weights, projected = self._weights(params[name], out, dtype)
@@ -203,11 +196,7 @@ class Recurrent(Ordered):
             key: As in `step`.
         """
         owner, x = f"{type(self).__name__}.run", of_numpy(x)
-        if self.bidirectional:
-            raise ValueError(
-                f"{owner}: needs bidirectional=False in blocks, because the other direction begins at the last sample; "
-                "use the whole series."
-            )
+        self._check_one_way(owner, "in blocks")
         check_features(owner, x, self.in_features)
         axis = errors.axis(owner, self.dim, x.ndim)
         if state is None:
@@ -250,7 +239,7 @@ class Recurrent(Ordered):
             start = start.state(self._lags(HORIZON, dtype), HORIZON)
         n = series.x.shape[0]
         lags = self._lags(start.horizon if isinstance(start, RecurrentState) else n, dtype)
-        taps = lags.taps(self.definition, self._order_now(params, key), block_of(n), dtype)
+        taps = lags.taps(self.definition, self._present(params, key), block_of(n), dtype)
         out, ends = series.x, []
         for layer in range(self.num_layers):
             out = self._dropped(out, dropout_key, layer)
@@ -270,21 +259,17 @@ class Recurrent(Ordered):
             return result
         return stacked(ends, series.batch, start.horizon), result
 
+    def _check_one_way(self, owner: str, how: str) -> None:
+        """Raise unless the layer goes one way; `how` a series is given to it is for the message."""
+        if self.bidirectional:
+            raise ValueError(
+                f"{owner}: needs bidirectional=False {how}, because the other direction begins at the last sample; use "
+                "the whole series."
+            )
+
     @property
     def _directions(self) -> int:
         return 2 if self.bidirectional else 1
-
-    def _order_shape(self, given: tuple[int, ...]) -> tuple[int, ...]:
-        if given not in ((), (self.hidden_features,)):
-            raise ValueError(
-                f"{type(self).__name__}(alpha of shape {given}): needs one order, or a flat list with one for each of "
-                f"the hidden_features={self.hidden_features} units."
-            )
-        return given
-
-    def _order_now(self, params: Params, key: Array | None) -> Array | None:
-        """Return the learned alpha, None where it is fixed; where it is random and a key is given, a draw of it."""
-        return None if self.order is None else self._present(params, key)
 
     def _lags(self, n: int, dtype: Any) -> Lags:
         return lags_of(self.definition, n, dtype, self.memory, is_learned=self.order is not None)

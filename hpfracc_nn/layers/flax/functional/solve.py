@@ -31,13 +31,13 @@ from hpfracc_nn.layers.flax.functional.core import (
     Initializer,
     Params,
     WithOrder,
-    check_fields,
     hashable,
     kernel_init,
     keys,
     settle,
+    settle_fields,
 )
-from hpfracc_nn.layers.order import check_block_bounds, check_block_orders, fixed_orders
+from hpfracc_nn.layers.order import block_bounds, check_block_orders, fixed_orders
 from hpfracc_nn.selection import BackendManager
 from hpfracc_nn.solvers.checks import check_stochastic_orders, stochastic_bounds
 from hpfracc_nn.solvers.history import History
@@ -58,23 +58,41 @@ class Solving(WithOrder):
 
     Attributes:
         order: The learned order; None where it is fixed.
+        learn_alpha: Whether it is learned.
+        bounds: Where a learned order stays.
     """
 
-    alpha: Any
+    learn_alpha: bool
+    bounds: Any
 
-    @property
-    def orders_shape(self) -> tuple[int, ...]:
-        """The shape of alpha."""
-        return np.shape(self.alpha) if self.order is None else self.order.shape  # type: ignore[return-value]
+    def _settle_order(
+        self,
+        owner: str,
+        check: Callable[[str, Any, np.ndarray], None],
+        bounds_of: Callable[[str, Any], tuple[float, float]],
+    ) -> None:
+        """Store the order that the fields `alpha`, `bounds` and `learn_alpha` say.
 
-    def alpha_of(self, params: Params) -> float | tuple[float, ...] | Array:
-        """Return the order in real units: an array where it is learned, the mean where it is random."""
-        return self.alpha if self.order is None else self.order.mean(params["order"])  # type: ignore[no-any-return]
+        Args:
+            owner: For messages.
+            check: Raises where orders that are given as numbers are none of the equation's.
+            bounds_of: Returns the bounds of a learned order, or raises.
+        """
+        order = self.alpha
+        if isinstance(order, Alpha):
+            bounds_of(owner, order.taken_by(owner, self.bounds, order.shape))  # type: ignore[arg-type]
+        else:
+            values, order = fixed_orders(owner, self.alpha), None
+            check(owner, self.alpha, values)
+            if self.learn_alpha:
+                order = Alpha(hashable(values.tolist()), bounds_of(owner, self.bounds), values.shape, owner=owner)
+        settle(self, order=order, learn_alpha=order is not None)
 
     def _orders(self, params: Params, key: Array | None) -> float | np.ndarray | Array:
         """Return alpha for one solve; where it is random and a key is given, a draw of it."""
-        if self.order is not None:
-            return self.order(params["order"], key=key)
+        alpha = self._present(params, key)
+        if alpha is not None:
+            return alpha
         return np.asarray(self.alpha) if isinstance(self.alpha, tuple) else self.alpha  # type: ignore[no-any-return]
 
 
@@ -83,34 +101,17 @@ class CaputoEquation(Solving):
 
     t1: float
     n_steps: int
-    learn_alpha: bool
-    bounds: Any
     scheme: Any
     history: Any
     adjoint: bool
     manager: Any
 
     def _begin(self) -> None:
-        """Check the fields that all equations have (alpha, bounds, t1, n_steps, scheme, history), and store them."""
+        """Check the fields, and store them as they are understood."""
         owner = type(self).__name__
+        settle_fields(owner, self)
         Method.of(owner, self.scheme, self.history, "uniform")
-        order, alpha = self.alpha, hashable(self.alpha)
-        if isinstance(order, Alpha):
-            check_block_bounds(owner, order.taken_by(owner, self.bounds, order.shape))  # type: ignore[arg-type]
-        else:
-            values = fixed_orders(owner, alpha)
-            check_block_orders(owner, alpha, values, self.bounds)
-            within = (0.0, 1.0) if self.bounds is None else self.bounds
-            order = Alpha(hashable(values.tolist()), within, values.shape, owner=owner) if self.learn_alpha else None
-        settle(
-            self,
-            alpha=alpha,
-            bounds=hashable(self.bounds),
-            t1=errors.real(owner, "t1", self.t1, 0.0, above=True),
-            n_steps=errors.count(owner, "n_steps", self.n_steps),
-            learn_alpha=order is not None,
-            order=order,
-        )
+        self._settle_order(owner, partial(check_block_orders, bounds=self.bounds), block_bounds)
 
     def _last(self, f: Field, variables: Any, z0: Array, params: Params, key: Array | None) -> Array:
         """Return the state at t1, in the dtype of `z0`; of half precision it is computed in float32.
@@ -215,7 +216,6 @@ class FDEBlock(CaputoEquation):
     manager: BackendManager | None = None
 
     def __post_init__(self) -> None:
-        check_fields(type(self).__name__, self)
         self._begin()
 
     def __call__(self, params: Params, x: Array, variables: Any = (), *, key: Array | None = None) -> Array:
@@ -303,30 +303,11 @@ class FSDEBlock(Solving):
 
     def __post_init__(self) -> None:
         owner = "FSDEBlock"
-        check_fields(owner, self)
+        settle_fields(owner, self)
         errors.one_of(owner, "noise_type", self.noise_type, NOISE_TYPES)
-        settle(
-            self,
-            alpha=hashable(self.alpha),
-            bounds=hashable(self.bounds),
-            t1=errors.real(owner, "t1", self.t1, 0.0, above=True),
-            n_steps=errors.count(owner, "n_steps", self.n_steps),
-        )
-        order = self._order(owner)
-        settle(self, order=order, learn_alpha=order is not None)
+        self._settle_order(owner, check_stochastic_orders, stochastic_bounds)
         method = StochasticMethod.of(owner, self.noise, self.scheme, self.weights, self.interpretation, self.history)
-        method.rule(self.noise_type, 0.75 if order is not None else float(fixed_orders(owner, self.alpha).min()))
-
-    def _order(self, owner: str) -> Alpha | None:
-        """Return the `Alpha` of the learned order, None where it is fixed; raise where the field `alpha` is wrong."""
-        if isinstance(self.alpha, Alpha):
-            stochastic_bounds(owner, self.alpha.taken_by(owner, self.bounds, self.alpha.shape))  # type: ignore[arg-type]
-            return self.alpha
-        values = fixed_orders(owner, self.alpha)
-        check_stochastic_orders(owner, self.alpha, values)
-        if not self.learn_alpha:
-            return None
-        return Alpha(hashable(values.tolist()), stochastic_bounds(owner, self.bounds), values.shape, owner=owner)
+        method.rule(self.noise_type, 0.75 if self.learn_alpha else float(fixed_orders(owner, self.alpha).min()))
 
     def __call__(
         self,
@@ -477,11 +458,9 @@ class FractionalGraphConv(CaputoEquation):
 
     def __post_init__(self) -> None:
         owner = type(self).__name__
-        check_fields(owner, self)
         self._begin()
-        for name in ("in_features", "out_features", "heads"):
-            settle(self, **{name: errors.count(owner, name, getattr(self, name))})
-        shapes.check_channel_orders(owner, self.orders_shape, self.out_features)
+        given = np.shape(self.alpha) if self.order is None else self.order.shape
+        shapes.check_channel_orders(owner, given, self.out_features)  # type: ignore[arg-type]
         if isinstance(self.func, str):
             errors.one_of(owner, "func", self.func, _FUNCTIONS)
         elif not callable(self.func):

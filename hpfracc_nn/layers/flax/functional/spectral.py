@@ -4,25 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from typing import Any
 
 from jax import numpy as jnp
 
-from hpfracc_nn import errors
 from hpfracc_nn.fractional import dispatch
 from hpfracc_nn.fractional.definitions import FourierMultiplier
 from hpfracc_nn.fractional.jax.arrays import Array, of_numpy
 from hpfracc_nn.fractional.layout import check_told
-from hpfracc_nn.layers.flax.functional.core import Alpha, Ordered, Params, check_fields, hashable, settle
-from hpfracc_nn.layers.multipliers import (
-    OWNER,
-    axes_of,
-    channel_orders,
-    check_channels,
-    check_numbers,
-    multiplier_bounds,
-    multiplier_of,
-)
+from hpfracc_nn.layers.flax.functional.core import Alpha, Ordered, Params, settle, settle_fields
+from hpfracc_nn.layers.multipliers import OWNER, axes_of, begun, check_channels
 from hpfracc_nn.selection import BackendManager
 
 _SPACE = (-2,)  # before the features
@@ -80,25 +72,13 @@ class SpectralFractional(Ordered):
     manager: BackendManager | None = None
 
     def __post_init__(self) -> None:
-        check_fields(OWNER, self)
-        given = multiplier_of(self.definition)
-        start = given if isinstance(self.alpha, Alpha) else replace(given, alpha=self.alpha)
-        check_numbers(self.alpha, start)
+        settle_fields(OWNER, self)
+        how: dict[str, Any] = {"bounds": self.bounds, "learn_alpha": self.learn_alpha, "channels": self.channels}
+        start, order, channels = begun(self.definition, self.alpha, Alpha, partial(Alpha, owner=OWNER), **how)
         axes, steps = axes_of(start, _SPACE if self.dim is None else self.dim, self.dt)
-        channels = None if self.channels is None else errors.count(OWNER, "channels", self.channels)
-        if isinstance(self.alpha, Alpha):
-            shape = self.alpha.shape
-            channels = shape[0] if channels is None and len(shape) == 1 else channels  # type: ignore[index, arg-type]
-            self.alpha.taken_by(OWNER, self.bounds, (channels or 1,) if shape else ())
-            order: Alpha | None = self.alpha
-        else:
-            shape, channels = channel_orders(start.alpha, channels)
-            order = Alpha(start.alpha, multiplier_bounds(self.bounds), shape, owner=OWNER) if self.learn_alpha else None
-        if order is not None:
-            for end in order.bounds:
-                start.check(end)
-        alpha, learns = hashable(self.alpha), order is not None
-        settle(self, alpha=alpha, definition=start, channels=channels, learn_alpha=learns, order=order)
+        settle(self, definition=start, channels=channels, learn_alpha=order is not None, order=order)
+        if order is None:
+            settle(self, alpha=start.alpha)
         dim = None if self.dim is None else axes
         settle(self, dt=steps * len(axes) if len(steps) == 1 else steps, dim=dim)
 
@@ -117,6 +97,7 @@ class SpectralFractional(Ordered):
             check_told(OWNER, jnp.shape(x), definition, 2)
         if self.channels is not None:
             check_channels(jnp.shape(x), axes, self.channels)
-        if self.order is not None:
-            definition = replace(definition, alpha=self._present(params, key))
+        alpha = self._present(params, key)
+        if alpha is not None:
+            definition = replace(definition, alpha=alpha)
         return dispatch.apply_multiplier(OWNER, x, definition, self.dt, axes, self.manager)

@@ -20,7 +20,7 @@ from flax import linen
 from jax import numpy as jnp
 
 from hpfracc_nn.layers.flax import functional
-from hpfracc_nn.layers.flax.functional.core import Array, Core, Params, check_dtype, hashable, hyperparameters
+from hpfracc_nn.layers.flax.functional.core import Array, Params, check_dtype, hashable, hyperparameters
 from hpfracc_nn.layers.flax.nnx.shell import Plain
 
 _CALLS = ("__call__", "initial_state", "step", "run", "nll", "forecast")
@@ -110,7 +110,7 @@ class Shell(_Module):
 
 
 @lru_cache(maxsize=1024)
-def _shapes(core: Core, param_dtype: Any) -> Params:
+def _shapes(core: Any, param_dtype: Any) -> Params:
     """Return the core's parameters as `jax.ShapeDtypeStruct`s, without drawing them."""
     return jax.eval_shape(lambda key: core.init(key, param_dtype), jax.random.key(0))
 

@@ -13,16 +13,8 @@ from hpfracc_nn.layers.flax.functional.recurrent import RecurrentState
 from hpfracc_nn.layers.flax.nnx.shell import Dropping, Layer, Randomness
 
 
-class Filter(Layer):
-    """A layer that makes one series of another, and does so one sample at a time where its core can."""
-
-    def __call__(self, x: Array) -> Array:
-        """Return the layer's value at x: see the core's call for the shapes."""
-        return self._run(x)
-
-    def initial_state(self, shape: Sequence[int], *, horizon: int = HORIZON) -> Any:
-        """Return the state before the first sample, for `step`; `shape` is that of one time slice."""
-        return self.core.initial_state(self.params(), shape, horizon=horizon)
+class Streaming(Layer):
+    """A layer that takes a series one sample, or one block of samples, at a time, where its core can."""
 
     def step(self, x: Array, state: Any) -> tuple[Array, Any]:
         """Return the next sample of the result and the state after it; x is one time slice."""
@@ -31,6 +23,18 @@ class Filter(Layer):
     def run(self, x: Array, state: Any = None) -> tuple[Array, Any]:
         """Return the results for the next samples x and the state after them; None begins a series."""
         return self.core.run(self.params(), x, state)  # type: ignore[no-any-return]
+
+
+class Filter(Streaming):
+    """A layer that makes one series of another."""
+
+    def __call__(self, x: Array) -> Array:
+        """Return the layer's value at x: see the core's call for the shapes."""
+        return self._run(x)
+
+    def initial_state(self, shape: Sequence[int], *, horizon: int = HORIZON) -> Any:
+        """Return the state before the first sample, for `step`; `shape` is that of one time slice."""
+        return self.core.initial_state(self.params(), shape, horizon=horizon)
 
 
 class FractionalLayer(Filter, core=functional.FractionalLayer):
@@ -113,7 +117,7 @@ class RoughnessFeatures(Filter, core=functional.RoughnessFeatures):
     """
 
 
-class _Recurrent(Dropping):
+class _Recurrent(Dropping, Streaming):
     """A recurrent layer, LSTM or GRU: a call on a whole series, and a step on one time slice."""
 
     def __call__(
@@ -150,16 +154,6 @@ class _Recurrent(Dropping):
         )
         return found
 
-    def step(self, x: Array, state: RecurrentState) -> tuple[Array, RecurrentState]:
-        """Return the outputs of the next step and the state after it; x is one time slice, [*batch, in_features]."""
-        found: tuple[Array, RecurrentState] = self.core.step(self.params(), x, state)
-        return found
-
-    def run(self, x: Array, state: RecurrentState | None = None) -> tuple[Array, RecurrentState]:
-        """Return the outputs for the next samples x and the state after them; None begins a series."""
-        found: tuple[Array, RecurrentState] = self.core.run(self.params(), x, state)
-        return found
-
 
 class FractionalLSTM(_Recurrent, core=functional.FractionalLSTM):
     """Flax's LSTM whose cells remember by a power law: see `functional.FractionalLSTM`.
@@ -185,7 +179,7 @@ class FractionalGRU(_Recurrent, core=functional.FractionalGRU):
     """
 
 
-class FractionalAttention(Dropping, core=functional.FractionalAttention):
+class FractionalAttention(Dropping, Streaming, core=functional.FractionalAttention):
     """Multi-head attention with power-law weights: see `functional.FractionalAttention`.
 
     Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
@@ -231,12 +225,7 @@ class FractionalAttention(Dropping, core=functional.FractionalAttention):
         found: AttentionState = self.core.initial_state(self.params(), shape, horizon=horizon)
         return found
 
-    def step(self, x: Array, state: AttentionState) -> tuple[Array, AttentionState]:
-        """Return the next sample of causal self-attention, and the state after it; x is [*batch, in_features]."""
-        found: tuple[Array, AttentionState] = self.core.step(self.params(), x, state)
-        return found
-
-    def run(self, x: Array, state: AttentionState) -> tuple[Array, AttentionState]:
+    def run(self, x: Array, state: AttentionState) -> tuple[Array, AttentionState]:  # type: ignore[override]
         """Return causal self-attention for the next samples x, and the state after them."""
         found: tuple[Array, AttentionState] = self.core.run(self.params(), x, state)
         return found

@@ -21,10 +21,13 @@ class Shell(nnx.Module):
 
     The class of the core is a keyword of a subclass, `class Name(Shell, core=functional.Name)`. The constructor is
     that of the core with `param_dtype` and `rngs` besides, or takes a core in place of its fields. These are
-    attributes that cannot be set, because the core is a value.
+    attributes that cannot be set, because the core is a value; but those named in `held` are the module's own.
+
+    An `Alpha` among the constructor's arguments is the order itself, and may be that of several layers.
     """
 
     core_class: ClassVar[type]
+    held: ClassVar[tuple[str, ...]] = ()  # modules or functions of the user
 
     if TYPE_CHECKING:  # the core's fields and parameters, which a type checker cannot know
 
@@ -37,50 +40,45 @@ class Shell(nnx.Module):
         cls.core_class = core
         cls.__signature__ = _signature(core)  # type: ignore[attr-defined]
         for each in dataclasses.fields(core):
-            if not hasattr(cls, each.name):
+            if each.name not in cls.held and not hasattr(cls, each.name):
                 setattr(cls, each.name, _field(each.name))
 
     def __init__(
         self, *arguments: Any, param_dtype: Any = jnp.float32, rngs: nnx.Rngs | None = None, **hyperparameters: Any
     ):
-        self._begin(self._core_of(*arguments, **hyperparameters), param_dtype, rngs, {})
-
-    def params(self) -> Params:
-        """Return the parameters as the core takes them: nested dicts of arrays."""
-        return {name: _arrays(getattr(self, name)) for name in self._names}
-
-    def _core_of(self, *arguments: Any, **hyperparameters: Any) -> Any:
-        """Return the core for the constructor's arguments: made of them, or the only one where that is a core."""
+        given: dict[str, Any] = {}
         if len(arguments) == 1 and isinstance(arguments[0], self.core_class) and not hyperparameters:
-            return arguments[0]
-        return self.core_class(*arguments, **hyperparameters)
-
-    def _begin(self, core: Any, param_dtype: Any, rngs: nnx.Rngs | None, given: dict[str, nnx.Module]) -> None:
-        """Store the core and its first parameters as attributes.
-
-        Args:
-            core: The layer's hyperparameters and functions.
-            param_dtype: Of the parameters.
-            rngs: Randomness that they are drawn with; None where nothing is drawn.
-            given: Modules that are used in place of parameters of the same name, such as a shared order.
-        """
+            core: Any = arguments[0]
+        else:
+            given = inspect.signature(self.core_class).bind(*arguments, **hyperparameters).arguments
+            core = self.core_class(**{name: self._described(name, each) for name, each in given.items()})
+        order = next((each for each in given.values() if isinstance(each, Alpha)), None)
+        for name in self.held:
+            setattr(self, name, given.get(name, getattr(core, name)))
         check_dtype(type(self).__name__, "param_dtype", param_dtype)
         self.core = core
         self.param_dtype = param_dtype
         first = core.init(None if rngs is None else rngs.params(), param_dtype)
         self._names = tuple(first)
         for name, value in first.items():
-            setattr(self, name, given[name] if name in given else self._part(name, value, rngs))
+            if name == "order":
+                setattr(self, name, order or module_of(core.order, param_dtype, rngs))
+            else:
+                setattr(self, name, _variables(value))
+        self._begin(rngs)
 
-    def _part(self, name: str, value: Any, rngs: nnx.Rngs | None) -> Any:
-        """Return the module's attribute `name`, made from an initial value of the core's parameters.
+    def params(self) -> Params:
+        """Return the parameters as the core takes them: nested dicts of arrays."""
+        return {name: _arrays(getattr(self, name)) for name in self._names}
 
-        Args:
-            name: The entry of the parameters.
-            value: An array, which becomes an `nnx.Param`, or a dict of arrays, which becomes an `nnx.Dict` of them.
-            rngs: Randomness, for a subclass whose attribute is a module of its own; or None.
-        """
-        return _variables(value)
+    def _described(self, name: str, argument: Any) -> Any:
+        """Return a constructor's argument as the core takes it: of modules the values that describe them."""
+        if isinstance(argument, Alpha):
+            return argument.core
+        return described(argument) if name in self.held else argument
+
+    def _begin(self, rngs: nnx.Rngs | None) -> None:
+        """Take what a subclass needs of the constructor's randomness besides that of the parameters."""
 
 
 def _variables(value: Any) -> Any:
@@ -150,10 +148,7 @@ class ProbabilisticAlpha(Alpha, core=functional.ProbabilisticAlpha):
         Array(0.05, dtype=float32)
     """
 
-    def __init__(
-        self, *arguments: Any, param_dtype: Any = jnp.float32, rngs: nnx.Rngs | None = None, **hyperparameters: Any
-    ):
-        super().__init__(*arguments, param_dtype=param_dtype, rngs=rngs, **hyperparameters)
+    def _begin(self, rngs: nnx.Rngs | None) -> None:
         self.deterministic = False
         self.rngs = nnx.data(None) if rngs is None else rngs["alpha"].fork()
 
@@ -189,20 +184,9 @@ def module_of(core: functional.Alpha, param_dtype: Any, rngs: nnx.Rngs | None) -
 
 
 class Layer(Shell):
-    """An nnx module around a core with an order, which is the module `order` where it is learned.
-
-    An `Alpha` among the constructor's arguments is the order itself, and may be that of several layers.
-    """
+    """An nnx module around a core with an order, which is the module `order` where it is learned."""
 
     order: Alpha
-
-    def __init__(
-        self, *arguments: Any, param_dtype: Any = jnp.float32, rngs: nnx.Rngs | None = None, **hyperparameters: Any
-    ):
-        order = next((each for each in (*arguments, *hyperparameters.values()) if isinstance(each, Alpha)), None)
-        plain = [_described(each) for each in arguments]
-        named = {name: _described(each) for name, each in hyperparameters.items()}
-        self._begin(self._core_of(*plain, **named), param_dtype, rngs, {} if order is None else {"order": order})
 
     @property
     def alpha(self) -> Any:
@@ -226,16 +210,6 @@ class Layer(Shell):
         """
         return taken_apart(type(self).__name__, name, getattr(self, name), *arguments)
 
-    def _part(self, name: str, value: Any, rngs: nnx.Rngs | None) -> Any:
-        if name == "order":
-            return module_of(self.core.order, self.param_dtype, rngs)
-        return super()._part(name, value, rngs)
-
-
-def _described(argument: Any) -> Any:
-    """Return a constructor's argument as the core takes it: of an `nnx.Alpha` the functional `Alpha` in it."""
-    return argument.core if isinstance(argument, Alpha) else argument
-
 
 Randomness = nnx.Rngs | nnx.RngStream | Array
 
@@ -246,10 +220,7 @@ class Dropping(Layer):
     Its randomness is a fork of the stream `dropout` of the constructor's `rngs`, or what the call is given.
     """
 
-    def __init__(
-        self, *arguments: Any, param_dtype: Any = jnp.float32, rngs: nnx.Rngs | None = None, **hyperparameters: Any
-    ):
-        super().__init__(*arguments, param_dtype=param_dtype, rngs=rngs, **hyperparameters)
+    def _begin(self, rngs: nnx.Rngs | None) -> None:
         self.deterministic = False
         drops = self.core.dropout_rate > 0 and rngs is not None
         self.dropout_stream = rngs["dropout"].fork() if drops else nnx.data(None)  # type: ignore[index]

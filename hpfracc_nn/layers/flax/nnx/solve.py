@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,7 @@ from jax import numpy as jnp
 from hpfracc_nn.fractional.jax.arrays import of_numpy
 from hpfracc_nn.layers.flax import functional
 from hpfracc_nn.layers.flax.functional.core import Array
-from hpfracc_nn.layers.flax.nnx.shell import Layer, described
+from hpfracc_nn.layers.flax.nnx.shell import Layer
 
 
 class FDEBlock(Layer, core=functional.FDEBlock):
@@ -36,20 +35,13 @@ class FDEBlock(Layer, core=functional.FDEBlock):
         (4, 16)
     """
 
-    f: Callable[[Array, Array], Array] | None = None  # held by the module, and no field of its core
-
-    def __init__(self, f: Callable[[Array, Array], Array], *arguments: Any, **hyperparameters: Any):
-        super().__init__(described(f), *arguments, **hyperparameters)
-        self.f = f
+    held = ("f",)
 
     def __call__(self, x: Array) -> Array:
         """Return z(t1); same shape and dtype as x."""
         x = of_numpy(x)
         f, state = self._taken_apart("f", jnp.zeros((), x.dtype), x)
         return replace(self.core, f=f)(self.params(), x, state, **self._drawing())
-
-
-Coefficient = Callable[[Array, Array], Array]
 
 
 class FSDEBlock(Layer, core=functional.FSDEBlock):
@@ -74,19 +66,9 @@ class FSDEBlock(Layer, core=functional.FSDEBlock):
         (4, 16)
     """
 
-    drift: Coefficient | None = None  # held by the module, and no field of its core
-    diffusion: Coefficient | None = None
+    held = ("drift", "diffusion")
 
-    def __init__(
-        self,
-        drift: Coefficient,
-        diffusion: Coefficient,
-        *arguments: Any,
-        rngs: nnx.Rngs | None = None,
-        **hyperparameters: Any,
-    ):
-        super().__init__(described(drift), described(diffusion), *arguments, rngs=rngs, **hyperparameters)
-        self.drift, self.diffusion = drift, diffusion
+    def _begin(self, rngs: nnx.Rngs | None) -> None:
         self.keys = nnx.data(None) if rngs is None else rngs.noise.fork()
 
     def __call__(self, x: Array, *, key: Array | None = None) -> Array:
@@ -133,11 +115,7 @@ class FractionalGraphConv(Layer, core=functional.FractionalGraphConv):
         (10, 8)
     """
 
-    func: Any = None  # held by the module where it is one
-
-    def __init__(self, in_features: int, out_features: int, *, func: Any = "attention", **hyperparameters: Any):
-        super().__init__(in_features, out_features, func=described(func), **hyperparameters)
-        self.func = func
+    held = ("func",)
 
     def __call__(
         self,
