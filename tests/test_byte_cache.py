@@ -244,17 +244,24 @@ def held_by(value: Any, seen: dict[int, Any]) -> int:
         return 0
     seen[id(value)] = value
     if isinstance(value, Tensor):
-        storage = value.untyped_storage()
-        return 0 if seen.setdefault(-storage.data_ptr(), storage) is not storage else storage.nbytes()
+        return held_at(value.untyped_storage().data_ptr(), value.untyped_storage(), seen)
     if isinstance(value, np.ndarray):
-        address = value.__array_interface__["data"][0]
-        return 0 if seen.setdefault(-address, value) is not value else value.nbytes
+        return held_at(value.__array_interface__["data"][0], value, seen)
     if isinstance(value, dict):
         return sum(held_by(each, seen) for each in value.values())
     if isinstance(value, tuple | list):
         return sum(held_by(each, seen) for each in value)
+    if "hpfracc_nn" not in type(value).__module__:
+        return 0
     slots = {name: getattr(value, name) for name in getattr(type(value), "__slots__", ()) if hasattr(value, name)}
-    return held_by({**getattr(value, "__dict__", {}), **slots}, seen) if "hpfracc_nn" in type(value).__module__ else 0
+    return held_by({**getattr(value, "__dict__", {}), **slots}, seen)
+
+
+def held_at(address: int, memory: Any, seen: dict[int, Any]) -> int:
+    if -address in seen:
+        return 0
+    seen[-address] = memory  # which keeps the address from being used again
+    return int(memory.nbytes() if callable(memory.nbytes) else memory.nbytes)
 
 
 def assert_counted(value: Any) -> None:

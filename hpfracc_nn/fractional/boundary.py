@@ -60,7 +60,7 @@ class Boundary:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the columns."""
+        """Bytes of the columns, of which the factors are views."""
         return nbytes(self.columns)
 
     @cached_property

@@ -199,7 +199,9 @@ class Operators:
         def rows(column: Callable[[np.ndarray], Any]) -> Any:
             return consecutive(column, 0, n, NUMPY) if self.is_fixed else column(np.arange(n))
 
-        found = self._tensor(self.stencil.boundary_columns(rows, xp))
+        columns = self.stencil.boundary_columns(rows, xp)
+        assert columns is not None, "there are boundary values"
+        found = self._tensor(columns)
         return found.reshape(-1, *found.shape[-2:]).transpose(0, 1)
 
     def _looked_up(self, table: Table, nodes: Nodes | None, length: int) -> StateSpace:
