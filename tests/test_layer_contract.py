@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import pickle
 import socket
 from collections.abc import Callable, Iterator
@@ -192,6 +193,20 @@ def test_one_sample_at_a_time_is_the_whole_series(case: LayerCase) -> None:
         y, state = layer.step(sample, state)
         found.append(y)
     close(torch.stack(found, case.time), whole, 1e-9)
+
+
+@streaming
+@torch.no_grad()
+def test_a_state_is_loaded_as_weights_are(case: LayerCase) -> None:
+    assert case.time is not None
+    layer, (x, *_) = case.make(), case.draw()
+    sample = x.select(case.time % x.ndim, 0)
+    _, state = layer.step(sample, layer.initial_state(sample.shape))
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=True)
+    close(layer.step(sample, loaded)[0], layer.step(sample, state)[0], 0)
 
 
 @each

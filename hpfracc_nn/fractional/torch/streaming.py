@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils import _pytree
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.definitions import Definition
+from hpfracc_nn.fractional.definitions import DEFINITIONS, Definition
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.stencil import consecutive
 from hpfracc_nn.fractional.streaming import (
@@ -65,6 +65,8 @@ def register_tree(
 ) -> None:
     """Register a class of states as a pytree of some of its attributes, with their names in paths.
 
+    `torch.load` then reads such states with its default, `weights_only=True`.
+
     Args:
         kind: The class.
         names: The attributes.
@@ -84,6 +86,7 @@ def register_tree(
     _pytree.register_pytree_node(
         kind, flatten, unflatten, flatten_with_keys_fn=with_keys, **({"serialized_type_name": name} | options)
     )
+    torch.serialization.add_safe_globals([kind])
 
 
 _Rules = Rules  # its name in states that an older version pickled
@@ -518,3 +521,4 @@ register_tree(
 register_tree(
     StreamState, _TENSORS, lambda state: (state.step, state._rules), lambda parts, facts: StreamState(*facts, *parts)
 )
+torch.serialization.add_safe_globals([Rules, StreamSource, *DEFINITIONS.values()])

@@ -529,3 +529,4 @@ _pytree.register_pytree_node(
     flatten_with_keys_fn=lambda state: ([(_pytree.SequenceKey(k), each) for k, each in enumerate(state)], None),
     serialized_type_name="hpfracc_nn.layers.torch.state_tuple.StateTuple",
 )
+torch.serialization.add_safe_globals([StateTuple])
