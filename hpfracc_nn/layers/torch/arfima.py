@@ -200,7 +200,7 @@ class ARFIMA(nn.Module):
         computed_in("ARFIMA", x)  # raises, where the mean would make floats of integers
         axis = errors.axis("ARFIMA", self.dim, x.ndim)
         u = self.difference(x - self.mean.reshape(()))  # a number leaves the dtype of x as it is
-        return without_lags(u, self._coefficients, axis, TORCH)
+        return without_lags(u, self._coefficients(), axis, TORCH)
 
     def initial_state(
         self, shape: Sequence[int], *, horizon: int = HORIZON, device: torch.device | str | None = None
@@ -236,7 +236,7 @@ class ARFIMA(nn.Module):
         computed_in("ARFIMA.step", x)
         stream, past = state
         u, stream = self.difference.step(x - self.mean.reshape(()), stream)
-        found, past = advanced(u[None], past, self._coefficients, TORCH)
+        found, past = advanced(u[None], past, self._coefficients(), TORCH)
         return found[0].to(u), StateTuple((stream, past))
 
     def run(self, x: Tensor, state: tuple[StreamState, Tensor] | None = None) -> tuple[Tensor, StateTuple]:
@@ -259,7 +259,7 @@ class ARFIMA(nn.Module):
         _check_state(owner, state)
         stream, past = state
         u, stream = self.difference.run(x - self.mean.reshape(()), stream)
-        found, past = advanced(u.movedim(axis, 0), past, self._coefficients, TORCH)
+        found, past = advanced(u.movedim(axis, 0), past, self._coefficients(), TORCH)
         return found.movedim(0, axis).to(u), StateTuple((stream, past))
 
     def fit(self, series: Any, exog: Any = None, *, likelihood: str = "conditional") -> ARFIMA:
@@ -379,7 +379,6 @@ class ARFIMA(nn.Module):
         lags = f"{self.lags}, {self.error_lags}" if self.error_lags else f"{self.lags}"
         return f"{lags}, {alpha}, dim={self.dim}"
 
-    @property
     def _coefficients(self) -> Lags:
         ar, ma = (() if each is None else each.unbind() for each in (self.ar, self.ma))
         return ar, ma
@@ -410,7 +409,7 @@ class ARFIMA(nn.Module):
             What is expected, [steps]; and what an error of 1 adds to its own sample and those after it, [steps].
         """
         deviation = (known - self.mean.detach().to(known)).cpu().numpy()
-        lags = [[float(each) for each in lags] for lags in self._coefficients]
+        lags = [[float(each) for each in lags] for lags in self._coefficients()]
         expected, response = (torch.from_numpy(each) for each in continued(deviation, steps, float(self.alpha), *lags))
         return expected.to(known.device) + self.mean.detach().to(known), response.to(known.device)
 

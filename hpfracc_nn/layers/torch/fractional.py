@@ -39,7 +39,6 @@ class Ordered(nn.Module):
         """The order in real units: a float64 tensor where it is learned, the mean where it is random."""
         return self.order.mean if self.learn_alpha else self.definition.alpha
 
-    @property
     def _alpha_text(self) -> str:
         """The order as a layer shows it."""
         return "learn_alpha=True" if self.learn_alpha else f"alpha={self.definition.alpha}"
@@ -328,7 +327,7 @@ class FractionalLayer(Ordered):
 
     def extra_repr(self) -> str:
         channels = "" if self.channels is None else f", channels={self.channels}"
-        return f"{self._alpha_text}, {options_text(self.definition)}{channels}, dt={self.dt:g}, dim={self.dim}"
+        return f"{self._alpha_text()}, {options_text(self.definition)}{channels}, dt={self.dt:g}, dim={self.dim}"
 
     def _order_shape(self, given: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the orders, () or (channels,), for an alpha of the shape `given`.

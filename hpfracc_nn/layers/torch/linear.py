@@ -622,7 +622,7 @@ class FractionalConv2d(Ordered, nn.Conv2d):
         return self._conv_forward(x, self.weight, self.bias)
 
     def extra_repr(self) -> str:
-        own = f"{self._alpha_text}, {options_text(self.definition)}, dims={self.dims}, dt={self.dt}"
+        own = f"{self._alpha_text()}, {options_text(self.definition)}, dims={self.dims}, dt={self.dt}"
         return f"{super().extra_repr()}, {own}"
 
     def _operators(self) -> tuple[Sequence[Definition], Sequence[Tensor | None]]:

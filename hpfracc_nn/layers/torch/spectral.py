@@ -111,4 +111,4 @@ class SpectralFractional(Ordered):
 
     def extra_repr(self) -> str:
         channels = "" if self.channels is None else f", channels={self.channels}"
-        return f"{self._alpha_text}, {options_text(self.definition)}{channels}, dt={self.dt}, dim={self.dim}"
+        return f"{self._alpha_text()}, {options_text(self.definition)}{channels}, dt={self.dt}, dim={self.dim}"
