@@ -265,7 +265,7 @@ def held_at(address: int, memory: Any, seen: dict[int, Any]) -> int:
 
 
 def assert_counted(value: Any) -> None:
-    """Every byte is counted: operands that are views of others count with them, up to four times."""
+    """Every byte is counted: operands that are views of others count with them, of three channels 3.2 times."""
     own = {name: each for name, each in vars(value).items() if name not in ("nodes", "source")}  # which others share
     held = held_by(own, {})
     weights.CACHE.get("another", lambda: None)  # the others are measured

@@ -214,7 +214,7 @@ class CostModel:
     def seconds(cost: Cost, rates: Rates) -> float:
         """Return launches * launch + max(sum(flops / rate), bytes / bandwidth)."""
         launching, computing, moving = parts(cost, rates)
-        return launching + (computing if computing > moving else moving)
+        return launching + max(computing, moving)
 
 
 def parts(cost: Cost, rates: Rates) -> tuple[float, float, float]:

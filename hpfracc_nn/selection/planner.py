@@ -246,22 +246,24 @@ class Planner:
             provisional: Whether a kernel that may be better is left out for a while.
             believed: What is expected of kernels after measurements; for all others the estimates stand.
         """
-        settings = self.settings.of(workload.op)
+        settings, able = self.settings.of(workload.op), accepted(assessments)
         chosen = next(each for each in assessments if each.kernel.name == name)  # it may refuse since it was decided
-        expected = dict(believed)
-        for each in assessments:
-            if (each.refusal is None or each is chosen) and each.kernel.name not in expected:
-                expected[each.kernel.name] = Prediction.within(each.seconds, each.uncertainty)
-        others = sorted((found.seconds, kernel) for kernel, found in expected.items() if kernel != name)
+        expected = {
+            each.kernel.name: Prediction.within(each.seconds, each.uncertainty)
+            for each in (chosen, *able)
+            if each.kernel.name not in believed
+        }
+        expected.update(believed)
+        order = sorted(expected, key=lambda kernel: (kernel != name, expected[kernel].seconds, kernel))
         devices: tuple[str, ...] = ()
         if chosen.kernel.offloads:  # on one device where nothing may depend on which is free
             devices = settings.devices[:1] if settings.is_deterministic(workload.framework) else settings.devices
         return Plan(
             kernel=chosen.kernel,
             workload=workload,
-            expected={kernel: expected[kernel] for kernel in (name, *(kernel for _, kernel in others))},
+            expected={kernel: expected[kernel] for kernel in order},
             workspace=chosen.workspace,
-            reason="forced" if settings.is_forced else why(reason, name, assessments, provisional),
+            reason="forced" if settings.is_forced else why(reason, name, able, provisional),
             sample=settings.sample,
             learns=learns,
             chunk=chosen.rows,

@@ -96,16 +96,8 @@ class Workload:
                 ) from None
 
     def changed(self, **changes: Any) -> "Workload":
-        """Return the same with other values of some fields, in an eighth of the time of `dataclasses.replace`."""
-        if not changes.keys() <= _PLACES.keys():
-            return Workload(**changes)  # which says that it has no such argument
-        made = object.__new__(Workload)
-        for place, value in zip(_PLACES.values(), _values(self), strict=True):
-            place(made, value)
-        for name, value in changes.items():
-            _PLACES[name](made, value)
-        made.__post_init__()
-        return made
+        """Return the same with other values of some fields, in a fourth of the time of `dataclasses.replace`."""
+        return Workload(**dict(zip(_NAMES, _values(self), strict=True), **changes))
 
     @property
     def shares_weights(self) -> bool:
@@ -143,7 +135,6 @@ class Workload:
 
 _NAMES, _PYTHON = zip(*((each.name, each.type) for each in fields(Workload)), strict=True)
 _values = operator.attrgetter(*_NAMES)
-_PLACES: dict[str, Callable[[Workload, object], None]] = {name: getattr(Workload, name).__set__ for name in _NAMES}
 _LEAST = {"rows": 0, "n": 0, "width": 0, "channels": 1, "exponentials": 0, "threads": 1}
 
 
@@ -198,14 +189,12 @@ class Cost:
     workspace: float = 0.0
 
     def __post_init__(self) -> None:
-        flops, moved, held, launches = self.flops, self.bytes, self.workspace, self.launches
-        # As kernels make it, without a call: a first decision makes a dozen costs. NaN is in no range.
-        is_python = type(flops) is dict and {type(moved), type(held), type(launches)} <= _NUMBERS
-        if is_python and 0 <= moved < _LARGEST and 0 <= held < _LARGEST and 0 <= launches < _LARGEST:
-            for unit, number in flops.items():
-                if unit not in _UNITS or type(number) not in _NUMBERS or not 0 <= number < _LARGEST:
-                    break
-            else:
+        flops = self.flops
+        if type(flops) is dict and flops.keys() <= _UNITS:  # without loops: a first decision makes a dozen costs
+            numbers: tuple[float, ...] = (*flops.values(), self.bytes, self.launches, self.workspace)
+            is_python = _NUMBERS.issuperset(map(type, numbers))
+            # No sum with NaN is less than anything.
+            if is_python and min(numbers) >= 0 and max(numbers) < _LARGEST and sum(numbers) < math.inf:
                 return
         if not isinstance(self.flops, Mapping):
             raise TypeError(f"Cost(flops={self.flops!r}): needs operations by unit of work; pass a dict.")

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils import _pytree
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.definitions import DEFINITIONS, Definition
+from hpfracc_nn.fractional.definitions import DEFINITIONS, Definition, DistributedOrder
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.stencil import consecutive
 from hpfracc_nn.fractional.streaming import (
@@ -521,4 +521,4 @@ register_tree(
 register_tree(
     StreamState, _TENSORS, lambda state: (state.step, state._rules), lambda parts, facts: StreamState(*facts, *parts)
 )
-torch.serialization.add_safe_globals([Rules, StreamSource, *DEFINITIONS.values()])
+torch.serialization.add_safe_globals([Rules, StreamSource, *DEFINITIONS.values(), DistributedOrder])

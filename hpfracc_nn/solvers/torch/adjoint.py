@@ -511,7 +511,11 @@ class Replay:
 
 
 class _Sums(torch.autograd.Function):
-    """The sums over the past of step n, which are known: what of them is f_(n - 1)'s, the reversed memory adds up."""
+    """The sums over the past of step n, as a function of f_(n - 1) and of the sums of the step before.
+
+    Forward returns the sums that the solve computed. Backward puts their cotangent into the reversed memory, and takes
+    that of f_(n - 1) from it. The sums before get none: they are an argument so that later steps are done first.
+    """
 
     @staticmethod
     def forward(ctx: Any, replay: Replay, n: int, value: Tensor, before: Tensor) -> Tensor:
@@ -522,7 +526,7 @@ class _Sums(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         replay, n = ctx.given
         replay.put(n, grads[0])
-        return None, None, replay.of_value(n - 1), None  # the sums before only wait for their turn
+        return None, None, replay.of_value(n - 1), None
 
 
 def solved(solve: Solve, weighting: Weighting | None, plan: Plan | None, z0: Tensor) -> Tensor:

@@ -108,10 +108,8 @@ class FractionalDifference(Ordered):
         if isinstance(order, Alpha):
             bank = bank_in_one(count, order.taken_by(owner, self.bounds, (count,)))
         else:
-            bank, order = (
-                bank_of(owner, "start", order, self.channels, self.orders, self.bounds, self.learn_alpha),
-                None,
-            )
+            bank = bank_of(owner, "start", order, self.channels, self.orders, self.bounds, self.learn_alpha)
+            order = None
             if self.learn_alpha:
                 within = tuple(next(ends for index, ends in bank.parts if number in index) for number in range(count))
                 order = BankAlpha(hashable(bank.values), bank.bounds, (count,), owner=owner, within=within)
