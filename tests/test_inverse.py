@@ -8,7 +8,14 @@ import pytest
 import torch
 
 import hpfracc_nn as fnn
-from hpfracc_nn.fractional import Caputo, GrunwaldLetnikov, RiemannLiouville, RiemannLiouvilleIntegral, exact
+from hpfracc_nn.fractional import (
+    Caputo,
+    GrunwaldLetnikov,
+    RiemannLiouville,
+    RiemannLiouvilleIntegral,
+    TemperedCaputo,
+    exact,
+)
 from hpfracc_nn.fractional.inverse import SOLVABLE, inverse_of
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.stencil import inverse_columns, reciprocal, slope_row
@@ -146,6 +153,11 @@ REFUSED = [
         lambda: fnn.solve(X, Caputo(0.5), dx0=1.0),
         "solve(Caputo(alpha=0.5), dx0=...): needs no derivative at the start, which only Caputo's above order 1 takes "
         "away; leave dx0 out.",
+    ),
+    (
+        lambda: fnn.solve(X, TemperedCaputo(0.5), x0=1.0),
+        "solve(TemperedCaputo): needs one of Caputo, RiemannLiouville, GrunwaldLetnikov, RiemannLiouvilleIntegral, "
+        "whose inverse is causal; pass one of these.",
     ),
     *(
         (

@@ -280,6 +280,20 @@ def test_a_definition_is_a_pytree():
     assert jax.tree.structure(fjx.Caputo(0.4)) == jax.tree.structure(fjx.Caputo(0.4))
 
 
+def test_a_distributed_order_is_an_argument_of_a_jitted_function():
+    x, made = jnp.ones((2, 20)).cumsum(-1), []
+
+    @jax.jit
+    def applied(definition: Any) -> Any:
+        made.append(definition)
+        return definition(x, dt=0.1)
+
+    for nodes in ((0.2, 0.7), (0.2, 0.7), (0.3, 0.7)):
+        definition = fjx.DistributedOrder(nodes=nodes, weights=(1.0, 2.0))
+        assert np.allclose(applied(definition), definition(x, dt=0.1), rtol=1e-6)
+    assert len(made) == 2  # equal orders share a program
+
+
 @pytest.mark.slow
 def test_a_loop_over_lengths_of_one_bucket_compiles_once():
     """The samples after a signal's own end change nothing before it, and a traced length masks them."""

@@ -16,7 +16,6 @@ framework, and `operator` its module of array functions, such as `fractional/tor
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -42,8 +41,6 @@ from hpfracc_nn.selection import BackendManager
 OWNER = "solve"
 SOLVABLE = (Caputo, RiemannLiouville, GrunwaldLetnikov, RiemannLiouvilleIntegral)
 
-_KEPT = 8  # columns, of any length
-
 
 def solve(
     y: Samples,
@@ -64,8 +61,8 @@ def solve(
 
     Args:
         y: Values of the operator at 0, dt, 2 dt, ...; as `x` in `derivative`.
-        definition: Caputo, RiemannLiouville, GrunwaldLetnikov, RiemannLiouvilleIntegral of an order below 1, or a
-            DistributedOrder of these; side="left".
+        definition: Caputo, RiemannLiouville, GrunwaldLetnikov, RiemannLiouvilleIntegral of an order between 0 and 1,
+            or a DistributedOrder of these; side="left".
         x0: The first sample, a number or of the shape of `y` without `dim`, where y does not tell it: for Caputo and
             the integral; None is 0.
         dx0: The derivative x'(0) in the same way, for Caputo above order 1.
@@ -93,7 +90,6 @@ def solve(
     """
     check_definition(OWNER, definition)
     y, framework = placed(OWNER, "y", y, manager, definition.alpha)
-    _check_start(OWNER, definition, x0, dx0)
     return applied(y, definition, x0, dx0, dt, dim, manager, backend(framework).operator, NAMESPACES[framework])
 
 
@@ -113,6 +109,7 @@ def applied(
     alpha = None if definition.is_fixed else operator.checked_alpha(OWNER, definition)
     dt, axis = errors.positive_step(OWNER, dt), errors.axis(OWNER, dim, y.ndim)
     inverse = inverse_of(OWNER, definition)
+    _check_start(OWNER, definition, x0, dx0)
     layout_of(OWNER, tuple(y.shape), axis, shape_of(definition.alpha))
     if operator.is_hollow(y):
         return y + 0 if alpha is None else y + 0 * xp.like(alpha.sum(), y)
@@ -207,7 +204,7 @@ def _check_start(owner: str, definition: Definition, x0: Samples | None, dx0: Sa
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Inverse(Definition):
     """U, the triangular part of an operator's inverse, computed in float64.
 
@@ -307,14 +304,10 @@ def _column(of: Definition, alpha: Array, dt: float, sums: int, n: int, xp: Name
 
     w(z) is the power series whose coefficients are the weights of the operator `of` at orders alpha [*c].
     """
-    if isinstance(alpha, np.ndarray):
-        return _kept_column(of, alpha.tobytes(), alpha.shape, dt, sums, n)
-    return summed(reciprocal(of.stencil_at(alpha, n, dt, xp).weights, xp), sums, xp)
 
+    def made() -> Array:
+        return summed(reciprocal(of.stencil_at(alpha, n, dt, xp).weights, xp), sums, xp)
 
-@lru_cache(maxsize=_KEPT)
-def _kept_column(of: Definition, orders: bytes, shape: tuple[int, ...], dt: float, sums: int, n: int) -> np.ndarray:
-    alpha = np.frombuffer(orders).reshape(shape)
-    found = summed(reciprocal(of.stencil_at(alpha, n, dt, NUMPY).weights, NUMPY), sums, NUMPY)
-    found.flags.writeable = False
-    return found
+    if not isinstance(alpha, np.ndarray):
+        return made()
+    return CACHE.get(("reciprocal", of, alpha.tobytes(), alpha.shape, dt, sums, n), made)

@@ -30,7 +30,6 @@ class Layout:
         n: Samples.
         width: Samples that lie side by side at each time; 1 unless time is in the middle.
         order: The permutation of axes that is needed first, or None.
-        alpha_shape: Shape to which alpha broadcasts before it is flattened to [channels].
     """
 
     shape: tuple[int, ...]
@@ -40,7 +39,6 @@ class Layout:
     n: int
     width: int
     order: tuple[int, ...] | None
-    alpha_shape: tuple[int, ...]
 
     @cached_property
     def canonical(self) -> tuple[int, int, int, int]:
@@ -81,13 +79,12 @@ def layout_of(owner: str, shape: tuple[int, ...], axis: int, alpha_shape: tuple[
     n = shape[axis]
     varying = [i for a, i in zip(padded, others, strict=True) if a > 1]
     if not varying:
-        return Layout(shape, axis, prod(shape[:axis]), 1, n, prod(shape[axis + 1 :]), None, ())
+        return Layout(shape, axis, prod(shape[:axis]), 1, n, prod(shape[axis + 1 :]), None)
     fixed = [i for i in others if i not in varying]
     order = (*fixed, *varying, axis)
     batch, channels = prod(shape[i] for i in fixed), prod(shape[i] for i in varying)
     in_place = order == tuple(range(len(shape)))
-    alpha_view = tuple(shape[i] for i in varying)
-    return Layout(shape, axis, batch, channels, n, 1, None if in_place else order, alpha_view)
+    return Layout(shape, axis, batch, channels, n, 1, None if in_place else order)
 
 
 def transformed_axes(

@@ -221,9 +221,8 @@ def _boundary(family: Definition, n: int) -> Table | None:
     count = facts.starts + facts.terms
 
     def columns(stencil: Stencil) -> np.ndarray:
-        start = [stencil.start[:, None]] if stencil.starts else []
-        analytic = [stencil.analytic] if stencil.terms else []
-        return np.concatenate(start + analytic, axis=1).reshape(-1, count * n)
+        found: Any = stencil.boundary_columns(lambda column: column(np.arange(n)), NUMPY)
+        return found.reshape(-1, count * n)
 
     def as_rows(values: np.ndarray) -> list[np.ndarray]:
         return [values.reshape(-1, count, n)]

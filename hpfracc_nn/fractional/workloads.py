@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Caputo, Definition, FourierMultiplier
-from hpfracc_nn.fractional.dispatch import load
+from hpfracc_nn.fractional.dispatch import load, shape_of
 from hpfracc_nn.fractional.exponentials import SHORTEST, exponentials
 from hpfracc_nn.fractional.layout import layout_of
 from hpfracc_nn.selection import Workload, probe
@@ -68,14 +66,12 @@ def workload(
         )
     if dtype not in _PRECISIONS:
         raise ValueError(f"workload(dtype={dtype!r}): needs one of {', '.join(_PRECISIONS)}; convert the data first.")
-    alpha = definition.alpha
-    alpha_shape = tuple(alpha.shape) if hasattr(alpha, "shape") else np.shape(alpha)
     if threads is None:
         threads = probe(framework).threads() if has_probe(framework) else 1
     precision = "float64" if definition.is_wide else _PRECISIONS[dtype]
     is_one_sum = definition.differences >= 0 and definition.side != "both"  # nothing is added up but the product
     converts = framework == "torch" and precision == "float32" != dtype and is_one_sum
-    layout = layout_of("workload", tuple(shape), errors.axis("workload", dim, len(shape)), alpha_shape)
+    layout = layout_of("workload", tuple(shape), errors.axis("workload", dim, len(shape)), shape_of(definition.alpha))
     nodes = exponentials(definition, layout.n, precision) if layout.n > SHORTEST else None
     return Workload(
         OP,

@@ -24,7 +24,7 @@ from hpfracc_nn.fractional.stencil import Stencil
 _KINDS = (Caputo, RiemannLiouville, GrunwaldLetnikov, RiemannLiouvilleIntegral)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class DistributedOrder(Definition):
     """The sum over j of weights[j] D^nodes[j] x: a quadrature of an integral of density(alpha) D^alpha x over alpha.
 

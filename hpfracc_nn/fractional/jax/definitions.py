@@ -10,15 +10,9 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
-from hpfracc_nn.fractional.definitions import DEFINITIONS, MULTIPLIERS, Definition, FourierMultiplier
+from hpfracc_nn.fractional.definitions import DEFINITIONS, MULTIPLIERS, Definition, DistributedOrder, FourierMultiplier
 from hpfracc_nn.fractional.jax.arrays import Array
 from hpfracc_nn.fractional.jax.checked import checked
-
-
-def alpha_shape(definition: Definition | FourierMultiplier) -> tuple[int, ...]:
-    """Return the shape of a definition's alpha."""
-    alpha = definition.alpha
-    return tuple(alpha.shape) if isinstance(alpha, jax.Array) else np.shape(alpha)
 
 
 def checked_alpha(owner: str, definition: Definition) -> Array:
@@ -113,5 +107,5 @@ def _register(kind: type) -> None:
     jax.tree_util.register_pytree_node(kind, _flattened, lambda structure, leaves: _restored(kind, structure, leaves))
 
 
-for _kind in {*DEFINITIONS.values(), *MULTIPLIERS.values()}:
+for _kind in {*DEFINITIONS.values(), *MULTIPLIERS.values(), DistributedOrder}:
     _register(_kind)

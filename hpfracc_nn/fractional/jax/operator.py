@@ -22,10 +22,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.boundary import boundary_of, difference, finish
 from hpfracc_nn.fractional.definitions import Definition, FourierMultiplier, family
-from hpfracc_nn.fractional.dispatch import on_other_sides
+from hpfracc_nn.fractional.dispatch import on_other_sides, shape_of
 from hpfracc_nn.fractional.jax import kernels, slices  # noqa: F401  kernels are registered on import
 from hpfracc_nn.fractional.jax.arrays import JAX, Array, assumed, check_known, computed_in, of_numpy, widest  # noqa: F401  texts over all frameworks call these as `operator.name`
-from hpfracc_nn.fractional.jax.definitions import alpha_shape, checked_alpha, floating_alpha, within
+from hpfracc_nn.fractional.jax.definitions import checked_alpha, floating_alpha, within
 from hpfracc_nn.fractional.jax.float64 import in_float64
 from hpfracc_nn.fractional.jax.kernels import in_parts
 from hpfracc_nn.fractional.jax.probe import JaxProbe, device_name
@@ -198,7 +198,7 @@ def apply_at(owner: str, x: Array, definition: Definition, dt: float, dim: int, 
             x, dtype, definition, axis, JAX, lambda x, left, axis: apply_at(owner, x, left, dt, axis, site)
         )
     alpha = None if definition.is_fixed else checked_alpha(owner, definition)
-    layout = layout_of(owner, tuple(x.shape), axis, alpha_shape(definition))
+    layout = layout_of(owner, tuple(x.shape), axis, shape_of(definition.alpha))
     if 0 in layout.canonical:
         return x if alpha is None else x + 0 * alpha.sum().astype(x.dtype)
     call = Call(definition if alpha is None else family(definition), alpha is not None, dt, layout, dtype)

@@ -13,8 +13,8 @@ from jax import numpy as jnp
 from hpfracc_nn import errors
 from hpfracc_nn.fractional import operator, workloads
 from hpfracc_nn.fractional.definitions import Caputo, Definition, FourierMultiplier, family
+from hpfracc_nn.fractional.dispatch import shape_of
 from hpfracc_nn.fractional.jax.arrays import computed_in
-from hpfracc_nn.fractional.jax.definitions import alpha_shape
 from hpfracc_nn.fractional.jax.operator import Call, computed
 from hpfracc_nn.fractional.jax.probe import device_name
 from hpfracc_nn.fractional.layout import layout_of
@@ -131,12 +131,12 @@ def calibrate(
     shape = tuple(shape)
     axis = errors.axis("calibrate", dim, len(shape))
     _check(shape, definition, dtype)
-    layout = layout_of("calibrate", shape, axis, alpha_shape(definition))
+    layout = layout_of("calibrate", shape, axis, shape_of(definition.alpha))
     is_traced = learns_alpha or not definition.is_fixed
     x = jnp.asarray(np.random.default_rng(0).standard_normal(shape), dtype)
     computed_as = computed_in("calibrate", x, definition)
     call = Call(family(definition) if is_traced else definition, is_traced, 1.0, layout, computed_as)
-    alpha = jnp.full(alpha_shape(definition), sum(definition.interval) / 2, x.dtype) if is_traced else None
+    alpha = jnp.full(shape_of(definition.alpha), sum(definition.interval) / 2, x.dtype) if is_traced else None
     workload = call.workload()
     found = []
     for name in manager.predict(workload):

@@ -41,7 +41,7 @@ from hpfracc_nn.fractional.torch.eager import (
 from hpfracc_nn.fractional.torch.linear_map import LinearMap
 from hpfracc_nn.fractional.torch.tracing import has_tangent, is_watched, plainly, uncompiled, unpacked
 from hpfracc_nn.fractional.torch.weights import weights_of
-from hpfracc_nn.selection import BackendManager, Site, default_manager, is_process_wide
+from hpfracc_nn.selection import BackendManager, Site, default_manager, given_manager, is_process_wide
 
 _SUM = "distributed_order"  # no definition of one order
 _NAMES: dict[type, str] = {DistributedOrder: _SUM, **{kind: name for name, kind in DEFINITIONS.items()}}
@@ -76,7 +76,7 @@ def compiled(
     definition: Definition,
     dt: float,
     dim: int,
-    where: Site | BackendManager | None,
+    manager: BackendManager | None,
     alpha: Tensor | None,
 ) -> Tensor:
     """Return the operator applied to `x`, in a way that a compiler can follow.
@@ -87,7 +87,6 @@ def compiled(
     """
     check_dense(owner, "x", x)
     text = as_json(definition, alpha is not None)
-    manager = where.manager if isinstance(where, Site) else where
     if text is None or not (manager is None or is_process_wide(manager)):
         if torch.compiler.is_exporting():
             raise ValueError(
@@ -95,7 +94,7 @@ def compiled(
                 f"{', '.join(_NAMES.values())}, with numbers, strings and tuples of them as options; leave "
                 "manager=None and configure() that manager."
             )
-        return _outside(owner, x, definition, dt, dim, where, alpha)
+        return _outside(owner, x, definition, dt, dim, manager, alpha)
     return APPLY(x, alpha, text, errors.positive_step(owner, dt), dim, owner)
 
 
@@ -105,12 +104,11 @@ def _outside(
     definition: Definition,
     dt: float,
     dim: int,
-    where: Site | BackendManager | None,
+    manager: BackendManager | None,
     alpha: Tensor | None,
 ) -> Tensor:
-    if not isinstance(where, Site):
-        where = (where or default_manager()).shared_site("toeplitz", "torch", "functions")
-    return computed(owner, x, definition, dt, dim, where, alpha)
+    site = given_manager(owner, manager).shared_site("toeplitz", "torch", "functions")
+    return computed(owner, x, definition, dt, dim, site, alpha)
 
 
 uncompiled(_outside, "a graph cannot name a BackendManager or a definition of the caller's own; it runs outside")

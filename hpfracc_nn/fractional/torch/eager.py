@@ -22,6 +22,7 @@ from torch.nn.utils.rnn import PackedSequence
 import hpfracc_nn.fractional.torch.device  # noqa: F401  registered on import
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition, FourierMultiplier, family
+from hpfracc_nn.fractional.dispatch import shape_of
 from hpfracc_nn.fractional.layout import Layout, layout_of
 from hpfracc_nn.fractional.linear import Column, StateSpace
 from hpfracc_nn.fractional.torch import kernels, rehearsal  # noqa: F401  registered on import
@@ -122,7 +123,7 @@ def _weights(owner: str, x: Tensor, definition: Definition, dt: float, dim: int)
     Raise if `dt` is no positive number, or the dtype, `dim` or the shape of alpha does not fit.
     """
     dt, dtype = errors.positive_step(owner, dt), computed_in(owner, x, definition)
-    layout = layout_of(owner, x.shape, errors.axis(owner, dim, x.ndim), alpha_shape(definition))
+    layout = layout_of(owner, x.shape, errors.axis(owner, dim, x.ndim), shape_of(definition.alpha))
     return layout, weights_of(definition, layout.n, dt, dtype, x.device)
 
 
@@ -357,23 +358,9 @@ def check_dense(owner: str, name: str, given: Any) -> None:
         raise TypeError(f"{owner}({name} of layout {given.layout}): needs a dense tensor; pass {name}.to_dense().")
 
 
-def alpha_shape(definition: Definition | FourierMultiplier) -> tuple[int, ...]:
-    """Return the shape of a definition's alpha."""
-    alpha = definition.alpha
-    if isinstance(alpha, float):
-        return ()
-    if isinstance(alpha, Tensor):
-        return tuple(alpha.shape)
-    shape = []
-    while isinstance(alpha, tuple):
-        shape.append(len(alpha))
-        alpha = alpha[0]
-    return tuple(shape)
-
-
 def orders_shape(definition: Definition, alpha: Tensor | None) -> tuple[int, ...]:
     """Return the shape of the orders: of a tensor in place of the definition's, or of its own."""
-    return alpha_shape(definition) if alpha is None else tuple(alpha.shape)
+    return shape_of(definition.alpha) if alpha is None else tuple(alpha.shape)
 
 
 def floating_alpha(owner: str, alpha: Any) -> None:
