@@ -252,7 +252,11 @@ def test_a_definition_is_a_pytree_before_any_operator_is_called(script):
 
 @pytest.mark.slow
 def test_operators_obey_strict_promotion():
-    x, alpha = jnp.asarray(walk(2, 12), jnp.float32), jnp.asarray(0.4)
+    def failures() -> set[tuple[int, int]]:
+        plans = [plan for site in default_manager().sites() for plan in site.plans()]
+        return {(id(plan), plan.failures) for plan in plans if plan.failures}
+
+    x, alpha, before = jnp.asarray(walk(2, 12), jnp.float32), jnp.asarray(0.4), failures()
     with jax.numpy_dtype_promotion("strict"):
         for function in (
             lambda alpha: fjx.caputo(x, alpha, dt=0.1),
@@ -267,8 +271,7 @@ def test_operators_obey_strict_promotion():
         ):
             slope = jax.jit(jax.grad(lambda alpha, function=function: function(alpha).sum()))(alpha)
             assert np.isfinite(slope)
-    failed = [plan for site in default_manager().sites() for plan in site.plans() if plan.failures]
-    assert failed == []
+    assert failures() <= before  # what is left is of other tests of this process
 
 
 @pytest.mark.slow
