@@ -1,4 +1,4 @@
-"""The BackendManager: turns workloads into plans, and remembers how they fared; and its short forms."""
+"""The BackendManager, which turns workloads into plans and keeps what they counted; and short forms for one process."""
 
 import itertools
 import math
@@ -82,7 +82,7 @@ class BackendManager:
 
     @property
     def settings(self) -> Settings:
-        """What the user said; `configure` changes it."""
+        """The settings of the user; `configure` changes them."""
         return self.planner.settings
 
     @property
@@ -92,12 +92,12 @@ class BackendManager:
 
     @property
     def learner(self) -> Learner:
-        """What live calls and earlier processes say."""
+        """What learns the times of kernels, from live calls and from the wisdom of earlier processes."""
         return self.planner.learner
 
     @property
     def epoch(self) -> int:
-        """Another number whenever settings or kernels change; every site asks anew then."""
+        """A number that changes whenever settings or kernels do; every site then drops its plans."""
         return self.planner.candidates.epoch
 
     def configure(self, **changes: Unpack[SettingsChanges]) -> None:
@@ -139,7 +139,7 @@ class BackendManager:
     def plan(self, workload: Workload) -> Plan:
         """Return the plan for `workload`, the same one until something is configured or another kernel is better.
 
-        What it takes may be told to `record`, and is learnt.
+        Where the caller passes the plan's times to `record`, the manager learns from them.
 
         Raises:
             LookupError: No kernel accepts it, or none of those that are forced.
@@ -147,23 +147,23 @@ class BackendManager:
         return self.planner.plan(workload)
 
     def plan_with(self, name: str, reason: str, workload: Workload) -> Plan:
-        """Return a learning plan of its own that runs the kernel of that name."""
+        """Return a new learning plan that runs the kernel `name`, chosen for `reason`."""
         with self.lock:
             return self.planner.plan_with(name, reason, workload)
 
     def predict(self, workload: Workload) -> dict[str, Prediction]:
         """Return what is expected of each kernel that accepts `workload`, by its name, fastest first.
 
-        Seconds are of the forward pass and of the backward pass as often as it follows: at each call that wants a
-        gradient, until it was seen how often. A kernel that was not measured has no samples and the wide bounds of an
-        estimate, narrower where the same kernel was measured on other sizes. Compiling is not in it.
+        Seconds are those of the forward pass and of the backward pass times how often it has followed; until that was
+        seen, it counts at each call that wants a gradient. A kernel that was not measured has no samples and the wide
+        bounds of an estimate, narrower where the same kernel was measured on other sizes. Compilation is left out.
         """
         with self.lock:
             found = self.planner.expected(workload, self.planner.candidates.fitting(workload))
         return dict(sorted(found.items(), key=lambda item: item[1].seconds))
 
     def explain(self, workload: Workload) -> str:
-        """Return a table of every kernel: what is expected, compiled, held and measured, and why this one or not."""
+        """Return a table of all kernels for a workload: times, compilation, memory, and why each is chosen or not."""
         return explain(self.planner, workload, self.history())
 
     def place(
@@ -305,7 +305,7 @@ class BackendManager:
             return list(self.recorder.sites.values())
 
     def reconsider(self) -> None:
-        """Let every site ask again at its next call."""
+        """Let the learning plans of every site be decided again at their next call."""
         self.recorder.reconsider()
 
     def record(
@@ -320,8 +320,8 @@ class BackendManager:
     ) -> None:
         """Remember that `plan` took `seconds`, and learn from it.
 
-        A plan's first sample in each direction is dropped: it paid for cold caches. Where it compiled, it is remembered
-        as what that took.
+        A plan's first sample in each direction is dropped: it paid for cold caches. Where that call compiled, it stands
+        in the history, with the seconds of compilation.
 
         Args:
             plan: What ran.
@@ -400,7 +400,7 @@ class BackendManager:
         return self.recorder.log.events()
 
     def looks(self) -> list[Look]:
-        """Return how often each kernel had been consulted, at no more than 513 times, the last one now."""
+        """Return how often each kernel had been consulted, at up to 513 points in time, the last one now."""
         return self.recorder.log.looks()
 
     def failures(self) -> dict[str, dict[str, int]]:
@@ -435,10 +435,10 @@ class BackendManager:
             self.planner.kernels_changed()
 
     def save(self, seconds: float = LOCK_SECONDS) -> bool:
-        """Merge what was learnt into the wisdom file, and return whether it is there now.
+        """Merge what was learnt into the wisdom file; return True where there was something, and all of it is written.
 
-        It happens by itself, once a minute while something is learnt, when the settings put an end to learning or name
-        another file, and when the process ends. The lock is not held while the file is written.
+        The manager does so by itself, once a minute while something is learnt, when the settings put an end to learning
+        or name another file, and when the process ends. The lock is not held while the file is written.
 
         Args:
             seconds: How long to wait for another process that writes.
@@ -473,7 +473,7 @@ class BackendManager:
         return trust
 
     def share_trials(self, rank: int = 0, count: int = 1) -> None:
-        """Try only every `count`-th kernel from now on, from that of number `rank` on; the others will be told of.
+        """Try only every `count`-th kernel from now on, from number `rank` on; other processes try the others.
 
         For processes that run alike and tell each other by `import_wisdom`, such as those of one training run. A kernel
         of which nothing was heard after two such rounds is tried here after all.

@@ -1,4 +1,4 @@
-"""What packages register: operations, their kernels, and who answers for a framework and marks its devices' work."""
+"""The registry: operations, their kernels, and for each framework a probe and the marker of its devices' work."""
 
 import importlib.util
 import threading
@@ -100,7 +100,7 @@ class Kernel:
             the weights; by default whoever wants one runs and multiplies.
         unproven: Why it runs only where its backend is forced, such as that no device has run it; None where it may be
             chosen. Where the backend is not forced, this is why it is refused.
-        calls: How often it ran and what for, counted by the one who runs it.
+        calls: How often `run`, `adjoint` and others were called, by name; the caller counts.
 
     Attributes:
         name: "backend/algorithm".
@@ -138,10 +138,10 @@ class Kernel:
         self.name = f"{self.backend}/{self.algorithm}"
 
     def ask(self, question: Question, workload: Workload) -> Any:
-        """Return what the kernel says of a workload.
+        """Return the kernel's answer to one question about a workload, such as its `cost`.
 
         Raises:
-            Exception: What it raises, with a note that names the kernel.
+            Exception: What the kernel raises, with a note that names the kernel.
         """
         try:
             if not workload.converts_to or question == "saves":  # what is saved is saved as it is stored
@@ -158,12 +158,12 @@ class Kernel:
             raise
 
     def given(self, workload: Workload) -> Workload:
-        """Return the workload that it computes: with converted samples, if it does not take them as they are stored."""
+        """Return the workload that the kernel computes: samples are converted, unless it takes them as stored."""
         return workload if self.as_stored else workload.converted
 
     @property
     def is_differentiable(self) -> bool:
-        """Whether it brings its own backward pass."""
+        """Whether the kernel has an adjoint, and so its own backward pass."""
         return self.adjoint is not _no_adjoint
 
 
@@ -304,7 +304,7 @@ def algorithms() -> tuple[str, ...]:
 
 
 def watch(watcher: Watcher) -> None:
-    """Call `watcher.kernels_changed()` after each change, for as long as it lives."""
+    """Call `watcher.kernels_changed()` whenever a kernel comes or goes, for as long as the watcher lives."""
     with _lock:
         _watchers.add(watcher)
 
@@ -354,7 +354,7 @@ def _listed(names: Iterable[str]) -> str:
 
 @cache
 def find_spec(name: str) -> ModuleSpec | None:
-    """Return what importlib finds for a package, looked for once in a process: that takes up to 0.2 ms."""
+    """Return the import spec of a package, None where it is not installed; cached, as a search takes up to 0.2 ms."""
     return importlib.util.find_spec(name)
 
 
@@ -363,9 +363,9 @@ class Operation:
     """An operation of the user's own; see `register_operation`.
 
     Args:
-        name: Of the operation.
-        describe: As there.
-        fault: As there.
+        name: Name of the operation.
+        describe: As in `register_operation`.
+        fault: As in `register_operation`.
 
     Examples:
         >>> total = register_operation("total", lambda x: Workload("total", "numpy", n=x.size))
@@ -517,10 +517,10 @@ def unregister_rehearsal(op: str, framework: str) -> None:
 
 
 def rehearsal(op: str, framework: str) -> Rehearsal:
-    """Return what rehearses `op` for the arrays of `framework`.
+    """Return the function that `register_rehearsal` was given for `op` and the arrays of `framework`.
 
     Raises:
-        LookupError: Nobody has said how.
+        LookupError: None is registered.
     """
     found = _rehearsals.get((op, framework))
     if found is None:
