@@ -1,4 +1,4 @@
-"""What becomes of managers where a process forks or ends: of their locks, and of what they learnt and did not save."""
+"""What a fork or the end of the process does to managers: to their locks, and to what they learnt and did not save."""
 
 import atexit
 import contextlib
@@ -17,13 +17,16 @@ FORK_SECONDS = 1.0  # that a fork waits for threads that decide, all in all
 
 
 _recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
-_left = Outbox()  # by managers that are gone
+_left = Outbox()  # what managers that are gone learnt and did not save
 _enrolling = threading.Lock()
 _held = threading.local()  # .locks: those that the fork of this thread has taken
 
 
 def enrol(recorder: Recorder) -> None:
-    """Look after the manager of this recorder from now on, for as long as it lives, and after what it leaves."""
+    """Handle forks and the end of the process for the manager of this recorder, for as long as the manager lives.
+
+    What the manager learnt and did not save is saved later, also if the manager is garbage-collected before.
+    """
     with _enrolling:
         _recorders.add(recorder)
     weakref.finalize(recorder, _orphaned, recorder.planner.learner).atexit = False

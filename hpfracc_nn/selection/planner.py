@@ -50,7 +50,7 @@ class Planner:
 
     Args:
         settings: What the user said.
-        machine: Whose rates to estimate with.
+        machine: The machine whose rates estimates are made with.
         clock: Seconds that never go back, by which the quarantine of a kernel ends.
 
     Attributes:
@@ -77,7 +77,8 @@ class Planner:
         self.kernels_changed()
 
     def kernels_changed(self) -> None:
-        """Let every site ask anew; the registry calls this when a kernel comes or goes, and holds no lock."""
+        """Let every site ask for its plans anew; the registry calls this, without a lock, when a kernel comes or goes.
+        """
         self._plans.clear()
         self.candidates.invalidate()
 
@@ -109,7 +110,7 @@ class Planner:
             return plan
 
     def planned(self, workload: Workload) -> Plan:
-        """Return a new plan for `workload`, by what is believed now.
+        """Return a new plan for `workload`: the best kernel by what is known now.
 
         Raises:
             LookupError: No kernel accepts it, or none of those that are forced.
@@ -129,9 +130,9 @@ class Planner:
         return self._plan_of(name, reason, found, workload, learns=learns, provisional=reduced, believed=believed)
 
     def first(self, workload: Workload) -> tuple[Plan, Step | None]:
-        """Return a plan with a usage of its own, for a site, and what runs at its first call; the lock is held.
+        """Return a new plan for a site, and the Step that decides its first call; the lock is held.
 
-        A learning plan is decided upon at once. The others have no step.
+        Where the plan does not learn, nothing is decided, and None stands in place of the Step.
         """
         if self.has_changed(workload.framework) or not self.learner.is_learning(workload.framework):
             return self.plan(workload).twin(), None
@@ -147,7 +148,7 @@ class Planner:
         """Return what a site does next in place of `plan`, whose period is over; the lock is held.
 
         Args:
-            plan: Of the site.
+            plan: The site's plan.
             calls: Since the last decision, this one included.
             backwards: How many of them were followed by a backward pass; None: all.
             known: The site's plans of this workload by their kernels' names, `plan` too.
@@ -211,7 +212,10 @@ class Planner:
         return self._plan_of(name, "fallback", found, workload, learns=learns, believed=believed)
 
     def has_changed(self, framework: str) -> bool:
-        """Return whether a framework lets plans change where it did not before, or no more; all ask anew then."""
+        """Return whether plans for a framework may change now and might not before, or the reverse.
+
+        If so, every site asks for its plans anew.
+        """
         with self.lock:
             changed = self.learner.has_changed(framework)
             if changed:
@@ -219,7 +223,7 @@ class Planner:
             return changed
 
     def expected(self, workload: Workload, assessments: Sequence[Assessment]) -> dict[str, Prediction]:
-        """Return what is expected of each kernel that accepts; the lock is held."""
+        """Return the prediction for each kernel that accepts the workload, by name; the lock is held."""
         if self.learner.uses_knowledge(workload.framework):
             return self.learner.expected(workload, assessments)
         return {each.kernel.name: Prediction.within(each.seconds, each.uncertainty) for each in accepted(assessments)}
@@ -273,9 +277,9 @@ class Planner:
 
 
 def period_of(plan: Plan, calls: int) -> int:
-    """Return after how many calls a plan that does not learn is reconsidered, of which the last one ran `calls`.
+    """Return after how many calls a plan that does not learn is reconsidered.
 
-    A provisional one is after twice as many.
+    For a provisional plan the number doubles each time, from `calls`, the last one.
     """
     return min(2 * calls, LONGEST_PERIOD) if plan.provisional else LOOKED_AFTER
 
