@@ -104,8 +104,7 @@ class Candidates:
         return found, found is not fitting
 
     def now(self, workload: Workload) -> list[Assessment]:
-        """Return an assessment of every kernel, whether or not any accepts; an empty list where there are no kernels.
-        """
+        """Return an assessment of every kernel, whether or not any accepts; an empty list without kernels."""
         try:
             return self.reduced(self.fitting(workload), workload)
         except LookupError:  # every kernel was unregistered meanwhile

@@ -77,8 +77,7 @@ class Planner:
         self.kernels_changed()
 
     def kernels_changed(self) -> None:
-        """Let every site ask for its plans anew; the registry calls this, without a lock, when a kernel comes or goes.
-        """
+        """Let every site ask for its plans anew; the registry calls this, without a lock, when kernels come or go."""
         self._plans.clear()
         self.candidates.invalidate()
 

@@ -243,7 +243,7 @@ class Choice(Event):
 
     Args:
         site: Label of the site, its operation where it has none.
-        previous: The kernel that ran before, or failed; "" where there was none. The same one where the choice took long.
+        previous: The kernel that ran before, or failed; "" where there was none. `kernel` where the choice took long.
         reason: As in `Plan.reason`; "deterministic" where that is why measurements do not count.
         seconds: Predicted, forward and the backward pass that the workload asks for.
         uncertainty: The time is believed to lie in [seconds / uncertainty, seconds * uncertainty].

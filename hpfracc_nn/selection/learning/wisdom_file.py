@@ -78,14 +78,14 @@ def _say_that_there_is_no_home(reason: str) -> None:
 
 
 class WisdomFile:
-    """The file of one kind of machine.
+    """The wisdom file of one kind of machine.
 
     `read` and `merge` are for programs that compute: whatever is wrong with the disk, they say it in one line of the
     log, once, and go on without. `load`, `update`, `export` and `clear` are for people: they raise.
 
     Args:
         directory: Where the files of all machines lie; None is `default_directory()`. It is made when first written.
-        machine: What `fingerprint.facts` returns; None asks it.
+        machine: The machine's facts, as `fingerprint.facts` returns them; None is this machine.
 
     Examples:
         >>> file = WisdomFile("wisdom")
@@ -108,7 +108,7 @@ class WisdomFile:
         self._said: set[str] = set()
 
     def read(self) -> Wisdom:
-        """Return what the file holds; nothing where there is none, or none that can be used.
+        """Return the wisdom in the file; it is empty where there is no file, or none that can be used.
 
         A damaged file is renamed to `.corrupt`. No exception but an interrupt reaches the caller: it catches OSError
         and the ValueError of a file that is no wisdom.
@@ -241,7 +241,7 @@ class WisdomFile:
     def at(cls, where: str) -> "WisdomFile | None":
         """Return the file that a setting names: "default", "off" (None) or a directory.
 
-        None too where the default one has no place, which is said once.
+        None too where there is no home directory for the default one, which is logged once.
         """
         if where == OFF:
             return None
@@ -372,7 +372,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 class Outbox:
-    """Wisdom with the file that it is for, until it is there.
+    """Wisdom that waits to be merged into its files.
 
     Threads may share it: whoever puts something in waits for nobody, and one at a time delivers.
     """
@@ -400,7 +400,7 @@ class Outbox:
                 self._delivering.release()
 
     def deliver(self, seconds: float) -> bool:
-        """Merge all of it into its files, and return whether there was some and it is there; the rest is kept.
+        """Merge what waits into its files; return True where there was some, and all is written. The rest is kept.
 
         Args:
             seconds: How long to wait, all in all, for other threads and processes that write.
@@ -414,14 +414,14 @@ class Outbox:
             self._delivering.release()
 
     def drop(self, matches: Callable[[Timing], bool]) -> None:
-        """Do not deliver the timings that match."""
+        """Drop the waiting timings that `matches` accepts."""
         for _ in range(len(self._waiting)):
             file, wisdom = self._waiting.popleft()
             kept = Wisdom.of((each for each in wisdom.timings.values() if not matches(each)), wisdom.rates)
             self._waiting.append((file, kept))
 
     def after_fork(self) -> None:
-        """Leave all of it to the parent process, a thread of which may be delivering."""
+        """Drop what waits, in a child process: a thread of the parent delivers it. Renew the lock."""
         self._waiting.clear()
         self._delivering = threading.Lock()
 

@@ -32,11 +32,11 @@ MOST_KNOWN = 4096
 
 
 class RateLimiter:
-    """Lets through so many things a second, and each of them once in a while.
+    """A limit to how many things pass in a second, and how soon an equal one may follow.
 
     Args:
-        most: In a second.
-        apart: Seconds between two that are alike.
+        most: How many things pass in a second.
+        apart: Seconds between two equal things.
         clock: Seconds that never go back.
 
     Attributes:
@@ -55,7 +55,7 @@ class RateLimiter:
         self.dropped = 0
 
     def lets_through(self, thing: Hashable) -> bool:
-        """Return whether it is not too early for another one; threads may race here, and let one more through."""
+        """Return whether `thing` may pass now, and count it; threads may race here, and let one more through."""
         now = self._clock()
         self._left = min(float(self._most), self._left + self._most * (now - self._since))
         self._since = now
@@ -91,25 +91,25 @@ class Observed(Protocol):
 
 
 class WatchedManagers:
-    """The managers of which metrics are read, each once, and what those had counted that are gone."""
+    """The managers whose counts are read as metrics, each once, and the counts of managers that are gone."""
 
     def __init__(self) -> None:
         self._alive: dict[ManagerCounts, weakref.ref[Recorder]] = {}
         self._gone = ManagerCounts()
 
     def add(self, recorder: Recorder) -> None:
-        """Read a manager from now on."""
+        """Read the counts of this recorder's manager from now on."""
         with _watching:
             self._settle()
             self._alive[recorder.counts] = weakref.ref(recorder)
 
     def remove(self, recorder: Recorder) -> None:
-        """Read it no more."""
+        """Read the counts of this recorder's manager no more."""
         with _watching:
             self._alive.pop(recorder.counts, None)
 
     def recorders(self) -> list[Recorder]:
-        """Return those of the managers that are alive."""
+        """Return the recorders of the managers that are alive."""
         with _watching:
             return [found for each in self._alive.values() if (found := each()) is not None]
 
@@ -193,7 +193,7 @@ class Telemetry:
         self._watch(manager.recorder)
 
     def leave(self, manager: Observed) -> None:
-        """Send nothing more of `manager`, if this one sends it."""
+        """Send nothing more of `manager`, if this Telemetry watches it."""
         self._leave(manager.recorder)
 
     def _watch(self, recorder: Recorder) -> None:
@@ -214,7 +214,7 @@ class Telemetry:
                 self._watched.remove(recorder)
 
     def timed(self, plan: Plan, seconds: float, direction: Direction) -> None:
-        """Take the time of a call."""
+        """Record the time of a call in the histogram."""
         self._durations.record(seconds, _attributes(plan.workload.op, plan.kernel.name, direction))
 
     def _hear(self, event: Event) -> None:
@@ -367,7 +367,7 @@ def _refuse_old(metrics: Any) -> None:
 
 
 def missing(error: ModuleNotFoundError, extra: str) -> ModuleNotFoundError:
-    """Return what says how to install what is not there, or `error` itself where that is another package."""
+    """Return an error that says which extra brings the missing package, or `error` where it is not OpenTelemetry's."""
     if (error.name or "").split(".")[0] != "opentelemetry":
         return error
     return ModuleNotFoundError(
