@@ -350,7 +350,7 @@ DIRECTORY = typer.Option(help="Where wisdom lies; by default HPFRACC_NN_WISDOM, 
 
 
 def file_in(directory: Path | None) -> WisdomFile:
-    """Return this machine's wisdom file in `directory`; None is where the environment says, or the user's cache.
+    """Return this machine's wisdom file in `directory`, by default that of HPFRACC_NN_WISDOM or the user's cache.
 
     Raises:
         FileNotFoundError: There is no home directory.

@@ -17,7 +17,7 @@ import numpy as np
 
 
 def as_float(value: Any) -> float | None:
-    """Return a real number as a float, infinite where too large for one; None for anything else, bools too."""
+    """Return a real number as a float, infinite if too large for a float; None for anything else, bools too."""
     if type(value) is float:
         return value
     if type(value) is not int and (isinstance(value, bool) or not isinstance(value, Real)):
@@ -62,7 +62,7 @@ def as_numbers(values: Any) -> np.ndarray | None:
 
 
 def positive_step(owner: str, dt: Any) -> float:
-    """Return `dt` as a float; raise unless it is a positive, finite number, or an array without axes of one."""
+    """Return a positive, finite step, a number or an array without axes, as a float; raise for anything else."""
     if type(dt) is float and 0 < dt < math.inf:
         return dt
     step = _of_array(owner, dt) if hasattr(dt, "__array_namespace__") else as_float(dt)
@@ -116,7 +116,7 @@ def probability(owner: str, argument: str, value: Any, *, example: float = 0.05)
 
 
 def part(owner: str, argument: str, value: Any) -> float:
-    """Return `value` as a float, or raise: it must lie in [0, 1]."""
+    """Return `value` as a float; raise unless it is a real number in [0, 1]."""
     number = _number(owner, argument, value, "", f"a part of 1, such as {argument}=0.1")
     if not 0 <= number <= 1:
         raise ValueError(f"{owner}({argument}={value!r}): needs 0 <= {argument} <= 1; pass a part such as 0.1.")
@@ -139,7 +139,7 @@ def pair(owner: str, argument: str, values: Any, example: str = "(0, 1)") -> tup
 
 
 def index(owner: str, argument: str, value: Any) -> int:
-    """Return the index of an axis as an int; raise TypeError where it is no integer. No array is looked at."""
+    """Return the index of an axis as an int; raise TypeError where it is no integer. Its range is not checked."""
     found = as_index(value)
     if found is None:
         raise TypeError(
@@ -191,7 +191,7 @@ def count(owner: str, argument: str, value: Any, least: int = 1) -> int:
 
 
 def counts(owner: str, argument: str, value: Any, axes: int, least: int = 1) -> tuple[int, ...]:
-    """Return a whole number >= `least` for each of `axes` axes, from one for all or a sequence; raise otherwise."""
+    """Return a tuple of `axes` whole numbers >= `least`, given as a sequence or as one number for all; or raise."""
     each = tuple(value) if isinstance(value, list | tuple) else (value,) * axes
     if len(each) != axes:
         raise ValueError(

@@ -284,7 +284,7 @@ def eligible(assessments: Iterable[Assessment], settings: Settings) -> list[Asse
 
 
 def handicaps(assessments: Sequence[Assessment], settings: Settings) -> dict[str, float]:
-    """Return by kernel the factor on its time that makes the least product the best choice.
+    """Return a factor for each kernel, by name: the best choice has the least product of time and factor.
 
     With weights a for time and b for memory the best has the least a log(seconds) + b log(bytes), that is the least
     seconds * bytes**(b / a): twice the bytes cost as much as 2**(b / a) times the time.

@@ -32,7 +32,7 @@ class Work:
         fault: Called as fault(result, *given) on the host, where the call was timed or another kernel failed at it:
             what is wrong with the result, or None. What it raises is wrong with the result too. A `Doubt` is dropped
             where a second kernel gives rise to one as well: then it is the data.
-        direction: Of the pass.
+        direction: Direction of the pass.
         is_timed: Whether the call is what the plan's times mean.
 
     Examples:
@@ -57,8 +57,8 @@ def carried_out(work: Work, site: Site, plan: Plan, *given: Any) -> Any:
 
     Args:
         work: What to do.
-        site: That picked the plan.
-        plan: With the kernel to begin with.
+        site: The site that picked the plan.
+        plan: The plan whose kernel runs first.
         given: The arguments of `work.run` after the plan.
 
     Raises:

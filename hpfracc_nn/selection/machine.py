@@ -17,10 +17,10 @@ Calibration = Literal["measured", "shipped"]
 
 
 class Place(NamedTuple):
-    """Where rates hold.
+    """Where rates hold: a framework, a device, a dtype and a number of threads.
 
     Attributes:
-        framework: Whose arrays.
+        framework: Framework of the arrays.
         device: The framework's name for the device.
         dtype: The dtype that is computed in, float32 or float64.
         threads: How many a call may use.
@@ -176,7 +176,7 @@ class CostModel:
     """Cost times rates gives seconds.
 
     Args:
-        machine: Whose rates.
+        machine: The machine whose rates count.
         calibration: "measured", or "shipped" for constants that are the same everywhere.
 
     Source: Williams, Waterman & Patterson, Commun. ACM 52 (2009) 65.

@@ -1,4 +1,4 @@
-"""The BackendManager, which turns workloads into plans and keeps what they counted; and short forms for one process."""
+"""The BackendManager, which turns workloads into plans and keeps what they counted; and the process-wide one."""
 
 import itertools
 import math
@@ -38,7 +38,7 @@ class BackendManager:
 
     Args:
         settings: None reads the environment.
-        machine: Whose rates to estimate with; None is the one that this process shares.
+        machine: The machine whose rates estimates are made with; None is the one that this process shares.
         clock: Seconds that never go back, by which kernels that failed are left alone for a while.
 
     Attributes:
@@ -87,7 +87,7 @@ class BackendManager:
 
     @property
     def lock(self) -> threading.RLock:
-        """Held while something is decided or changed."""
+        """The lock that is held while something is decided or changed."""
         return self.planner.lock
 
     @property
@@ -226,8 +226,8 @@ class BackendManager:
 
         Args:
             op: The operation.
-            args: For `run` of its kernels, and for the function that describes the workload.
-            kwargs: The same.
+            args: Arguments for `run` of its kernels, and for the function that describes the workload.
+            kwargs: Keyword arguments for both.
 
         Raises:
             LookupError: There is no such operation, or no kernel accepts the workload.
@@ -324,13 +324,13 @@ class BackendManager:
         in the history, with the seconds of compilation.
 
         Args:
-            plan: What ran.
-            seconds: Its time.
-            direction: Of the pass.
+            plan: The plan that ran.
+            seconds: The time that the call took.
+            direction: Direction of the pass.
             keep: False: the time says nothing of the plan, because the processor was taken away meanwhile. After three
                 such times in a row they are kept nevertheless: it is the kernel that waits.
-            transfer_seconds: The part of it that moved data between devices.
-            peak_bytes: The most that it held beyond its input, None where nobody measured it.
+            transfer_seconds: The part of the time that moved data between devices.
+            peak_bytes: The most that the call held beyond its input, None where nobody measured it.
 
         Raises:
             ValueError: A time is negative or not finite, the part more than the whole, or there is no such direction.
@@ -352,10 +352,10 @@ class BackendManager:
         """Time a block into the history, also one that raises: `history(name)` returns what was measured.
 
         Args:
-            name: Of the block; it stands where an operation's does.
+            name: Name of the block, which stands in place of an operation's.
 
         Yields:
-            What times the parts of the block that compile or move data.
+            A Block, which times the parts that compile or move data.
 
         Examples:
             >>> manager = BackendManager()
@@ -479,8 +479,8 @@ class BackendManager:
         of which nothing was heard after two such rounds is tried here after all.
 
         Args:
-            rank: Of this process.
-            count: Of processes; 1 tries all.
+            rank: Number of this process.
+            count: Number of processes; 1 tries all.
 
         Raises:
             ValueError: `rank` is not in [0, count), or one of them is no integer.
@@ -582,7 +582,7 @@ def report(sites: Iterable[Site] | None = None) -> list[ReportRow]:
     """Return one row per site and plan; of every site of the process-wide manager by default.
 
     Args:
-        sites: Those to report, in their order; None is all.
+        sites: The sites to report, in their order; None is all.
 
     Examples:
         >>> y = derivative(np.ones((4, 64)), Caputo(0.5))
@@ -612,13 +612,13 @@ def choose(
 
     Args:
         op: The operation.
-        shape: Of the input; the axes before `dim` are rows, those after it are width.
-        framework: Whose arrays.
+        shape: Shape of the input; the axes before `dim` are rows, those after it are width.
+        framework: Framework of the arrays.
         dim: The time axis.
-        dtype: Of the samples.
-        device: Where they lie.
+        dtype: Dtype of the samples.
+        device: Device on which they lie.
         channels: Distinct weight columns.
-        exponentials: How many stand for the weights.
+        exponentials: How many exponentials stand for the weights.
         needs_gradient: A gradient in the input is wanted.
         learns_weights: A gradient in the weights is wanted.
         threads: None asks the framework, and is 1 where that has no probe.

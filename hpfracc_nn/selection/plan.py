@@ -32,7 +32,7 @@ class Stopwatch:
     """Times one call, and tells whether the processor was taken away meanwhile.
 
     Args:
-        threads: That the call may use; of a call that uses several the processor time says nothing.
+        threads: How many threads the call may use; with several, the processor time says nothing.
 
     Examples:
         >>> watch = Stopwatch(threads=1)
@@ -48,7 +48,7 @@ class Stopwatch:
         self._started = time.perf_counter()
 
     def stop(self) -> tuple[float, bool]:
-        """Return the seconds, and whether they say how long the call takes."""
+        """Return the seconds since the start, and whether they say how long the call takes."""
         seconds = time.perf_counter() - self._started
         if self._processor is None:
             return seconds, True
@@ -56,14 +56,14 @@ class Stopwatch:
 
 
 class Samples:
-    """One direction of one plan: when to time it next, and how long it took.
+    """The times of one plan in one direction, and the countdown to the next call to time.
 
     Args:
         sample: Whether calls are timed by themselves; otherwise only after `request`.
 
     Attributes:
         countdown: Calls until the next timed one.
-        period: What the countdown began with.
+        period: The number that the countdown began with.
         seconds: The last times that were kept.
         warm: Whether the first sample, which is dropped, is over.
         dropped: How many samples in a row were not kept.
@@ -153,12 +153,12 @@ class Usage:
     that nobody holds any more hands its counts to the manager's.
 
     Args:
-        plan: The first that is used; those that replace it for the same kernel share the usage.
+        plan: The first plan that is used; plans that replace it for the same kernel share the usage.
 
     Attributes:
         use: Operation and kernel.
         left: Forward calls until the choice is reconsidered.
-        period: What `left` began with.
+        period: The number that `left` began with.
         backwards_before: Backward calls when the period began.
         forward: Samples of the forward pass.
         backward: Samples of the backward pass.
@@ -258,9 +258,9 @@ class Plan:
     counted and timed is its `usage`.
 
     Args:
-        kernel: What runs.
-        workload: What it was chosen for.
-        expected: What is predicted of each kernel that accepts it, forward plus the backward that the workload asks
+        kernel: The kernel that runs.
+        workload: The workload that it was chosen for.
+        expected: What is predicted of each kernel that accepts this, forward plus the backward that the workload asks
             for: of this one, then of the others, fastest first.
         workspace: Bytes held beyond input and output; it goes with `chunk`.
         reason: "forced", "only" (nothing else accepts the workload), "first" (nothing was compared), or what speaks for
@@ -271,7 +271,7 @@ class Plan:
         chunk: Rows to compute at a time, None for all at once; it follows the memory that there is.
         provisional: Whether a kernel that may be better is left out for a while, so that the choice is reconsidered.
         devices: Where a kernel that offloads may compute; none: on the current one of its framework.
-        usage: Of an earlier plan with the same kernel that this one replaces; by default a new one.
+        usage: The usage of an earlier plan with the same kernel that this one replaces; by default a new one.
 
     Examples:
         >>> plan = BackendManager(Settings(mode="prior")).plan(

@@ -31,8 +31,8 @@ class Step(NamedTuple):
     """What a site does next.
 
     Args:
-        plan: What runs.
-        reason: Why; "explore" for a trial.
+        plan: The plan that runs.
+        reason: Why it runs; "explore" for a trial.
         period: Reconsider the choice after so many calls.
         is_trial: The plan runs for this call only.
         spreads: Whether every site should reconsider, because the call makes code that others can use.
@@ -49,13 +49,13 @@ class Planner:
     """Chooses the kernel for a workload: the one that is forced, else the best by the objective.
 
     Args:
-        settings: What the user said.
+        settings: The user's settings.
         machine: The machine whose rates estimates are made with.
         clock: Seconds that never go back, by which the quarantine of a kernel ends.
 
     Attributes:
         lock: Held while something is decided or changed; a kernel's `refuses` may plan something itself.
-        learner: What live calls and earlier processes say.
+        learner: What learns the times of kernels, from live calls and earlier processes.
         quarantine: The kernels that failed.
         candidates: The kernels that come into question.
     """
@@ -144,7 +144,7 @@ class Planner:
         return plans[0], Step(plans[-1], plans[-1].reason, decision.period, decision.is_trial, spreads)
 
     def next(self, plan: Plan, calls: int, backwards: int | None, known: Mapping[str, Plan]) -> Step:
-        """Return what a site does next in place of `plan`, whose period is over; the lock is held.
+        """Return the Step that a site takes in place of `plan`, whose period is over; the lock is held.
 
         Args:
             plan: The site's plan.
@@ -174,13 +174,13 @@ class Planner:
         return Step(chosen, said, decision.period, decision.is_trial, spreads)
 
     def plan_with(self, name: str, reason: str, workload: Workload) -> Plan:
-        """Return a learning plan that runs the kernel of that name; the lock is held."""
+        """Return a new learning plan that runs the kernel `name`, chosen for `reason`; the lock is held."""
         found, reduced = self.candidates.of(workload)
         _, believed = self.learner.believed(workload, found)
         return self._plan_of(name, reason, found, workload, learns=True, provisional=reduced, believed=believed)
 
     def to_warm_up(self, name: str, workload: Workload) -> Plan:
-        """Return a plan that only runs a kernel once on made-up data."""
+        """Return a plan that only runs the kernel `name` once, on made-up data."""
         return self._plan_of(name, "explore", self.candidates.now(workload), workload)
 
     def stand_in(self, workload: Workload, tried: Collection[str]) -> Plan | None:

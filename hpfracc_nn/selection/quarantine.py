@@ -51,7 +51,7 @@ _CONTROL_FLOW = {"_StopRecomputationError"}
 class WrongResult(ArithmeticError):
     """A kernel returned what cannot be the result. The text says what is wrong with it.
 
-    It reaches the caller where the result of every kernel is wrong.
+    The exception reaches the caller where the result of every kernel is wrong.
 
     Examples:
         >>> def fault(y, x):
@@ -72,7 +72,7 @@ class WrongResult(ArithmeticError):
 
 
 class Doubt(str):
-    """What seems wrong with a result, but may be the data's doing: where a second kernel agrees, it is.
+    """What seems wrong with a result, but may be the data's doing: it is where a second result seems wrong too.
 
     Examples:
         >>> def fault(y, x):
@@ -182,7 +182,7 @@ class Hold:
         cause: Class and text of the error.
         until: When the kernel may be tried again.
         failures: How often the kernel failed, not counting failures during the quarantine.
-        size: Of the smallest call that ran out of memory, in bytes; 0 where memory is not the cause.
+        size: Bytes of the smallest call that ran out of memory; 0 where memory is not the cause.
     """
 
     cause: str
@@ -226,7 +226,7 @@ class Quarantine:
                 this device. "environment": everything, until `lift`.
             cause: Class and text of the error.
             size: Bytes that the call takes.
-            now: The time.
+            now: The present time.
         """
         place = _place(kind, kernel, workload)
         hold = self.holds.get(place)

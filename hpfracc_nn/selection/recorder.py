@@ -136,7 +136,7 @@ def milliseconds(seconds: float | None) -> float | None:
 
 
 def together(parts: Iterable[Iterable[tuple[Use, Counts]]]) -> dict[Use, Counts]:
-    """Return the sums of counts by operation and kernel."""
+    """Return the sum of the counts in all parts, by operation and kernel."""
     found: dict[Use, Counts] = {}
     for part in parts:
         for use, counts in part:
@@ -195,7 +195,7 @@ class ManagerCounts:
             return together([self._past.items(), [(usage.use, usage.counts()) for usage in alive]])
 
     def absorb(self, other: "ManagerCounts") -> None:
-        """Add the counts of another manager, which are final."""
+        """Add the counts of another manager, which must be final."""
         self._past = together([self._past.items(), other.totals().items()])
         self._past_explored += other.explored
         self.failures.update(other.failures)
@@ -227,9 +227,9 @@ class Event:
     """Something that happened to the choice of a kernel.
 
     Args:
-        time: When, in seconds since 1970.
-        workload: Of the call.
-        kernel: "backend/algorithm".
+        time: When the event happened, in seconds since 1970.
+        workload: Workload of the call.
+        kernel: Name of the kernel, "backend/algorithm".
     """
 
     time: float
@@ -245,13 +245,13 @@ class Choice(Event):
         site: Label of the site, its operation where it has none.
         previous: The kernel that ran before, or failed; "" where there was none. `kernel` where the choice took long.
         reason: As in `Plan.reason`; "deterministic" where that is why measurements do not count.
-        seconds: Predicted, forward and the backward pass that the workload asks for.
+        seconds: Predicted time, forward and the backward pass that the workload asks for.
         uncertainty: The time is believed to lie in [seconds / uncertainty, seconds * uncertainty].
         alternatives: The other kernels that accept, with predicted seconds.
         doubts: The uncertainty of the prediction for each alternative.
         workspace: Bytes held beyond input and output.
         elapsed: Seconds that the choice took.
-        direction: Of the pass.
+        direction: Direction of the pass.
         error: The class of what the previous kernel raised, "" where it raised nothing.
         message: The text of that exception.
     """
@@ -338,7 +338,7 @@ class EventLog:
     Callers hold the manager's lock where they write, and do not where they call `publish`.
 
     Args:
-        counts: Of the manager.
+        counts: The counts of the manager.
 
     Attributes:
         listeners: Each is called with every event; what it raises is logged, and goes no further.
@@ -439,11 +439,11 @@ class Recorder:
 
     Attributes:
         counts: How often each kernel was consulted, and failed.
-        log: The last events.
+        log: The EventLog.
         history: The last measurements.
         device_times: Calls that a device has not finished.
         sites: The sites that are alive, by their numbers.
-        telemetry: Who watches this recorder; None as long as nobody in the process uses OpenTelemetry.
+        telemetry: The Telemetry that watches this recorder; None as long as nobody in the process uses OpenTelemetry.
     """
 
     def __init__(self, planner: Planner, join: Callable[["Recorder"], None]):
@@ -503,7 +503,7 @@ class Recorder:
             plan: The plan that runs now.
             reason: Why it runs.
             elapsed: Seconds that the choice took.
-            direction: Of the pass.
+            direction: Direction of the pass.
             error: What the kernel of `before` raised, if it failed.
         """
         self.log.look()

@@ -27,7 +27,7 @@ class Compilation:
     Args:
         seconds: About how long that takes; infinite where it should not happen unasked, only where the kernel is forced
             or nothing else is left.
-        code: What it makes; workloads with equal code share it.
+        code: A key of the compiled code; workloads with equal keys share the code.
 
     Examples:
         >>> compiles = lambda work: Compilation(0.2, work.n)
@@ -77,9 +77,9 @@ class Kernel:
 
     Args:
         op: The operation it computes.
-        framework: Whose arrays it takes.
-        backend: What computes.
-        algorithm: How.
+        framework: Framework of the arrays.
+        backend: What computes, such as "numba".
+        algorithm: How, such as "fft".
         run: The operation.
         adjoint: Its transpose; by default there is none.
         prepare: Brings the weights into the form that `run` takes; by default they stay as they are.
@@ -247,7 +247,7 @@ def kernels(op: str, framework: str) -> tuple[Kernel, ...]:
 
     Args:
         op: The operation.
-        framework: Whose arrays.
+        framework: Framework of the arrays.
 
     Raises:
         LookupError: No kernel is registered for that op, or for that framework of it.
@@ -379,7 +379,7 @@ class Operation:
     fault: Callable[..., str | None] | None = None
 
     def described(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Workload:
-        """Return the workload of a call.
+        """Return the workload of a call with these arguments.
 
         Raises:
             TypeError: `describe` returns something else.
@@ -406,7 +406,7 @@ def register_operation(
     `run` takes the arguments of the call and must not change them: after a failure the next kernel gets the same.
 
     Args:
-        op: Its name, which its kernels name too.
+        op: Name of the operation, as in its kernels.
         describe: Called as describe(*args, **kwargs) at every call: the workload, from static facts such as shapes.
             What is wrong with the arguments is raised here: an exception in a kernel lets the next one run. Calls of
             equal workloads share a plan.
@@ -470,7 +470,7 @@ def operation(op: str) -> Operation:
     return found
 
 
-Rehearsal = Callable[[Any], None]  # of a Plan
+Rehearsal = Callable[[Any], None]  # takes a Plan
 
 _rehearsals: dict[tuple[str, str], Rehearsal] = {}
 
@@ -482,8 +482,8 @@ def register_rehearsal(op: str, framework: str, run: Rehearsal) -> None:
 
     Args:
         op: The operation.
-        framework: Whose arrays.
-        run: Of a plan, whose workload says how large the data are.
+        framework: Framework of the arrays.
+        run: Takes a plan, whose workload says how large the data are.
 
     Examples:
         >>> code = set()  # what was compiled
@@ -536,7 +536,7 @@ class Probe(Protocol):
     """Answers for one framework; registered by its package, like the kernels.
 
     Attributes:
-        framework: Whose arrays it answers for.
+        framework: Framework that the probe answers for.
         waits_to_be_asked: Whether `calibrate` compiles, and runs only where a user asks for it.
 
     Examples:
@@ -658,8 +658,8 @@ def register_marker(framework: str, marker: Marker) -> None:
     """Let `marker(device)` mark the present point of a device's work for `framework`, or return None if it cannot.
 
     Args:
-        framework: Whose calls are timed so.
-        marker: Of a device's name; what it returns has `passed()` and `seconds_since(earlier)`, which must not wait.
+        framework: Framework whose calls are timed so.
+        marker: Takes a device's name; what it returns has `passed()` and `seconds_since(earlier)`, which must not wait.
 
     Examples:
         >>> import time

@@ -197,11 +197,11 @@ class Site:
         Args:
             plan: The plan that failed, picked at this site.
             tried: Names of the kernels that failed at this call.
-            direction: Of the pass.
+            direction: Direction of the pass.
             error: What the kernel raised; None where its result is only doubted.
 
         Returns:
-            None where no kernel is left.
+            The plan; None where no kernel is left.
         """
         recorder, started = self.recorder, time.perf_counter()
         with recorder.planner.lock:
@@ -234,9 +234,9 @@ class Site:
         """Return the plan `fresh`, with a usage that counts the calls at this site.
 
         Args:
-            key: That of the call.
+            key: The key of the call.
             before: The plan in use for the key, None if there is none.
-            fresh: The planner's, shared with other sites.
+            fresh: The planner's new plan, shared with other sites.
         """
         known = before
         if known is None or known.kernel is not fresh.kernel:

@@ -35,7 +35,7 @@ class Workload:
 
     Args:
         op: The operation that the kernels were registered for.
-        framework: Whose arrays they are.
+        framework: Framework of the arrays.
         device: The framework's own name for the device, with its index.
         dtype: Name of the samples' dtype.
         rows: Independent signals: batch times channels.
@@ -263,7 +263,7 @@ class Measurement:
         workload: What was computed.
         kernel: "backend/algorithm", or "block" for what `BackendManager.profile` timed.
         seconds: The whole time; not a number where a kernel failed.
-        direction: Of the pass.
+        direction: Direction of the pass.
         succeeded: Whether it ended without an exception.
         error: The class of what the kernel raised instead.
         compile_seconds: The part of the time that compiled or loaded code.

@@ -183,7 +183,7 @@ class _Bare(nn.Module):
 
 
 def _settled(owner: str, name: str, x: Tensor) -> DTensor:
-    """Return a DTensor with terms of a sum added up; raise ValueError unless placed by Replicate, Shard and Partial."""
+    """Return a DTensor with terms of a sum added up; raise ValueError if not placed by Replicate, Shard or Partial."""
     assert isinstance(x, DTensor), "the caller has looked"
     for each in x.placements:
         if hasattr(each, "split_factor") or not isinstance(each, Replicate | Shard | Partial):  # a strided Shard

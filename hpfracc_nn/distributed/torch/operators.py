@@ -46,7 +46,7 @@ def derivative(
             exponentials, which power laws have where all orders lie on one side of 1.
         dt: Spacing of the samples, in the caller's time unit; positive.
         dim: The time axis.
-        group: Of `torch.distributed`, with any backend; None is the default group, of all processes. None for a
+        group: A group of `torch.distributed`, any backend; None is the default group, of all processes. None for a
             DTensor, which has a mesh.
         manager: Who chooses the kernel; None is the process-wide BackendManager.
 

@@ -266,7 +266,10 @@ class Ranks:
 
     @contextmanager
     def named(self, lengths: Sequence[int] | None = None) -> Iterator[None]:
-        """Add to a RuntimeError of the block which process failed to exchange, and slices of which `lengths`."""
+        """Raise a RuntimeError of the block, a failed exchange, again with a text that names this rank.
+
+        The text also has the lengths of all slices, where they are known.
+        """
         try:
             yield
         except RuntimeError as error:

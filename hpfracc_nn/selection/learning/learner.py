@@ -76,7 +76,7 @@ def timings_of(state: State, samples: Mapping[tuple[str, str], int], now: float,
     """Yield what a policy knows as timings, of those keys and kernels that have new samples.
 
     Args:
-        state: Of the policy.
+        state: What `Policy.state` returned.
         samples: How many new samples there are, by key's text and kernel.
         now: Unix time.
         basis: Returns what the estimates at a place rest on, see `Machine.basis`.
@@ -167,7 +167,7 @@ class Learner:
     def decide(
         self, workload: Workload, assessments: Sequence[Assessment], calls: int, backwards: int | None
     ) -> tuple[Decision, bool]:
-        """Return what runs now, and whether this call compiles code, so that sites should ask again.
+        """Return the Decision on what runs now, and whether this call compiles code, so that sites should ask again.
 
         Args:
             workload: The workload of the call.
@@ -221,7 +221,7 @@ class Learner:
         Args:
             plan: The plan that ran.
             seconds: The time of the call.
-            direction: Of the pass.
+            direction: Direction of the pass.
             keep: False: the time says nothing of the plan.
             assessments: Returns the assessments of a workload; called where no site has decided on the plan's workload,
                 because the plan is one of `BackendManager.plan`.
@@ -373,7 +373,7 @@ def _candidate(assessment: Assessment, missing: Compilation | None = None, weigh
 
 
 def place_of(key: Key) -> Place:
-    """Return where the workloads of a key are computed; the key is one that `key_of` or `known_key` returned."""
+    """Return the Place where the workloads of a key are computed; `key_of` or `known_key` returned the key."""
     _, framework, device, dtype, *_, threads = key.group
     return Place(str(framework), str(device), computed_in(str(dtype)), int(threads))
 

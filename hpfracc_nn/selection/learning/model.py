@@ -31,9 +31,9 @@ class Candidate:
         seconds: Estimate of a call, forward only where `backward` is given.
         uncertainty: The factor either way within which the estimate is believed to be right.
         backward: Estimate of the backward pass, 0 where none can follow.
-        compile_seconds: What its next call compiles, 0 where nothing.
-        code: What that compilation makes; workloads with equal code share one compilation. None:
-            this key's own.
+        compile_seconds: Seconds that its next call compiles, 0 where nothing is missing.
+        code: A key of the compiled code; workloads with equal keys share one compilation. None:
+            code for this key alone.
         weight: Factor on its time wherever kernels are compared, for an objective that counts more than time.
     """
 
@@ -103,7 +103,7 @@ class Prediction:
 
     @classmethod
     def within(cls, seconds: float, uncertainty: float, samples: int = 0) -> "Prediction":
-        """Return the prediction of a time that is known to a factor either way."""
+        """Return the prediction of a time that is known to a factor `uncertainty` either way."""
         return cls(seconds, seconds / uncertainty, seconds * uncertainty, samples)
 
     def scaled(self, factor: float) -> "Prediction":
@@ -193,7 +193,7 @@ class RatioSamples:
 
     Attributes:
         level: The 20 % quantile of the ratios, None where there are none.
-        alternative: What the level is if it is not what it seems: if another key's change does not
+        alternative: Another value that the level may have: if another key's change does not
             apply here, or if the one sample was a spike. None where nothing speaks against it.
         estimate: The estimate that the ratios refer to, in seconds.
         warm: Whether the first call is over.
@@ -227,7 +227,7 @@ class RatioSamples:
         return bool(self._odd)
 
     def add(self, ratio: float) -> float | None:
-        """Keep one ratio; return the factor of a change, if this is what completes one.
+        """Keep one ratio; return the factor of a change if this ratio completes one, else None.
 
         After a change only the samples that showed it are kept.
         """
@@ -328,11 +328,11 @@ class Arm:
 
     @property
     def is_warm(self) -> bool:
-        """Whether it ran in this process."""
+        """Whether the kernel ran at this key in this process."""
         return any(track.warm for track in self.tracks.values())
 
     def thin(self) -> None:
-        """See `RatioSamples.thin`."""
+        """Keep one sample in each direction; see `RatioSamples.thin`."""
         for track in self.tracks.values():
             track.thin()
 
@@ -367,9 +367,7 @@ class NearbyRatios:
             del logs[next(iter(logs))]
 
     def correction(self, key: Key, name: str, direction: Direction, most: float) -> tuple[float, float]:
-        """Return the factor that corrects the estimate at a key, and its uncertainty: a factor either way, in [1,
-        most].
-        """
+        """Return the factor that corrects the estimate at a key, and its uncertainty: a factor u in [1, most]."""
         logs = self._logs.get(key.group)
         if logs is None:  # nothing was measured in this group, and so nothing changed there
             return 1.0, most
@@ -415,13 +413,13 @@ STALE = 64  # calls of a key, for each sample of an arm, after which its time is
 
 @dataclass(slots=True)
 class KeyState:
-    """What is kept for one key: the arms that were timed, and how the last decision went.
+    """The record of one key: the arms that were timed, and how the last decision went.
 
     Attributes:
         arms: The arms that were timed, by the kernel's name.
         candidates: The candidates of the last decision, by the kernel's name.
         incumbent: The arm believed to be the fastest; "" before the first decision.
-        reason: Why the incumbent was believed so at the last decision.
+        reason: What that belief rested on at the last decision.
         expected: The incumbent's predicted seconds at the last decision, forward and backward.
         trial: The arm that the last decision tries, if any.
         compiling: Seconds that the call of the last decision compiles.
@@ -446,10 +444,10 @@ class KeyState:
     born: int = 0
 
     def staleness(self, name: str, samples: int) -> float:
-        """Return how old an arm's samples are, 0 for the incumbent: log2(calls since the last sample / (STALE *
-        samples)).
+        """Return how old an arm's samples are, in octaves: log2(calls since the last one / (STALE * samples)), at least
+        0.
 
-        It is 0 where that is negative.
+        It is 0 for the incumbent, which is timed regularly.
         """
         if name == self.incumbent or not samples:
             return 0.0
@@ -532,7 +530,7 @@ class PerformanceModel:
         return None if factor is None else Change(key, name, direction, factor)
 
     def forget(self, matches: Callable[[Key], bool] | None) -> None:
-        """Drop the keys that match, or all."""
+        """Drop what is known of the keys that match, of all where `matches` is None."""
         if matches is None:
             self.records, self._nearby, self._without_estimate = {}, NearbyRatios(), {}
             self._on_old_basis.clear()

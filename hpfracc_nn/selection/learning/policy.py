@@ -154,7 +154,7 @@ class Policy:
     def decide(
         self, key: Key, candidates: Sequence[Candidate], calls: int = 1, backwards: int | None = None
     ) -> Decision:
-        """Return what runs now, and when to ask again.
+        """Return the Decision: what runs now, and when to ask again.
 
         Where the call compiles, or `observe` returns a change, every key of the group should ask
         again at once: there is more to choose from, or what is believed of all has changed.
@@ -203,7 +203,7 @@ class Policy:
             key: The key that was decided for.
             name: The kernel that ran.
             seconds: Its time in this direction, positive and finite.
-            direction: Of the pass.
+            direction: Direction of the pass.
             estimate: The estimate for exactly this call; None is the last decision's.
             keep: False: the call was preempted; its time counts as spent, and is no sample.
 
@@ -234,8 +234,7 @@ class Policy:
         return key in self._model.records
 
     def expects(self, key: Key, name: str) -> bool:
-        """Return whether `observe` learns times of that kernel: the key's last decision had it, or it was introduced.
-        """
+        """Return whether `observe` learns times of a kernel: the key's last decision had it, or it was introduced."""
         record = self._model.records.get(key)
         return record is not None and name in record.candidates
 

@@ -36,11 +36,11 @@ class Timing:
             says nothing to a manager.
         arm: Name of the kernel.
         forward: Seconds, a 20 % quantile; None where it was never timed.
-        backward: The same of the backward pass.
+        backward: Seconds of the backward pass, the same way.
         forward_estimate: What the kernel was expected to take, without measurement, where it was timed: a kind of
             workload has several sizes, and only the ratio holds for all of them. None: what is expected at the next
             call.
-        backward_estimate: The same of the backward pass.
+        backward_estimate: Estimate of the backward pass, the same way.
         basis: `Machine.basis` of the estimates: by another calibration they would be others, and what was measured here
             counts by its seconds alone. "" where nobody knows.
         samples: How many samples stand behind it; more than 64 count as 64.
@@ -123,7 +123,7 @@ class Wisdom:
     """What was learnt: times of kernels, and rates of places.
 
     Args:
-        timings: Of kernels, by key and arm; at most `MOST_TIMINGS`, the oldest and those of other machines go first.
+        timings: Timings by key and arm; at most `MOST_TIMINGS`, the oldest and those of other machines go first.
         rates: What calibrations measured, by place.
 
     Examples:

@@ -133,7 +133,7 @@ class WisdomFile:
         caught and nothing else; an interrupt passes, and leaves the old file or the new one.
 
         Args:
-            wisdom: What is added.
+            wisdom: The wisdom to add.
             seconds: How long to wait for another writer; two by default.
         """
         if not wisdom:
@@ -155,7 +155,7 @@ class WisdomFile:
         where others may write it.
 
         Args:
-            wisdom: What is added.
+            wisdom: The wisdom to add.
             seconds: How long to wait for another writer.
 
         Raises:
@@ -285,7 +285,7 @@ class WisdomFile:
         A writer may have replaced it since it was first read.
 
         Args:
-            error: Of the first look; logged if the file cannot be renamed.
+            error: The error of the first look; logged if the file cannot be renamed.
         """
         try:
             with self._locked(0.0):

@@ -261,7 +261,7 @@ class Pace:
     most: int
 
     def seconds(self, rows: float) -> float:
-        """Return when so many rows are done."""
+        """Return after how many seconds so many rows are done."""
         return self.start + self.each * rows
 
 
@@ -273,7 +273,7 @@ def paced(
     start: float = 0.0,
     bandwidth: float = math.inf,
 ) -> Pace:
-    """Return how long a device takes, a line through what is predicted of one row and of as many as it can take.
+    """Return the Pace of a device: a line through the predicted times of one row and of as many as it can take.
 
     Args:
         workload: The whole workload.

@@ -5,7 +5,7 @@ nothing is sent. The attributes are this package's own, `hpfracc.*`: the semanti
 of a kernel.
 
 Nothing happens at a call that only uses its plan. Metrics are observable: whoever collects them reads the integers that
-the plans keep in any case. A histogram takes the times of the calls that are timed for the manager.
+the plans' usages keep in any case. A histogram takes the times of the calls that are timed for the manager.
 """
 
 import atexit
@@ -114,7 +114,7 @@ class WatchedManagers:
             return [found for each in self._alive.values() if (found := each()) is not None]
 
     def counted(self) -> tuple[dict[Use, Counts], Counter[tuple[str, str, str]], float]:
-        """Return what all have counted, also those that are gone: their totals, failures, and seconds of trials."""
+        """Return the counts of all managers, also those that are gone: totals, failures, and seconds of trials."""
         with _watching:
             self._settle()
             every = [self._gone, *self._alive]
@@ -147,8 +147,8 @@ class Telemetry:
     most 100 a second, and one a second for each workload, kernel and reason.
 
     Args:
-        tracer_provider: None is the one of the process, also where it is set later.
-        meter_provider: The same.
+        tracer_provider: None is the provider of the process, also where that is set later.
+        meter_provider: None is the provider of the process, also where that is set later.
 
     Raises:
         ModuleNotFoundError: The API is not installed.
@@ -301,9 +301,9 @@ class Telemetry:
         reported for the first stays.
 
         Args:
-            name: The metric.
-            count: Its value now.
-            facts: Its attributes.
+            name: Name of the metric.
+            count: The value now.
+            facts: The attributes of the metric.
         """
         place = name, tuple(facts.values())
         most = self._shown[place] = max(count, self._shown.get(place, 0))
@@ -447,8 +447,8 @@ class _Shutdown:
     The thread is started early, because a process that ends may start none.
 
     Args:
-        provider: Whose `shutdown` is called.
-        seconds: How long the end of the process waits for it.
+        provider: The provider, whose `shutdown` the thread calls.
+        seconds: How long the end of the process waits for that.
     """
 
     def __init__(self, provider: Any, seconds: float):
