@@ -89,7 +89,7 @@ def carried_out(work: Work, site: Site, plan: Plan, *given: Any) -> Any:
         watch = mark = None
         if work.is_timed:
             samples = plan.usage.forward if work.direction == "forward" else plan.usage.backward
-            samples.countdown -= 1  # as `due` does; it is on every call's way
+            samples.countdown -= 1  # as `Samples.due` does, in place: this is on every call's way
             if samples.countdown <= 0:
                 samples.restart()
                 if is_host(plan.workload.device):

@@ -18,8 +18,8 @@ from hpfracc_nn.selection.workload import is_host
 
 SHARE = 0.8  # of what is free, where nothing was said: allocators round up, and others allocate as well
 SMALL = 1 / 16  # of what was free when it was last read: less is not worth another reading
-MOST_ANSWERS = 256  # that one reading serves
-OLDEST = 1.0  # seconds
+MOST_ANSWERS = 256  # calls that one reading serves
+OLDEST = 1.0  # seconds that one reading serves
 PROC = Path("/proc")
 CGROUP = Path("/sys/fs/cgroup")
 

@@ -21,11 +21,11 @@ from hpfracc_nn.selection.learning.model import KEPT_SAMPLES, LONGEST_PERIOD, Pr
 from hpfracc_nn.selection.registry import Compilation, Kernel, Mark, mark
 from hpfracc_nn.selection.workload import Direction, Measurement, Workload
 
-PREEMPTED = 0.9  # of its time a call of one thread must have had the processor
+PREEMPTED = 0.9  # part of its time for which a call of one thread must have had the processor
 MOST_DROPPED = 3  # samples in a row: from then on the call itself is what waits
 NEVER = 1 << 62  # a countdown that no process lives to see
-MOST_PENDING = 64  # calls on a device; of more the oldest are given up
-LOOKED_AFTER = LONGEST_PERIOD  # calls, after which a plan that does not learn looks whether it may still stay
+MOST_PENDING = 64  # calls on a device whose times are awaited; of more the oldest are dropped
+LOOKED_AFTER = LONGEST_PERIOD  # calls, after which the planner is asked whether a plan that does not learn may stay
 
 
 class Stopwatch:

@@ -165,8 +165,8 @@ class ManagerCounts:
         self._ended = deque[tuple[Use, Counts]]()  # the last counts of usages, until they are added up
         self._past: dict[Use, Counts] = {}
         self._past_explored = 0.0
-        self._begun = self._added_up = 0  # usages
-        self._lock = threading.RLock()  # of the sum; the garbage collector may come while it is held
+        self._begun = self._added_up = 0  # numbers of usages
+        self._lock = threading.RLock()  # for adding up; the garbage collector may come while it is held
 
     def add(self, usage: Usage) -> Usage:
         """Count a usage from now on, and return it; the manager's lock is held."""

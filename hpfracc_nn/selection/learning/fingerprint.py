@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-SCHEMA = 1  # of the wisdom file: another one is another file
+SCHEMA = 1  # version of the wisdom file's format: another version is another file
 PACKAGES = (
     "hpfracc-nn",
     "numpy",

@@ -97,9 +97,9 @@ def _whole(entry: Entry | None) -> tuple[float | None, float | None]:
     return seconds, estimate
 
 
-SAVED_AFTER = 60.0  # seconds in which something was learnt
-FREE = 0.005  # seconds that deciding may cost before it slows down
-COST = 0.01  # to this part of the time of the calls
+SAVED_AFTER = 60.0  # seconds since the last save, where something was learnt
+FREE = 0.005  # seconds that deciding may cost before decisions become rarer
+COST = 0.01  # part of the calls' time that deciding may cost from then on
 SELDOM = 1024  # calls between decisions, at most
 
 
@@ -123,7 +123,7 @@ class Learner:
         self.policy = Policy(
             settings.explore_fraction, switch_margin=settings.switch_margin, learn=_is_learning(settings)
         )
-        self._deterministic: dict[str, bool] = {}  # of each framework, as it was last seen
+        self._deterministic: dict[str, bool] = {}  # whether each framework was so when last looked at
         self._file: WisdomFile | None = None
         self._is_read = False
         self._new: Counter[tuple[str, str]] = Counter()  # samples since the last save, by key and kernel

@@ -185,7 +185,7 @@ SLOW, FAST = 1.6, 0.6  # times the level: a ratio outside is an outlier
 ODD_IN_A_ROW = 4  # outliers that make a change
 FEW = 5  # samples: the 20 % quantile of fewer is the least of them
 MEASURED = 3  # samples after which an arm counts as known
-_ONE_SAMPLE = 0.3  # how far off a single sample may be; it falls as 1 / samples
+_ONE_SAMPLE = 0.3  # part by which a single sample may be off; of several, 1 / samples of it
 
 
 class RatioSamples:
@@ -337,10 +337,10 @@ class Arm:
             track.thin()
 
 
-OCTAVE = 0.5  # what an octave of distance adds to the factor u
-OTHER_DIRECTION = 1.0  # octaves: as far as the other pass of the same call counts
-PRIOR = 6.0  # octaves: as far as the estimate itself counts
-FOREIGN = 2.0  # octaves: as far as what another machine measured at the same key counts; u = 2
+OCTAVE = 0.5  # what an octave of distance adds to the uncertainty u, a factor
+OTHER_DIRECTION = 1.0  # octaves: the distance at which the other pass of the same call counts
+PRIOR = 6.0  # octaves: the distance at which the estimate itself counts
+FOREIGN = 2.0  # octaves: the distance at which another machine's time at the same key counts; u = 2
 NEAREST = 16  # keys of an arm that are looked at: the newest; a decision must stay cheap
 
 _Place = tuple[str, Direction]

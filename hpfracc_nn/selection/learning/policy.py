@@ -104,8 +104,8 @@ class SkiRental:
 Trust = Literal["own", "prior"]
 
 WARM_UP = 2  # decisions after the first for an incumbent: one sample only bounds its time, one is kept
-AFTER_CHANGE = 4  # the longest period while little is known
-APART = 0.01  # seconds of calls between decisions, so that one of some 100 us adds 1 %; not fewer calls than above
+AFTER_CHANGE = 4  # calls in the longest period while little is known
+APART = 0.01  # seconds of the longest period (a decision of some 100 us adds 1 %), but never fewer calls than above
 UNHEARD = 2  # exchanges of wisdom after which an arm outside this process's share is tried here
 REMEMBERED = 64  # calls over which the share of backward passes is averaged
 

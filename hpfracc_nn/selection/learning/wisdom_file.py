@@ -25,7 +25,7 @@ from hpfracc_nn.selection.learning.wisdom import TRUSTS, OtherSchemaError, Timin
 LOCK_SECONDS = 2.0
 POLL_SECONDS = 0.01
 DEFAULT, OFF = "default", "off"
-ASIDE = ("corrupt", "foreign")  # the ends of files that were in the way
+ASIDE = ("corrupt", "foreign")  # suffixes of files that were set aside
 MOST_BYTES = 8 * 2**20  # of a file that is read; `MOST_TIMINGS` with long keys take less than a tenth of it
 
 _log = logging.getLogger("hpfracc_nn.selection")

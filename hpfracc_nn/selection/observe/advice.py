@@ -16,9 +16,9 @@ from hpfracc_nn.selection.planner import Planner
 from hpfracc_nn.selection.workload import Measurement, Workload
 
 GAIN = 1.5  # times as fast, or nothing is said: a smaller gain is within what an estimate is off by
-MOST_ROWS = 64  # times as many in a call
-MOSTLY = 0.5  # of the time
-TRANSFERS = 0.2  # of the time
+MOST_ROWS = 64  # times as many rows in a call are advised, at most
+MOSTLY = 0.5  # part of a call's time in launches, from which on batching is advised
+TRANSFERS = 0.2  # part of a kernel's time in transfers, from which on keeping data is advised
 HAND_OVER = 1e-3  # seconds of arithmetic, below which more threads gain little: handing over takes some 20 us
 
 

@@ -69,11 +69,11 @@ class RateLimiter:
         return True
 
 
-_watching = threading.RLock()  # of all that is watched; no manager's lock is waited for inside
+_watching = threading.RLock()  # guards what is watched; no manager's lock is waited for inside
 
 
-_making = threading.Lock()  # of the process-wide Telemetry
-_setting = threading.Lock()  # of the process's providers
+_making = threading.Lock()  # guards the process-wide Telemetry
+_setting = threading.Lock()  # guards the process's providers
 
 
 @in_children
