@@ -111,7 +111,9 @@ class Candidates:
             return []
 
     def fitting(self, workload: Workload) -> list[Assessment]:
-        """Return an assessment of every kernel, without quarantine: refused, or in parts, where memory is short.
+        """Return an assessment of every kernel, with the limit of memory but without the quarantine.
+
+        A kernel that takes more memory than a call may is refused or, where all do, assessed for fewer rows at a time.
 
         Raises:
             LookupError: The operation has no kernel for these arrays.

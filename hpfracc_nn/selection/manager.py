@@ -142,7 +142,7 @@ class BackendManager:
         Where the caller passes the plan's times to `record`, the manager learns from them.
 
         Raises:
-            LookupError: No kernel accepts it, or none of those that are forced.
+            LookupError: No kernel accepts the workload, or none of those that are forced.
         """
         return self.planner.plan(workload)
 
@@ -464,7 +464,7 @@ class BackendManager:
             start from.
 
         Raises:
-            ValueError: It is no such text, or it is damaged or of another version.
+            ValueError: `text` is no such text, damaged, or of another version of the format.
         """
         wisdom, trust = understood_text(text)
         with self.lock:
@@ -536,7 +536,7 @@ def given_manager(owner: str, manager: Any) -> BackendManager:
     """Return the manager that `owner` was given, the process-wide one for None.
 
     Raises:
-        TypeError: It is no manager.
+        TypeError: `manager` is no BackendManager.
 
     Examples:
         >>> given_manager("MyLayer", None) is default_manager()
@@ -625,7 +625,7 @@ def choose(
         manager: None is the process-wide one.
 
     Raises:
-        LookupError: No kernel accepts it.
+        LookupError: No kernel accepts the workload.
         ValueError: `dim` is not an axis of `shape`.
 
     Examples:

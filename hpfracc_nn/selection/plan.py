@@ -100,10 +100,12 @@ class Samples:
         self.countdown = 1
 
     def keeps(self, keep: bool) -> bool:
-        """Return whether to keep a sample: where `keep`, or where several in a row were not; count those.
+        """Return whether to keep a sample: `keep`, or True once more than `MOST_DROPPED` samples in a row came without
+        it.
 
-        A time during which the processor was taken away says nothing: `keep` is False. But a kernel that waits, for a
-        thread of its own or for a lock, looks like that at every call; then the time by the clock is what it takes.
+        `keep` is False where the processor was taken away during the call, whose time then says nothing. But a kernel
+        that waits, for a thread of its own or for a lock, looks like that at every call; then the time by the clock is
+        what it takes.
         """
         if keep:
             self.dropped = 0

@@ -112,7 +112,7 @@ class Planner:
         """Return a new plan for `workload`: the best kernel by what is known now.
 
         Raises:
-            LookupError: No kernel accepts it, or none of those that are forced.
+            LookupError: No kernel accepts the workload, or none of those that are forced.
         """
         settings = self.settings.of(workload.op)
         found, reduced = self.candidates.of(workload)

@@ -573,7 +573,7 @@ class Recorder:
             self._learn(plan, seconds, direction, keep)
 
     def failed(self, plan: Plan, error: Exception, direction: Direction) -> None:
-        """Record that the kernel of a plan raised."""
+        """Record that the kernel of a plan raised `error`: in the counts, the event log and the history."""
         kind = type(error).__name__
         with self.planner.lock:
             plan.usage.failures += 1

@@ -218,7 +218,7 @@ def unregister(kernel: Kernel) -> None:
     """Remove `kernel`.
 
     Raises:
-        LookupError: It is not registered.
+        LookupError: `kernel` is not registered.
 
     Examples:
         >>> pairwise = register(Kernel("total", "numpy", "numpy", "pairwise", run=np.sum))

@@ -202,8 +202,8 @@ def amount(name: str, value: object) -> int | float:
     B, KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (powers of 1024), in any case.
 
     Raises:
-        ValueError: It is none of these, or not positive.
-        TypeError: It is neither a number nor text.
+        ValueError: `value` is none of these, or not positive.
+        TypeError: `value` is neither a number nor text.
 
     Examples:
         >>> amount("memory_limit", "4GiB"), amount("memory_limit", "0.5")
@@ -240,7 +240,7 @@ def names(owner: str, listed: object) -> frozenset[str]:
     """Return the names to disable, of a comma list or any iterable: backends, or a backend, a slash and an algorithm.
 
     Raises:
-        TypeError: It is no text and no iterable of text.
+        TypeError: `listed` is no text and no iterable of text.
         ValueError: A name is not known.
     """
     rule = f"a backend ({', '.join(backends())}), alone or followed by a slash "

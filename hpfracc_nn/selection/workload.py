@@ -350,7 +350,7 @@ class Key(NamedTuple):
         """Return the key whose `text()` is `text`.
 
         Raises:
-            ValueError: It is no key's text.
+            ValueError: `text` is no key's text.
         """
         try:
             group, features = json.loads(text)
@@ -404,7 +404,7 @@ def known_key(text: str) -> Key:
     """Return the key of workloads whose `text()` is `text`.
 
     Raises:
-        ValueError: It is no key's text, or that of a key with other facts or sizes than `key_of` returns.
+        ValueError: `text` is no key's text, or that of a key with other facts or sizes than `key_of` returns.
     """
     key = Key.parse(text)
     if _kinds(key) != _KINDS:

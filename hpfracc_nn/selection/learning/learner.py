@@ -382,7 +382,7 @@ def understood_text(text: str) -> tuple[Wisdom, Trust]:
     """Return the wisdom in what `Learner.text` returned elsewhere, and "own" where that was on a machine like this one.
 
     Raises:
-        ValueError: It is no such text, or it is damaged or of another version.
+        ValueError: `text` is no such text, damaged, or of another version of the format.
     """
     if not isinstance(text, str):
         raise ValueError(f"import_wisdom(text={text!r}): needs the text that export_wisdom returned.")

@@ -387,7 +387,7 @@ class NearbyRatios:
         return math.exp(total / weight), min(most, 1 + OCTAVE * nearest)
 
     def shift(self, group: tuple[Fact, ...], backend: str, direction: Direction, factor: float) -> None:
-        """Apply the factor of a change to all that is known of one direction of one backend in one group."""
+        """Multiply by `factor`, a lasting change, all ratios of one backend in one direction and one group of keys."""
         log = math.log(factor)
         shifts, place = self._shifts.setdefault(group, {}), (backend, direction)
         shifts[place] = shifts.get(place, 0.0) + log

@@ -255,7 +255,7 @@ class Policy:
         self._model.rebase()
 
     def forget(self, matches: Callable[[Key], bool] | None = None) -> None:
-        """Drop what is known of the keys that match, of all without an argument; the budget stays."""
+        """Drop what is known of the keys that `matches` accepts, of all keys where it is None; the budget stays."""
         self._model.forget(matches)
         if matches is None:
             self._ski_rental = SkiRental()
@@ -263,7 +263,7 @@ class Policy:
     def state(self) -> State:
         """Return what was measured, for JSON: key's text -> kernel -> direction -> [seconds, estimate, samples].
 
-        Only the ratio of the two times means something to `restore`: under another calibration leave out the estimate.
+        `restore` uses only the ratio of the two times; under another calibration the estimate must be left out.
         """
         return self._model.state()
 

@@ -129,7 +129,7 @@ class WisdomFile:
         """Merge `wisdom` into the file, and return whether it is there now.
 
         Hand over what was learnt since the last merge that returned True, not what was read: samples are counted.
-        After False keep it, and try again later: somebody held the lock, or the disk is full or read-only. OSError is
+        After False keep the wisdom, and try again later: somebody held the lock, or the disk is full or read-only. OSError is
         caught and nothing else; an interrupt passes, and leaves the old file or the new one.
 
         Args:
@@ -151,7 +151,7 @@ class WisdomFile:
     def update(self, wisdom: Wisdom, seconds: float = LOCK_SECONDS) -> None:
         """Merge `wisdom` into the file.
 
-        One that cannot be used is renamed first: to `.corrupt` where it is damaged, to `.foreign` where it is whole, or
+        A present file that cannot be used is renamed first: to `.corrupt` where it is damaged, to `.foreign` where it is whole, or
         where others may write it.
 
         Args:
@@ -159,7 +159,7 @@ class WisdomFile:
             seconds: How long to wait for another writer.
 
         Raises:
-            OSError: It cannot be written; a TimeoutError where the lock was held longer.
+            OSError: The file cannot be written; a TimeoutError where the lock was held longer.
         """
         if not self.path.is_absolute() and self.path.parts[0] == "~":
             raise FileNotFoundError(f"{self.path}: needs a home directory; name a directory in HPFRACC_NN_WISDOM.")
@@ -185,10 +185,10 @@ class WisdomFile:
             trust: "own" takes it for times of this machine; "prior" accepts any machine's, as times to start from.
 
         Raises:
-            OSError: It cannot be read.
-            ForeignError: It is of another machine, and the trust is "own".
-            OtherSchemaError: It is of another version of the format.
-            ValueError: It is damaged or no wisdom, or there is no such trust.
+            OSError: The file cannot be read.
+            ForeignError: The file is of another machine, and the trust is "own".
+            OtherSchemaError: The file is of another version of the format.
+            ValueError: The file is damaged or no wisdom, or there is no such trust.
         """
         if trust not in TRUSTS:
             raise ValueError(f"load(trust={trust!r}): needs one of {', '.join(TRUSTS)}.")
@@ -226,7 +226,7 @@ class WisdomFile:
             others: Also those of all other machines and versions in the directory.
 
         Raises:
-            OSError: One cannot be removed; a TimeoutError where the lock was held too long.
+            OSError: A file cannot be removed; a TimeoutError where the lock was held too long.
         """
         stem = "[0-9a-f]" * len(self.path.stem) if others else self.path.stem
         found = sorted(path for end in ("json", *ASIDE) for path in self.path.parent.glob(f"{stem}.{end}"))
@@ -322,9 +322,9 @@ def inspect(path: Path | str) -> tuple[Wisdom, dict[str, Any]]:
     """Return the wisdom in a file of any machine, and that machine's facts.
 
     Raises:
-        OSError: It cannot be read.
-        OtherSchemaError: It is of another version of the format.
-        ValueError: It is damaged or no wisdom.
+        OSError: The file cannot be read.
+        OtherSchemaError: The file is of another version of the format.
+        ValueError: The file is damaged or no wisdom.
     """
     try:
         return decode(_read(path))
@@ -385,7 +385,7 @@ class Outbox:
         return bool(self._waiting)
 
     def put(self, file: WisdomFile, wisdom: Wisdom) -> None:
-        """Keep `wisdom` until it is in `file`."""
+        """Add `wisdom` to what waits; `deliver` merges it into `file`."""
         self._waiting.append((file, wisdom))
 
     def absorb(self, other: "Outbox") -> None:

@@ -151,8 +151,8 @@ class Telemetry:
         meter_provider: None is the provider of the process, also where that is set later.
 
     Raises:
-        ModuleNotFoundError: The API is not installed.
-        ImportError: It is older than 1.30.
+        ModuleNotFoundError: OpenTelemetry's API is not installed.
+        ImportError: The API is older than 1.30.
 
     Examples:
         >>> telemetry, manager = Telemetry(), BackendManager()
