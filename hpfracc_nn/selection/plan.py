@@ -100,8 +100,7 @@ class Samples:
         self.countdown = 1
 
     def keeps(self, keep: bool) -> bool:
-        """Return whether to keep a sample: `keep`, or True once more than `MOST_DROPPED` samples in a row came without
-        it.
+        """Return whether to keep a sample: `keep`, or True after more than `MOST_DROPPED` in a row without it.
 
         `keep` is False where the processor was taken away during the call, whose time then says nothing. But a kernel
         that waits, for a thread of its own or for a lock, looks like that at every call; then the time by the clock is

@@ -109,7 +109,7 @@ class Planner:
             return plan
 
     def planned(self, workload: Workload) -> Plan:
-        """Return a new plan for `workload`: the best kernel by what is known now.
+        """Return a new plan for `workload`, by the settings and what is known now.
 
         Raises:
             LookupError: No kernel accepts the workload, or none of those that are forced.
@@ -284,7 +284,7 @@ def period_of(plan: Plan, calls: int) -> int:
 
 
 def refitted(plan: Plan, assessments: Sequence[Assessment]) -> Plan:
-    """Return the plan that computes as many rows at a time as the memory now allows."""
+    """Return `plan` with as many rows at a time as the memory allows now."""
     for each in assessments:
         if each.kernel is plan.kernel and each.refusal is None:
             return plan.cut(each.rows, each.workspace)

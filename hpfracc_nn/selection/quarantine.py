@@ -192,7 +192,7 @@ class Hold:
 
 
 class Quarantine:
-    """The kernels that failed, and what they are not chosen for: a bucketed workload, sizes from one on, or everything.
+    """The kernels that failed, and for what they are not chosen: a bucketed workload, calls above a size, or all.
 
     Attributes:
         holds: The hold of each failure since the last `lift`, by kernel and what it is not chosen for.

@@ -480,7 +480,7 @@ class Recorder:
                 site.reconsider()
 
     def quarantined(self) -> Counter[tuple[str, str]]:
-        """Return at how many workloads, sizes or places each kernel is in quarantine, by operation and kernel."""
+        """Return for how many workloads, sizes or devices each kernel is in quarantine, by operation and kernel."""
         with self.planner.lock:
             held = self.planner.quarantine.held(self.planner.candidates.clock())
             return Counter((kernel.op, kernel.name) for kernel in held)

@@ -129,8 +129,8 @@ class WisdomFile:
         """Merge `wisdom` into the file, and return whether it is there now.
 
         Hand over what was learnt since the last merge that returned True, not what was read: samples are counted.
-        After False keep the wisdom, and try again later: somebody held the lock, or the disk is full or read-only. OSError is
-        caught and nothing else; an interrupt passes, and leaves the old file or the new one.
+        After False keep the wisdom, and try again later: somebody held the lock, or the disk is full or read-only.
+        OSError is caught and nothing else; an interrupt passes, and leaves the old file or the new one.
 
         Args:
             wisdom: The wisdom to add.
@@ -151,8 +151,8 @@ class WisdomFile:
     def update(self, wisdom: Wisdom, seconds: float = LOCK_SECONDS) -> None:
         """Merge `wisdom` into the file.
 
-        A present file that cannot be used is renamed first: to `.corrupt` where it is damaged, to `.foreign` where it is whole, or
-        where others may write it.
+        A file that cannot be used is renamed first: to `.corrupt` where it is damaged, to `.foreign` where it is whole,
+        or where others may write it.
 
         Args:
             wisdom: The wisdom to add.
