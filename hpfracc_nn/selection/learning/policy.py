@@ -64,11 +64,11 @@ class Budget:
 class SkiRental:
     """What each piece of code would have gained by now if it had been compiled, and with that whether to compile it.
 
-    Two sums of seconds are kept for it: of the gains believed at each call, and of all calls at the gain believed now.
-    Compiling when the first sum reaches the price costs at most twice what knowing the future would, however long the
-    process goes on and whatever changes (Karlin et al., 1988). The second sum keeps from compiling by a belief that was
-    corrected meanwhile. Code that is not compiled at a decision is not used until the next one, so that the calls until
-    then count as made.
+    Two sums of seconds are kept for each piece: of the gains believed at each call, and of all calls at the gain
+    believed now. Compiling when the first sum reaches the price costs at most twice what knowing the future would,
+    however long the process goes on and whatever changes (Karlin et al., 1988). The second sum keeps from compiling by
+    a belief that was corrected meanwhile. Code that is not compiled at a decision is not used until the next one, so
+    that the calls until then count as made.
     """
 
     def __init__(self) -> None:
