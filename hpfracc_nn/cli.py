@@ -16,7 +16,7 @@ EXTRAS = {
 
 
 def main() -> None:
-    """Run the command line; a missing package is named in one line, and the exit status is then 1."""
+    """Run the command line; where an extra's package is missing, name it in one line and exit with status 1."""
     try:
         app()()
     except ModuleNotFoundError as error:

@@ -1,7 +1,7 @@
 """The commands of `hpfracc-nn`: demo, fit, info, explain, calibrate, report, and wisdom show|export|import|merge|clear.
 
-What they print passes through `say`: names out of a file may hold what a terminal acts upon. A command loads what it
-needs besides typer and rich.
+Output passes through `say`, which escapes control characters: names may come from a file. A command imports the
+optional packages that it needs, besides typer and rich, when it runs.
 """
 
 import importlib
@@ -66,24 +66,24 @@ app.add_typer(wisdom, name="wisdom")
 
 
 class Dtype(StrEnum):
-    """The dtypes that kernels compute in."""
+    """The dtypes that `explain --dtype` takes: those that kernels compute in."""
 
     float32 = "float32"
     float64 = "float64"
 
 
 def say(line: str, *, err: bool = False) -> None:
-    """Write one line to standard output, or to standard error."""
+    """Write one line, with control characters escaped, to standard output, or to standard error where `err`."""
     typer.echo(printable(line), err=err)
 
 
 @contextmanager
 def in_one_line(command: str, *errors: type[Exception]) -> Iterator[None]:
-    """Leave with status 1 where an argument, a file or the environment is wrong, and say so in one line.
+    """End the command with status 1 and one line of error where the block raises ValueError, OSError or `errors`.
 
     Args:
-        command: What was called.
-        errors: What else says so, besides ValueError and OSError, in the first line of its text.
+        command: Name of the command, for the message.
+        errors: Further classes of exceptions; the message holds the first line of their text.
     """
     try:
         yield
@@ -177,7 +177,7 @@ def _is_number(text: str) -> bool:
 
 
 def _check_sign(file: Path, chosen: Sequence[Any], experiment: Any) -> None:
-    """Raise ValueError where the imaginary parts seem to have the other sign."""
+    """Raise ValueError where the imaginary parts seem to have the wrong sign for one of the `chosen` models."""
     impedance = importlib.import_module("hpfracc_nn.models.impedance")
     if experiment.kind != "impedance":
         return
@@ -190,7 +190,7 @@ def _check_sign(file: Path, chosen: Sequence[Any], experiment: Any) -> None:
 
 
 def _experiment(file: Path, kind: str, columns: str, noise: float | None, hertz: bool, conjugate: bool) -> Any:
-    """Return what a file's columns hold: times or frequencies, and one or two columns of data."""
+    """Return the Experiment in a file's columns: times or frequencies, then one or two columns of data."""
     experiments = importlib.import_module("hpfracc_nn.models.experiments")
     data = importlib.import_module("hpfracc_nn.data")
     of = experiments.KINDS.get(kind)
@@ -245,8 +245,8 @@ def _series(csv: Path | None, column: str | None) -> tuple[str, Any, Any]:
     """Return the name of a series, its days (None where only their number is known), and its values.
 
     Args:
-        csv: A file; None is for the series that comes with the package.
-        column: Its column with the values.
+        csv: A file; None is the series that comes with the package.
+        column: Name of the file's column with the values.
     """
     data = importlib.import_module("hpfracc_nn.data")
     if csv is None and column is None:
@@ -350,11 +350,11 @@ DIRECTORY = typer.Option(help="Where wisdom lies; by default HPFRACC_NN_WISDOM, 
 
 
 def file_in(directory: Path | None) -> WisdomFile:
-    """Return this machine's file there, or where its processes keep it.
+    """Return this machine's wisdom file in `directory`, by default that of HPFRACC_NN_WISDOM or the user's cache.
 
     Raises:
         FileNotFoundError: There is no home directory.
-        ValueError: They keep none, or an environment variable is wrong.
+        ValueError: HPFRACC_NN_WISDOM is off, or an environment variable is wrong.
     """
     if directory is not None:
         return WisdomFile(directory)
@@ -365,7 +365,7 @@ def file_in(directory: Path | None) -> WisdomFile:
 
 
 def rates_table(rates: Mapping[Place, Rates]) -> Iterator[str]:
-    """Yield a line for each place, under a header."""
+    """Yield the lines of a table of rates: a header, then one line for each place."""
     lines = [("place", "threads", *(f"{unit} G/s" for unit in UNITS), "memory GB/s", "call us")]
     for place, found in sorted(rates.items()):
         speeds = (f"{found.flops[unit] / 1e9:.3g}" for unit in UNITS)
@@ -397,10 +397,10 @@ def calibrate(
 
 
 def _places(modules: Mapping[str, str], device: str) -> list[tuple[str, str, str]]:
-    """Return framework, device and dtype for each installed framework that may compute there, and each dtype.
+    """Return (framework, device, dtype) for each of `DTYPES` in each installed framework that may use `device`.
 
     Args:
-        modules: By framework, the module to import.
+        modules: Framework -> the module to import for it.
         device: Such as "cpu" or "cuda:0".
     """
     places = []
@@ -420,11 +420,11 @@ def _places(modules: Mapping[str, str], device: str) -> list[tuple[str, str, str
 
 
 def _measured(places: Sequence[tuple[str, str, str]], rounds: int) -> dict[Place, Rates]:
-    """Return how fast this machine is, by framework, device and dtype; a progress bar shows how far the measurement is.
+    """Calibrate each place several times, with a progress bar, and return the best rates by place.
 
     Args:
-        places: What to measure, in turn; frameworks that lack the device are left out.
-        rounds: How often. The best counts.
+        places: (framework, device, dtype) to calibrate, in turn; frameworks that lack the device are left out.
+        rounds: How often each one is calibrated.
     """
     found: dict[Place, list[Rates]] = {}
     refusals: dict[str, Exception] = {}

@@ -1,4 +1,7 @@
-"""The checks behind every message: the rule, the value that broke it, the way out."""
+"""Checks of arguments whose messages state the rule, the value that broke it and the way out; and texts of exceptions.
+
+In the messages `owner` is the public function or class, and `argument` the name of its parameter.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ import numpy as np
 
 
 def as_float(value: Any) -> float | None:
-    """Return a real number as a float, an infinite one where it is too large for that; None where it is none."""
+    """Return a real number as a float, infinite if too large for a float; None for anything else, bools too."""
     if type(value) is float:
         return value
     if type(value) is not int and (isinstance(value, bool) or not isinstance(value, Real)):
@@ -23,22 +26,22 @@ def as_float(value: Any) -> float | None:
         return float(value)
     except OverflowError:
         return -math.inf if value < 0 else math.inf
-    except TypeError:  # NumPy's spans of time pass for integers
+    except TypeError:  # np.timedelta64 counts as a number
         return None
 
 
 def as_index(value: Any) -> int | None:
-    """Return a whole number as an int; None where it is none, as are floats and claims."""
+    """Return an integer as an int; None for anything else, floats and bools too."""
     if isinstance(value, bool):
         return None
     try:
         return operator.index(value)
-    except (TypeError, RuntimeError):  # arrays and tensors of more or other numbers have the method all the same
+    except (TypeError, RuntimeError):  # arrays and tensors have `__index__` whatever they hold
         return None
 
 
 def as_pair(values: Any) -> tuple[float, float] | None:
-    """Return two real numbers as floats; None where there are others."""
+    """Return two real numbers as floats; None where `values` holds anything else."""
     try:
         found = [as_float(each) for each in values]
     except (TypeError, RuntimeError):  # a tensor without axes or numbers
@@ -47,7 +50,7 @@ def as_pair(values: Any) -> tuple[float, float] | None:
 
 
 def as_numbers(values: Any) -> np.ndarray | None:
-    """Return a real number, or nested sequences of them, as a float64 array; None where they are none."""
+    """Return a real number, or nested sequences of real numbers, as a float64 array; None where `values` is neither."""
     number = as_float(values)
     if number is not None:
         return np.asarray(number)
@@ -59,7 +62,7 @@ def as_numbers(values: Any) -> np.ndarray | None:
 
 
 def positive_step(owner: str, dt: Any) -> float:
-    """Return `dt` as a float, or raise: a step is a positive, finite number, or an array of one without axes."""
+    """Return a positive, finite step, a number or an array without axes, as a float; raise for anything else."""
     if type(dt) is float and 0 < dt < math.inf:
         return dt
     step = _of_array(owner, dt) if hasattr(dt, "__array_namespace__") else as_float(dt)
@@ -73,10 +76,9 @@ def positive_step(owner: str, dt: Any) -> float:
 
 
 def _of_array(owner: str, dt: Any) -> float | None:
-    """Return a step `dt` that is an array without axes as a float, or None where it is no real number.
+    """Return a step `dt` that is an array as a float; None where the array has axes, or is not of a real dtype.
 
-    While a function is traced, an array may have no value yet; that raises TypeError, which names the public function
-    `owner`.
+    Raise TypeError, in the name of the public function `owner`, where the array is traced and has no value yet.
     """
     if dt.shape != () or dt.dtype.kind in "bcmMOSU":
         return None
@@ -90,7 +92,10 @@ def _of_array(owner: str, dt: Any) -> float | None:
 
 
 def real(owner: str, argument: str, value: Any, least: float, *, above: bool = False, example: float = 1) -> float:
-    """Return `value` as a float, or raise: it must be a finite real number of at least `least`, or `above` it."""
+    """Return a finite real number as a float; raise unless it is >= `least`, or > `least` where `above`.
+
+    `example` is a value that the message proposes.
+    """
     if type(value) is float and least < value < math.inf:
         return value
     limit = "" if least == -math.inf else f" {'>' if above else '>='} {least:g}"
@@ -102,7 +107,7 @@ def real(owner: str, argument: str, value: Any, least: float, *, above: bool = F
 
 
 def probability(owner: str, argument: str, value: Any, *, example: float = 0.05) -> float:
-    """Return `value` as a float, or raise: it must lie strictly between 0 and 1."""
+    """Return `value` as a float; raise unless it lies strictly between 0 and 1."""
     number = _number(owner, argument, value, "", f"for example {argument}={example:g}")
     if not 0 < number < 1:
         way = f"a part of 1, such as {argument}={example:g}"
@@ -111,7 +116,7 @@ def probability(owner: str, argument: str, value: Any, *, example: float = 0.05)
 
 
 def part(owner: str, argument: str, value: Any) -> float:
-    """Return `value` as a float, or raise: it must lie in [0, 1]."""
+    """Return `value` as a float; raise unless it is a real number in [0, 1]."""
     number = _number(owner, argument, value, "", f"a part of 1, such as {argument}=0.1")
     if not 0 <= number <= 1:
         raise ValueError(f"{owner}({argument}={value!r}): needs 0 <= {argument} <= 1; pass a part such as 0.1.")
@@ -126,7 +131,7 @@ def _number(owner: str, argument: str, value: Any, limit: str, way: str) -> floa
 
 
 def pair(owner: str, argument: str, values: Any, example: str = "(0, 1)") -> tuple[float, float]:
-    """Return two real numbers as floats, or raise."""
+    """Return two real numbers as floats; raise TypeError where `values` holds anything else."""
     found = as_pair(values)
     if found is None:
         raise TypeError(f"{owner}({argument}={values!r}): needs two numbers; pass a pair such as {example}.")
@@ -134,7 +139,7 @@ def pair(owner: str, argument: str, values: Any, example: str = "(0, 1)") -> tup
 
 
 def index(owner: str, argument: str, value: Any) -> int:
-    """Return the number of an axis, which an array will have or not, or raise where it is no whole number."""
+    """Return the index of an axis as an int; raise TypeError where it is no integer. Its range is not checked."""
     found = as_index(value)
     if found is None:
         raise TypeError(
@@ -144,7 +149,10 @@ def index(owner: str, argument: str, value: Any) -> int:
 
 
 def axis(owner: str, dim: Any, ndim: int, *, argument: str = "dim", array: str = "x") -> int:
-    """Return `dim` as a non-negative axis of an array with `ndim` axes, or raise; the others are names in messages."""
+    """Return `dim` as a non-negative axis of an array with `ndim` axes; raise unless there is such an axis.
+
+    In messages `argument` names the axis, and `array` the array.
+    """
     place = dim if type(dim) is int else index(owner, argument, dim)
     if ndim == 0:
         raise ValueError(f"{owner}({array}): needs at least one axis; {array} has shape (), pass a series of samples.")
@@ -183,7 +191,7 @@ def count(owner: str, argument: str, value: Any, least: int = 1) -> int:
 
 
 def counts(owner: str, argument: str, value: Any, axes: int, least: int = 1) -> tuple[int, ...]:
-    """Return one whole number of at least `least` for each axis, given as one for all or as a sequence; or raise."""
+    """Return a tuple of `axes` whole numbers >= `least`, given as a sequence or as one number for all; or raise."""
     each = tuple(value) if isinstance(value, list | tuple) else (value,) * axes
     if len(each) != axes:
         raise ValueError(
@@ -193,7 +201,7 @@ def counts(owner: str, argument: str, value: Any, axes: int, least: int = 1) -> 
 
 
 def lengths(owner: str, argument: str, shape: Any) -> tuple[int, ...]:
-    """Return a shape as whole numbers, or raise."""
+    """Return a shape as a tuple of ints; raise where it is no sequence of whole numbers >= 0."""
     try:
         given = list(shape)
     except (TypeError, RuntimeError):  # a tensor without axes or numbers
@@ -208,7 +216,7 @@ def lengths(owner: str, argument: str, shape: Any) -> tuple[int, ...]:
 
 
 def claim(owner: str, argument: str, value: Any) -> bool:
-    """Return `value` as a bool, or raise: it must be True or False, and not what merely counts as one of them."""
+    """Return `value` as a bool; raise TypeError unless it is True or False itself, and not 1, 0 or None."""
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{owner}({argument}={value!r}): needs True or False; pass one of them.")
     return bool(value)
@@ -222,12 +230,15 @@ def function(owner: str, argument: str, value: Any) -> Callable[..., Any]:
 
 
 def printable(text: str) -> str:
-    """Return a line of text, with what a terminal acts upon or cannot show written as in a literal of Python."""
+    """Return `text` with all characters that are not printable, such as newlines, as Python escape sequences."""
     return text if text.isprintable() else "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def made_printable(record: logging.LogRecord) -> bool:
-    """Let a record of a logger pass, in one printable line: names and texts in it may come out of a file."""
+    """Make the message of a log record one printable line, and return True: a filter of a logger.
+
+    Names and texts in a message may come out of a file.
+    """
     text = record.getMessage()
     if not text.isprintable():
         record.msg, record.args = printable(text), None
@@ -235,7 +246,7 @@ def made_printable(record: logging.LogRecord) -> bool:
 
 
 def text_of(error: BaseException) -> str:
-    """Return the text of an exception, "" where the exception cannot tell it."""
+    """Return the text of an exception, "" where its `__str__` raises."""
     try:
         return str(error)
     except Exception:  # an exception's own text may be broken, and must not hide the exception

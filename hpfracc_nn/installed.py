@@ -1,4 +1,4 @@
-"""What is installed: the version of the package."""
+"""The version of the installed package."""
 
 from importlib import metadata
 

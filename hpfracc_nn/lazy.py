@@ -1,7 +1,7 @@
-"""Packages whose names are loaded when they are first used, and stand in one place: below `if TYPE_CHECKING:`.
+"""Lazy loading: a package's names are imported when they are first used, and listed once, below `if TYPE_CHECKING:`.
 
 There each name is imported as itself, `from module import name as name`, which exports it for type checkers; a star
-takes those names of another such package that no other line has:
+takes over the names of another such package, except those that another line imports:
 
     if TYPE_CHECKING:
         from hpfracc_nn.layers.torch import *
@@ -9,7 +9,7 @@ takes those names of another such package that no other line has:
     else:
         __getattr__, __dir__, __all__ = lazy.attach(__name__)
 
-What type checkers do not see they do not take for a name: a module with `__getattr__` would have all.
+Type checkers do not read the `else` branch: with a `__getattr__` in sight they would accept any name.
 
 Scientific Python Ecosystem Coordination, SPEC 1, for the idea.
 """
@@ -43,13 +43,13 @@ def attach(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return `__getattr__`, `__dir__` and `__all__` of a package that says below `if TYPE_CHECKING:` what it exports.
 
-    A name is kept in the package when it was loaded. One whose module needs a package that is not installed raises a
-    ModuleNotFoundError that says which extra brings it.
+    A loaded name becomes an attribute of the package. A name whose module needs a package that is not installed raises
+    a ModuleNotFoundError that says which extra brings the missing package.
 
     Args:
-        package: Its dotted name.
-        extras: Name -> the extra that it needs where that is not the one of the package that is missing.
-        renamed: Old name -> the name that it has now; the old one warns, and is not listed.
+        package: Dotted name of the package.
+        extras: Exported name -> the extra to install for it, where another one than usual brings the missing package.
+        renamed: Old name -> present name; the old one warns, and is not listed.
     """
     homes = exports(package)
 
@@ -75,11 +75,11 @@ def attach(
 
 
 def required(module: str, needing: str) -> Any:
-    """Return a module of a package that one of `_EXTRAS` brings, loaded now.
+    """Import a module of an optional package now, and return it.
 
     Args:
-        module: Its dotted name.
-        needing: What needs it, for the message.
+        module: Dotted name of the module.
+        needing: Beginning of the error message, such as "plot(): needs".
 
     Raises:
         ModuleNotFoundError: The package is not installed; the message says which extra brings it.
@@ -91,7 +91,7 @@ def required(module: str, needing: str) -> Any:
 
 
 def _explained(error: ModuleNotFoundError, needing: str, extra: str | None = None) -> ModuleNotFoundError:
-    """Return what says which extra brings the package that is missing, or `error` itself where none does."""
+    """Return an error that says which extra brings the missing package, or `error` itself where no extra does."""
     if error.name not in _EXTRAS:
         return error
     usual, distribution = _EXTRAS[error.name]
@@ -102,7 +102,7 @@ def _explained(error: ModuleNotFoundError, needing: str, extra: str | None = Non
 
 @cache
 def exports(package: str) -> dict[str, tuple[str, str]]:
-    """Return the module and the name there of each name that a package exports.
+    """Return where a package's exports come from: exported name -> (module, name in that module).
 
     Raises:
         ImportError: The package's source cannot be read.
@@ -120,7 +120,10 @@ def exports(package: str) -> dict[str, tuple[str, str]]:
 
 
 def _imports(package: str) -> Iterator[ast.ImportFrom]:
-    """Yield the `from ... import ...` statements below `if TYPE_CHECKING:` in the source of a package, or raise."""
+    """Yield the `from ... import ...` statements below `if TYPE_CHECKING:` in a package's source.
+
+    Raise ImportError where the source cannot be read.
+    """
     spec = sys.modules[package].__spec__ if package in sys.modules else find_spec(package)
     source = getattr(getattr(spec, "loader", None), "get_source", lambda name: None)(package)
     if source is None:
@@ -134,10 +137,10 @@ def _imported(package: str, module: str, name: str) -> Any:
     """Return what `from module import name` binds.
 
     Args:
-        package: The package that `name` is looked up in, whose own modules are imported.
-        module: Where it is from, which may be the package itself.
-        name: What is imported.
+        package: The package that exports `name`.
+        module: The module to import from; the package itself where `name` is one of its submodules.
+        name: The name in that module.
     """
-    if module == package:  # a module of its own; looked for as an attribute it would be looked for here again
+    if module == package:  # a submodule: getattr would call the package's `__getattr__`, and that this function
         return importlib.import_module(f"{package}.{name}")
     return getattr(__import__(module, fromlist=[name]), name)

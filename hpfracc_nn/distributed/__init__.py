@@ -1,4 +1,4 @@
-"""Series over several processes: each holds a slice of the time axis, or they are DTensors."""
+"""Operators on series that lie over several processes, as slices of the time axis or as DTensors."""
 
 from typing import TYPE_CHECKING
 

@@ -4,8 +4,8 @@
 
     fjx.distributed.derivative(x, fjx.Caputo(0.6), dt=0.01, axis_name="time")
 
-What is exchanged and computed is in `fractional/jax/slices.py`. Inside of `jax.shard_map` an array says nothing of the
-axis that was cut, so that an ordinary call takes a slice as if it were a whole series; `axis_name` is how to say it.
+`fractional/jax/slices.py` says what is exchanged and computed. Inside of `jax.shard_map` an array does not show which
+axis was cut, so that an ordinary call takes a slice for a whole series; here `axis_name` names the mesh axis.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def derivative(
     Args:
         x: This device's slice, [..., n, ...]; real, floating. Slices of fewer than 20 samples are gathered.
         definition: As in `derivative`, and equal on all devices: one whose weights are a sum of decaying exponentials,
-            which power laws have at orders of one sign of (alpha - 1).
+            which power laws have where all orders lie on one side of 1.
         axis_name: The mesh axis over which time lies, or a tuple of such.
         dt: Spacing of the samples, in the caller's time unit; positive.
         dim: The time axis.
@@ -123,7 +123,7 @@ def applied(
     dim: int,
     manager: BackendManager | None,
 ) -> Array:
-    """Return this device's slice of a definition's operator on a series over a mesh axis; `owner` is for messages."""
+    """Return this device's slice of the operator's result, for a series that lies over the mesh axis `axis_name`."""
     x, dt = of_numpy(x), errors.positive_step(owner, dt)
     computed_in(owner, x, definition)
     axis = errors.axis(owner, dim, x.ndim)

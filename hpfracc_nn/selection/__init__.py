@@ -1,4 +1,4 @@
-"""Which kernel runs: workloads in, plans out. Knows the kernels only by what they register."""
+"""The choice of the kernel that runs a workload; it knows the kernels only by what they register."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""The kernels that come into question for a workload, with their estimates, and why the others do not.
+"""The kernels that come into question for a workload, with their estimates, and the reasons why others do not.
 
 A kernel is assessed by its cost, refused where it takes more memory than a call may, and ranked by the objective.
 Memory is a fact of the kernel and needs no learning: what the whole call takes, workspace, what is saved for the
@@ -29,7 +29,7 @@ DISABLED = "disabled by configure() or the environment"
 
 
 class Assessment(NamedTuple):
-    """What a kernel would take, or why it does not come into question."""
+    """The estimated time and memory of one kernel for a workload; or `refusal`, why it does not come into question."""
 
     kernel: Kernel
     refusal: str | None
@@ -43,7 +43,7 @@ class Assessment(NamedTuple):
 
     @property
     def bytes(self) -> float:
-        """What is taken beyond input and results: while it runs, and for the backward pass."""
+        """Bytes held beyond input and results: while the kernel runs, and for the backward pass."""
         return self.workspace + self.saves
 
     @property
@@ -60,14 +60,14 @@ class Candidates:
     manager's lock.
 
     Args:
-        settings: Of the manager.
-        machine: Whose rates to estimate with.
-        quarantine: Of the kernels that failed.
+        settings: The manager's settings.
+        machine: The machine whose rates estimates are made with.
+        quarantine: The kernels that failed.
         clock: Seconds that never go back, by which the quarantine ends.
-        before_rates: Called before rates are asked for, which calibrates where none were read from wisdom.
+        before_rates: Called before rates are first needed: it reads them from wisdom, which saves a calibration.
 
     Attributes:
-        epoch: Another number after each `invalidate`; sites compare it at every call.
+        epoch: A number that changes at each `invalidate`; sites compare it at every call.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Candidates:
         self.epoch = next(self._epochs)
 
     def of(self, workload: Workload) -> tuple[list[Assessment], bool]:
-        """Return what all kernels say, at least one of which accepts, and whether the quarantine leaves some out.
+        """Return an assessment of every kernel, and whether the quarantine refuses some; at least one accepts.
 
         Raises:
             LookupError: None accepts.
@@ -104,14 +104,16 @@ class Candidates:
         return found, found is not fitting
 
     def now(self, workload: Workload) -> list[Assessment]:
-        """Return the same where kernels may be gone: nothing where there are none."""
+        """Return an assessment of every kernel, whether or not any accepts; an empty list without kernels."""
         try:
             return self.reduced(self.fitting(workload), workload)
         except LookupError:  # every kernel was unregistered meanwhile
             return []
 
     def fitting(self, workload: Workload) -> list[Assessment]:
-        """Return what all kernels say: with a refusal, or in parts, those that take more memory than a call may.
+        """Return an assessment of every kernel, with the limit of memory but without the quarantine.
+
+        A kernel that takes more memory than a call may is refused or, where all do, assessed for fewer rows at a time.
 
         Raises:
             LookupError: The operation has no kernel for these arrays.
@@ -150,7 +152,7 @@ class Candidates:
         return self.quarantine.refusal(plan.kernel, plan.workload, size=size, now=self.clock()) is not None
 
     def model(self, framework: str) -> CostModel:
-        """Return who estimates for the arrays of a framework."""
+        """Return the CostModel for a framework's arrays; its rates are the shipped ones in deterministic mode."""
         is_measured = has_probe(framework) and not self.settings.is_deterministic(framework)
         return CostModel(self.machine, self.settings.calibration if is_measured else "shipped")
 
@@ -209,7 +211,7 @@ def still_refuse(assessments: Iterable[Assessment], workload: Workload, settings
 
 
 def assessor(workload: Workload, model: CostModel) -> Callable[[Kernel], Assessment]:
-    """Return a function that returns what a kernel would take, whether it accepts the workload or not."""
+    """Return a function that assesses a kernel for `workload`, whether or not the kernel accepts the workload."""
     rates, uncertainty = model.rates(workload), model.uncertainty
     passes = 1 + (workload.needs_gradient and workload.learns_weights)  # results of the larger one
     results = 0 if workload.in_place else workload.bytes * passes
@@ -228,7 +230,7 @@ def assessor(workload: Workload, model: CostModel) -> Callable[[Kernel], Assessm
 
 
 def accepted(assessments: Iterable[Assessment]) -> list[Assessment]:
-    """Return those that may run, fastest first; of equals, the first registered."""
+    """Return the assessments of kernels that may run, fastest first; of equals, the first registered."""
     return sorted([each for each in assessments if each.refusal is None], key=attrgetter("seconds"))
 
 
@@ -272,7 +274,10 @@ def _refusal(kernel: Kernel, workload: Workload, settings: Settings) -> str | No
 
 
 def eligible(assessments: Iterable[Assessment], settings: Settings) -> list[Assessment]:
-    """Return those of the kernels that accept which come into question: for the memory alone, those that take least."""
+    """Return the assessments of kernels to choose from: all that accept.
+
+    Where the objective is memory alone, they are those that need least of it.
+    """
     able = [each for each in assessments if each.refusal is None]
     if _exponent(settings) is not None or not able:
         return able
@@ -281,7 +286,7 @@ def eligible(assessments: Iterable[Assessment], settings: Settings) -> list[Asse
 
 
 def handicaps(assessments: Sequence[Assessment], settings: Settings) -> dict[str, float]:
-    """Return by kernel the factor on its time that makes the least product the best choice.
+    """Return a factor for each kernel, by name: the best choice has the least product of time and factor.
 
     With weights a for time and b for memory the best has the least a log(seconds) + b log(bytes), that is the least
     seconds * bytes**(b / a): twice the bytes cost as much as 2**(b / a) times the time.
@@ -294,14 +299,14 @@ def handicaps(assessments: Sequence[Assessment], settings: Settings) -> dict[str
 
 
 def ranked(assessments: Iterable[Assessment], settings: Settings) -> list[Assessment]:
-    """Return those that come into question, best first by the estimate."""
+    """Return the assessments of kernels to choose from, best first by the estimate and the objective."""
     found = eligible(assessments, settings)
     factors = handicaps(found, settings)
     return sorted(found, key=lambda each: each.seconds * factors[each.kernel.name])
 
 
 def in_words(settings: Settings) -> str:
-    """Return what the choice goes by, "" for time alone."""
+    """Return the objective in words, such as "for little memory"; "" for latency alone."""
     weights = settings.weights
     if set(weights) == {"latency"}:
         return ""
@@ -320,9 +325,9 @@ def _exponent(settings: Settings) -> float | None:
 
 
 def in_parts(assessment: Assessment, workload: Workload, most: float, model: CostModel) -> Assessment:
-    """Return the assessment of computing as many rows at a time as keep within `most` bytes; itself where not even one.
+    """Return the assessment with as many rows at a time as keep within `most` bytes; unchanged where not one does.
 
-    Every channel of the weights has as many of them, so their number is a multiple of the channels.
+    Every channel of the weights has equally many rows, so the number of rows is a multiple of the channels.
     """
     units, channels = workload.rows // workload.channels, workload.channels
 

@@ -32,7 +32,7 @@ class Work:
         fault: Called as fault(result, *given) on the host, where the call was timed or another kernel failed at it:
             what is wrong with the result, or None. What it raises is wrong with the result too. A `Doubt` is dropped
             where a second kernel gives rise to one as well: then it is the data.
-        direction: Of the pass.
+        direction: Direction of the pass.
         is_timed: Whether the call is what the plan's times mean.
 
     Examples:
@@ -57,8 +57,8 @@ def carried_out(work: Work, site: Site, plan: Plan, *given: Any) -> Any:
 
     Args:
         work: What to do.
-        site: That picked the plan.
-        plan: With the kernel to begin with.
+        site: The site that picked the plan.
+        plan: The plan whose kernel runs first.
         given: The arguments of `work.run` after the plan.
 
     Raises:
@@ -89,7 +89,7 @@ def carried_out(work: Work, site: Site, plan: Plan, *given: Any) -> Any:
         watch = mark = None
         if work.is_timed:
             samples = plan.usage.forward if work.direction == "forward" else plan.usage.backward
-            samples.countdown -= 1  # as `due` does; it is on every call's way
+            samples.countdown -= 1  # as `Samples.due` does, in place: this is on every call's way
             if samples.countdown <= 0:
                 samples.restart()
                 if is_host(plan.workload.device):
@@ -134,10 +134,11 @@ class _Attempt:
         self.is_retried = False
 
     def failed(self, plan: Plan, error: Exception) -> None:
-        """Record what a plan's kernel raised."""
+        """Record what a plan's kernel raised, and keep it for the next attempts."""
         self.site.recorder.failed(plan, error, self.work.direction)
         if self.errors:
-            # Only the first one's may be shown: it holds what the kernel had begun. A frozen exception takes it so.
+            # A traceback keeps alive what the kernel had begun; only that of the first error is shown. Called this way,
+            # a frozen exception takes the change too.
             BaseException.with_traceback(error, None)
         self.errors.append((plan, error))
 
@@ -160,7 +161,11 @@ class _Attempt:
         return True
 
     def next_plan(self, plan: Plan) -> Plan | None:
-        """Return what to try after `plan`, None where the outcome is clear."""
+        """Return the plan to try after `plan`, None where the outcome is clear.
+
+        The same plan is tried once more after memory ran out and was freed; else the next kernel is. Two doubts end the
+        call.
+        """
         if len(self.doubts) == 2:
             return None
         if self.errors and self.errors[-1][0] is plan and not self.is_retried:
@@ -222,7 +227,8 @@ class _Attempt:
 def _first(errors: Sequence[Exception]) -> BaseException:
     """Return the exception to raise when every kernel has failed.
 
-    It is the first error, or, if the check of the result itself raised for every kernel, what it raised first.
+    It is the first error; or, where the check of results itself raised for every kernel, the first exception that the
+    check raised.
     """
     causes = [error.__cause__ for error in errors if isinstance(error, WrongResult)]
     unseen = [cause for cause in causes if cause is not None]

@@ -1,4 +1,4 @@
-"""What becomes of managers where a process forks or ends: of their locks, and of what they learnt and did not save."""
+"""What a fork or the end of the process does to managers: to their locks, and to what they learnt and did not save."""
 
 import atexit
 import contextlib
@@ -13,17 +13,20 @@ from hpfracc_nn.selection.learning.learner import Learner
 from hpfracc_nn.selection.learning.wisdom_file import LOCK_SECONDS, Outbox
 from hpfracc_nn.selection.recorder import Recorder
 
-FORK_SECONDS = 1.0  # that a fork waits for threads that decide, all in all
+FORK_SECONDS = 1.0  # seconds that a fork waits, all in all, for threads that decide
 
 
 _recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
-_left = Outbox()  # by managers that are gone
+_left = Outbox()  # what managers that are gone learnt and did not save
 _enrolling = threading.Lock()
 _held = threading.local()  # .locks: those that the fork of this thread has taken
 
 
 def enrol(recorder: Recorder) -> None:
-    """Look after the manager of this recorder from now on, for as long as it lives, and after what it leaves."""
+    """Handle forks and the end of the process for the manager of this recorder, for as long as the manager lives.
+
+    What the manager learnt and did not save is saved later, also if the manager is garbage-collected before.
+    """
     with _enrolling:
         _recorders.add(recorder)
     weakref.finalize(recorder, _orphaned, recorder.planner.learner).atexit = False
@@ -31,7 +34,7 @@ def enrol(recorder: Recorder) -> None:
 
 
 def _alive() -> list[Recorder]:
-    with _enrolling:  # else one that is made meanwhile would end the iteration with an error
+    with _enrolling:  # else a recorder that is made meanwhile would end the iteration with an error
         return list(_recorders)
 
 
@@ -62,7 +65,7 @@ def _before_fork() -> None:
     _held.locks = []
     deadline = time.monotonic() + FORK_SECONDS
     for lock in [recorder.planner.lock for recorder in _alive()]:
-        # One that is not free in time belongs to a thread that computes long, or that waits for this very one.
+        # A lock that is not free in time belongs to a thread that computes long, or that waits for this very one.
         if lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
             _held.locks.append(lock)
 
@@ -99,7 +102,7 @@ def _look_after_workers() -> None:
     if util is not None and not _looks_after_workers:
         _looks_after_workers = True
         util.register_after_fork(save_all, _at_the_end_of_a_worker)
-        _at_the_end_of_a_worker()  # of this one, where it imported this package itself
+        _at_the_end_of_a_worker()  # of this process, where it imported this package itself
 
 
 def _at_the_end_of_a_worker(_: object = None) -> None:

@@ -17,13 +17,13 @@ Calibration = Literal["measured", "shipped"]
 
 
 class Place(NamedTuple):
-    """Where rates hold.
+    """Where rates hold: a framework, a device, a dtype and a number of threads.
 
     Attributes:
-        framework: Whose arrays.
-        device: The framework's name for it.
-        dtype: The one that is computed in, float32 or float64.
-        threads: That a call may use.
+        framework: Framework of the arrays.
+        device: The framework's name for the device.
+        dtype: The dtype that is computed in, float32 or float64.
+        threads: How many a call may use.
 
     Examples:
         >>> here = Place("numpy", "cpu", "float32", threads=2)
@@ -79,7 +79,7 @@ class Machine:
         self._lock = threading.Lock()
 
     def rates(self, framework: str, device: str, dtype: str, *, calibration: Calibration = "measured") -> Rates:
-        """Return the rates for what `dtype` is computed in: half precision runs in float32.
+        """Return the rates of the dtype in which samples of `dtype` are computed: half precision runs in float32.
 
         The first question about a framework, device and number of threads takes the milliseconds of
         its calibration, unless they were restored; the answer is kept as long as the process lives. A framework whose
@@ -102,7 +102,7 @@ class Machine:
             return found
 
     def calibrate(self, framework: str, device: str, dtype: str) -> Rates:
-        """Measure the rates for what `dtype` is computed in, now, and keep them.
+        """Measure now the rates of the dtype in which samples of `dtype` are computed; keep and return them.
 
         Raises:
             LookupError: The framework has no probe.
@@ -114,10 +114,10 @@ class Machine:
         return found
 
     def basis(self, place: Place, calibration: Calibration) -> str:
-        """Return a text that is another one where estimates at `place` are: they rest on other rates. Nothing is timed.
+        """Return a text that differs wherever estimates at `place` may differ: a digest of the rates that they rest on.
 
-        Where that number of threads was never calibrated, those that were stand for it; where none was, the constants
-        that are shipped.
+        Nothing is timed. Where that number of threads was never calibrated, the rates of all other numbers count; where
+        there are none, the shipped constants do.
         """
         found: list[Rates] = []
         if calibration == "measured":
@@ -135,7 +135,7 @@ class Machine:
     def restore(self, rates: Mapping[Place, Rates]) -> None:
         """Start from rates that another process has measured.
 
-        What this one has measured itself stays, and what it was told before: estimates were made with it.
+        Rates that this process has measured itself or restored before stay: estimates were made with them.
         """
         with self._lock:
             self._restored = {**rates, **self._restored}
@@ -176,7 +176,7 @@ class CostModel:
     """Cost times rates gives seconds.
 
     Args:
-        machine: Whose rates.
+        machine: The machine whose rates count.
         calibration: "measured", or "shipped" for constants that are the same everywhere.
 
     Source: Williams, Waterman & Patterson, Commun. ACM 52 (2009) 65.
@@ -206,7 +206,7 @@ class CostModel:
         """Return the rates of the place where `workload` lies.
 
         Raises:
-            LookupError: They are measured ones, and the framework has no probe.
+            LookupError: The calibration is "measured", and the framework has no probe.
         """
         return self.machine.rates(workload.framework, workload.device, workload.dtype, calibration=self.calibration)
 
@@ -226,6 +226,6 @@ def parts(cost: Cost, rates: Rates) -> tuple[float, float, float]:
 
 
 def limit_of(cost: Cost, rates: Rates) -> Limit:
-    """Return which of them takes the longest: what a faster kernel would have to save."""
+    """Return which of launches, arithmetic and memory takes the longest: what a faster kernel would have to save."""
     found = dict(zip(LIMITS, parts(cost, rates), strict=True))
     return max(found, key=found.__getitem__)

@@ -1,4 +1,4 @@
-"""The BackendManager: turns workloads into plans, and remembers how they fared; and its short forms."""
+"""The BackendManager, which turns workloads into plans and keeps what they counted; and the process-wide one."""
 
 import itertools
 import math
@@ -38,7 +38,7 @@ class BackendManager:
 
     Args:
         settings: None reads the environment.
-        machine: Whose rates to estimate with; None is the one that this process shares.
+        machine: The machine whose rates estimates are made with; None is the one that this process shares.
         clock: Seconds that never go back, by which kernels that failed are left alone for a while.
 
     Attributes:
@@ -82,22 +82,22 @@ class BackendManager:
 
     @property
     def settings(self) -> Settings:
-        """What the user said; `configure` changes it."""
+        """The settings of the user; `configure` changes them."""
         return self.planner.settings
 
     @property
     def lock(self) -> threading.RLock:
-        """Held while something is decided or changed."""
+        """The lock that is held while something is decided or changed."""
         return self.planner.lock
 
     @property
     def learner(self) -> Learner:
-        """What live calls and earlier processes say."""
+        """What learns the times of kernels, from live calls and from the wisdom of earlier processes."""
         return self.planner.learner
 
     @property
     def epoch(self) -> int:
-        """Another number whenever settings or kernels change; every site asks anew then."""
+        """A number that changes whenever settings or kernels do; every site then drops its plans."""
         return self.planner.candidates.epoch
 
     def configure(self, **changes: Unpack[SettingsChanges]) -> None:
@@ -139,31 +139,31 @@ class BackendManager:
     def plan(self, workload: Workload) -> Plan:
         """Return the plan for `workload`, the same one until something is configured or another kernel is better.
 
-        What it takes may be told to `record`, and is learnt.
+        Where the caller passes the plan's times to `record`, the manager learns from them.
 
         Raises:
-            LookupError: No kernel accepts it, or none of those that are forced.
+            LookupError: No kernel accepts the workload, or none of those that are forced.
         """
         return self.planner.plan(workload)
 
     def plan_with(self, name: str, reason: str, workload: Workload) -> Plan:
-        """Return a learning plan of its own that runs the kernel of that name."""
+        """Return a new learning plan that runs the kernel `name`, chosen for `reason`."""
         with self.lock:
             return self.planner.plan_with(name, reason, workload)
 
     def predict(self, workload: Workload) -> dict[str, Prediction]:
         """Return what is expected of each kernel that accepts `workload`, by its name, fastest first.
 
-        Seconds are of the forward pass and of the backward pass as often as it follows: at each call that wants a
-        gradient, until it was seen how often. A kernel that was not measured has no samples and the wide bounds of an
-        estimate, narrower where the same kernel was measured on other sizes. Compiling is not in it.
+        Seconds are those of the forward pass and of the backward pass times how often it has followed; until that was
+        seen, it counts at each call that wants a gradient. A kernel that was not measured has no samples and the wide
+        bounds of an estimate, narrower where the same kernel was measured on other sizes. Compilation is left out.
         """
         with self.lock:
             found = self.planner.expected(workload, self.planner.candidates.fitting(workload))
         return dict(sorted(found.items(), key=lambda item: item[1].seconds))
 
     def explain(self, workload: Workload) -> str:
-        """Return a table of every kernel: what is expected, compiled, held and measured, and why this one or not."""
+        """Return a table of all kernels for a workload: times, compilation, memory, and why each is chosen or not."""
         return explain(self.planner, workload, self.history())
 
     def place(
@@ -226,8 +226,8 @@ class BackendManager:
 
         Args:
             op: The operation.
-            args: For `run` of its kernels, and for the function that describes the workload.
-            kwargs: The same.
+            args: Arguments for `run` of its kernels, and for the function that describes the workload.
+            kwargs: Keyword arguments for both.
 
         Raises:
             LookupError: There is no such operation, or no kernel accepts the workload.
@@ -305,7 +305,7 @@ class BackendManager:
             return list(self.recorder.sites.values())
 
     def reconsider(self) -> None:
-        """Let every site ask again at its next call."""
+        """Let the learning plans of every site be decided again at their next call."""
         self.recorder.reconsider()
 
     def record(
@@ -320,17 +320,17 @@ class BackendManager:
     ) -> None:
         """Remember that `plan` took `seconds`, and learn from it.
 
-        A plan's first sample in each direction is dropped: it paid for cold caches. Where it compiled, it is remembered
-        as what that took.
+        A plan's first sample in each direction is dropped: it paid for cold caches. Where that call compiled, it stands
+        in the history, with the seconds of compilation.
 
         Args:
-            plan: What ran.
-            seconds: Its time.
-            direction: Of the pass.
+            plan: The plan that ran.
+            seconds: The time that the call took.
+            direction: Direction of the pass.
             keep: False: the time says nothing of the plan, because the processor was taken away meanwhile. After three
                 such times in a row they are kept nevertheless: it is the kernel that waits.
-            transfer_seconds: The part of it that moved data between devices.
-            peak_bytes: The most that it held beyond its input, None where nobody measured it.
+            transfer_seconds: The part of the time that moved data between devices.
+            peak_bytes: The most that the call held beyond its input, None where nobody measured it.
 
         Raises:
             ValueError: A time is negative or not finite, the part more than the whole, or there is no such direction.
@@ -352,10 +352,10 @@ class BackendManager:
         """Time a block into the history, also one that raises: `history(name)` returns what was measured.
 
         Args:
-            name: Of the block; it stands where an operation's does.
+            name: Name of the block, which stands in place of an operation's.
 
         Yields:
-            What times the parts of the block that compile or move data.
+            A Block, which times the parts that compile or move data.
 
         Examples:
             >>> manager = BackendManager()
@@ -400,7 +400,7 @@ class BackendManager:
         return self.recorder.log.events()
 
     def looks(self) -> list[Look]:
-        """Return how often each kernel had been consulted, at no more than 513 times, the last one now."""
+        """Return how often each kernel had been consulted, at up to 513 points in time, the last one now."""
         return self.recorder.log.looks()
 
     def failures(self) -> dict[str, dict[str, int]]:
@@ -435,10 +435,10 @@ class BackendManager:
             self.planner.kernels_changed()
 
     def save(self, seconds: float = LOCK_SECONDS) -> bool:
-        """Merge what was learnt into the wisdom file, and return whether it is there now.
+        """Merge what was learnt into the wisdom file; return True where there was something, and all of it is written.
 
-        It happens by itself, once a minute while something is learnt, when the settings put an end to learning or name
-        another file, and when the process ends. The lock is not held while the file is written.
+        The manager does so by itself, once a minute while something is learnt, when the settings put an end to learning
+        or name another file, and when the process ends. The lock is not held while the file is written.
 
         Args:
             seconds: How long to wait for another process that writes.
@@ -464,7 +464,7 @@ class BackendManager:
             start from.
 
         Raises:
-            ValueError: It is no such text, or it is damaged or of another version.
+            ValueError: `text` is no such text, damaged, or of another version of the format.
         """
         wisdom, trust = understood_text(text)
         with self.lock:
@@ -473,14 +473,14 @@ class BackendManager:
         return trust
 
     def share_trials(self, rank: int = 0, count: int = 1) -> None:
-        """Try only every `count`-th kernel from now on, from that of number `rank` on; the others will be told of.
+        """Try only every `count`-th kernel from now on, from number `rank` on; other processes try the others.
 
         For processes that run alike and tell each other by `import_wisdom`, such as those of one training run. A kernel
         of which nothing was heard after two such rounds is tried here after all.
 
         Args:
-            rank: Of this process.
-            count: Of processes; 1 tries all.
+            rank: Number of this process.
+            count: Number of processes; 1 tries all.
 
         Raises:
             ValueError: `rank` is not in [0, count), or one of them is no integer.
@@ -536,7 +536,7 @@ def given_manager(owner: str, manager: Any) -> BackendManager:
     """Return the manager that `owner` was given, the process-wide one for None.
 
     Raises:
-        TypeError: It is no manager.
+        TypeError: `manager` is no BackendManager.
 
     Examples:
         >>> given_manager("MyLayer", None) is default_manager()
@@ -582,7 +582,7 @@ def report(sites: Iterable[Site] | None = None) -> list[ReportRow]:
     """Return one row per site and plan; of every site of the process-wide manager by default.
 
     Args:
-        sites: Those to report, in their order; None is all.
+        sites: The sites to report, in their order; None is all.
 
     Examples:
         >>> y = derivative(np.ones((4, 64)), Caputo(0.5))
@@ -612,20 +612,20 @@ def choose(
 
     Args:
         op: The operation.
-        shape: Of the input; the axes before `dim` are rows, those after it are width.
-        framework: Whose arrays.
+        shape: Shape of the input; the axes before `dim` are rows, those after it are width.
+        framework: Framework of the arrays.
         dim: The time axis.
-        dtype: Of the samples.
-        device: Where they lie.
+        dtype: Dtype of the samples.
+        device: Device on which they lie.
         channels: Distinct weight columns.
-        exponentials: How many stand for the weights.
+        exponentials: How many exponentials stand for the weights.
         needs_gradient: A gradient in the input is wanted.
         learns_weights: A gradient in the weights is wanted.
         threads: None asks the framework, and is 1 where that has no probe.
         manager: None is the process-wide one.
 
     Raises:
-        LookupError: No kernel accepts it.
+        LookupError: No kernel accepts the workload.
         ValueError: `dim` is not an axis of `shape`.
 
     Examples:

@@ -1,6 +1,6 @@
 """How much memory is free, how much of it a call may take, and how many rows of a workload fit into that.
 
-Reading it takes 0.1 to 0.3 ms on the host: for where a plan is made, never for where one is picked.
+Reading how much is free takes 0.1 to 0.3 ms on the host: a plan may be made so slowly, but not picked.
 
 A control group (cgroup) is the set of processes that share a memory limit under Linux; groups are nested.
 """
@@ -18,8 +18,8 @@ from hpfracc_nn.selection.workload import is_host
 
 SHARE = 0.8  # of what is free, where nothing was said: allocators round up, and others allocate as well
 SMALL = 1 / 16  # of what was free when it was last read: less is not worth another reading
-MOST_ANSWERS = 256  # that one reading serves
-OLDEST = 1.0  # seconds
+MOST_ANSWERS = 256  # calls that one reading serves
+OLDEST = 1.0  # seconds that one reading serves
 PROC = Path("/proc")
 CGROUP = Path("/sys/fs/cgroup")
 
@@ -55,8 +55,8 @@ def free(framework: str, device: str) -> int | None:
 def limit(framework: str, device: str, settings: Settings) -> int | None:
     """Return the bytes that one call may take on `device` now, beyond what is allocated; None where there is no limit.
 
-    It is what the settings say, and never more than what is free: without settings `SHARE` of that. A limit in bytes
-    also holds where it cannot be told what is free; a fraction then means nothing.
+    The settings say the limit, by default `SHARE` of what is free; it is never more than that. A limit in bytes also
+    holds where nobody knows what is free; a fraction then is no limit.
 
     Raises:
         LookupError: The framework has no probe, and the device is not the host.
@@ -65,7 +65,7 @@ def limit(framework: str, device: str, settings: Settings) -> int | None:
 
 
 def allowed(room: int | None, device: str, settings: Settings) -> int | None:
-    """Return the limit in bytes of one call on `device`, of which `room` bytes are free."""
+    """Return the limit in bytes of one call on `device`, where `room` bytes are free; None where there is no limit."""
     name = setting_of(device)
     said = getattr(settings, name)
     return limited(SHARE if said is None else amount(name, said), room)
@@ -77,7 +77,10 @@ def setting_of(device: str) -> str:
 
 
 def limited(most: int | float, room: int | None) -> int | None:
-    """Return a limit, as `settings.amount` gives it, in bytes where `room` bytes are free."""
+    """Return a limit in bytes: an int `most`, or a float `most` as a fraction of the `room` bytes that are free.
+
+    It is at most `room`. Where `room` is None, not known, a fraction gives None, no limit.
+    """
     if isinstance(most, float):
         return None if room is None else int(most * room)
     return most if room is None else min(most, room)
@@ -126,7 +129,7 @@ class FreeMemory:
     """What was free on each device, remembered because reading it takes 0.1 to 0.3 ms on the host.
 
     Attributes:
-        plenty: Bytes, by framework and device, up to which a call needs neither another reading nor a limit.
+        plenty: Bytes, by framework and device, up to which a call needs neither another reading nor a check.
     """
 
     def __init__(self) -> None:
@@ -153,7 +156,7 @@ class FreeMemory:
 
 
 def in_bytes(count: float) -> str:
-    """Return `count` bytes in a unit that keeps it short."""
+    """Return a number of bytes as text in a fitting unit, such as "4 MiB"."""
     for unit in ("B", "KiB", "MiB"):
         if count < 1024:
             return f"{count:.3g} {unit}"

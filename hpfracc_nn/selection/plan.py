@@ -21,18 +21,18 @@ from hpfracc_nn.selection.learning.model import KEPT_SAMPLES, LONGEST_PERIOD, Pr
 from hpfracc_nn.selection.registry import Compilation, Kernel, Mark, mark
 from hpfracc_nn.selection.workload import Direction, Measurement, Workload
 
-PREEMPTED = 0.9  # of its time a call of one thread must have had the processor
+PREEMPTED = 0.9  # part of its time for which a call of one thread must have had the processor
 MOST_DROPPED = 3  # samples in a row: from then on the call itself is what waits
 NEVER = 1 << 62  # a countdown that no process lives to see
-MOST_PENDING = 64  # calls on a device; of more the oldest are given up
-LOOKED_AFTER = LONGEST_PERIOD  # calls, after which a plan that does not learn looks whether it may still stay
+MOST_PENDING = 64  # calls on a device whose times are awaited; of more the oldest are dropped
+LOOKED_AFTER = LONGEST_PERIOD  # calls, after which the planner is asked whether a plan that does not learn may stay
 
 
 class Stopwatch:
     """Times one call, and tells whether the processor was taken away meanwhile.
 
     Args:
-        threads: That the call may use; of a call that uses several the processor time says nothing.
+        threads: How many threads the call may use; with several, the processor time says nothing.
 
     Examples:
         >>> watch = Stopwatch(threads=1)
@@ -48,7 +48,7 @@ class Stopwatch:
         self._started = time.perf_counter()
 
     def stop(self) -> tuple[float, bool]:
-        """Return the seconds, and whether they say how long the call takes."""
+        """Return the seconds since the start, and whether they say how long the call takes."""
         seconds = time.perf_counter() - self._started
         if self._processor is None:
             return seconds, True
@@ -56,10 +56,17 @@ class Stopwatch:
 
 
 class Samples:
-    """One direction of one plan: when to time it next, and how long it took.
+    """The times of one plan in one direction, and the countdown to the next call to time.
 
     Args:
         sample: Whether calls are timed by themselves; otherwise only after `request`.
+
+    Attributes:
+        countdown: Calls until the next timed one.
+        period: The number that the countdown began with.
+        seconds: The last times that were kept.
+        warm: Whether the first sample, which is dropped, is over.
+        dropped: How many samples in a row were not kept.
     """
 
     __slots__ = ("countdown", "dropped", "period", "seconds", "warm")
@@ -93,10 +100,11 @@ class Samples:
         self.countdown = 1
 
     def keeps(self, keep: bool) -> bool:
-        """Return whether a sample is to be kept after all, and count those in a row that were not.
+        """Return whether to keep a sample: `keep`, or True after more than `MOST_DROPPED` in a row without it.
 
-        One during which the processor was taken away says nothing. But a kernel that waits, for a thread of its own or
-        for a lock, looks like that at every call; then the time by the clock is what it takes.
+        `keep` is False where the processor was taken away during the call, whose time then says nothing. But a kernel
+        that waits, for a thread of its own or for a lock, looks like that at every call; then the time by the clock is
+        what it takes.
         """
         if keep:
             self.dropped = 0
@@ -128,11 +136,11 @@ class Counts(NamedTuple):
         return self.forwards + self.backwards
 
     def minus(self, other: "Counts") -> "Counts":
-        """Return how many more these are."""
+        """Return the differences of these counts to another plan's, or to earlier ones."""
         return Counts(*map(operator.sub, self, other))
 
     def plus(self, other: "Counts") -> "Counts":
-        """Return both together."""
+        """Return the sums of these counts and others."""
         return Counts(*map(operator.add, self, other))
 
 
@@ -146,23 +154,25 @@ class Usage:
     that nobody holds any more hands its counts to the manager's.
 
     Args:
-        plan: The first that is used; those that replace it for the same kernel share the usage.
+        plan: The first plan that is used; plans that replace it for the same kernel share the usage.
 
     Attributes:
         use: Operation and kernel.
-        left: Forward calls until the choice is reconsidered, or whether there still is none.
-        period: What `left` began with.
+        left: Forward calls until the choice is reconsidered.
+        period: The number that `left` began with.
         backwards_before: Backward calls when the period began.
+        forward: Samples of the forward pass.
+        backward: Samples of the backward pass.
         forwards: Forward consultations.
-        backwards: Backward ones.
-        trials: Forward ones that only tried the kernel.
-        switches: How often it replaced another kernel that had run.
+        backwards: Backward consultations.
+        trials: Forward consultations that only tried the kernel.
+        switches: How often the kernel replaced another one that had run.
         failures: Exceptions and wrong results of the kernel.
-        compilation: What the first call has to compile or load, None where all is there.
-        announced: Whether the event log knows of it.
+        compilation: What the first call has to compile or load, None where that is nothing.
+        announced: Whether the event log has a choice of this kernel.
         kept: For whoever picks the plan: a weak reference to what would be made anew at every call, such as torch's
             `PreparedCall`.
-        ended: Called with the last counts; set by the manager's counts.
+        ended: Called with `use` and the last counts when nobody holds the usage any more; `ManagerCounts.add` sets it.
     """
 
     __slots__ = (
@@ -200,7 +210,7 @@ class Usage:
         return Counts(self.forwards, self.backwards, self.trials, self.switches, self.failures)
 
     def grant(self, calls: int, *, is_timed: bool) -> None:
-        """Reconsider the choice after so many calls; time the next one if `is_timed`."""
+        """Let the choice be reconsidered after so many forward calls; time the next call if `is_timed`."""
         self.left = self.period = calls
         self.backwards_before = self.backwards
         if is_timed:
@@ -225,9 +235,9 @@ class Usage:
         return self.forward if direction == "forward" else self.backward
 
     def compiled_in(self, seconds: float) -> bool:
-        """Return whether a first call that took so long compiled or loaded code, as was foreseen.
+        """Return whether a first call that took `seconds` compiled or loaded code, as was foreseen.
 
-        Another plan of the same kernel may have done it meanwhile: then it took much less than that takes.
+        Where another plan of the same kernel has compiled meanwhile, the call takes much less than a compilation.
         """
         return self.compilation is not None and seconds >= self.compilation.seconds / 4
 
@@ -249,20 +259,20 @@ class Plan:
     counted and timed is its `usage`.
 
     Args:
-        kernel: What runs.
-        workload: What it was chosen for.
-        expected: What is predicted of each kernel that accepts it, forward plus the backward that the workload asks
+        kernel: The kernel that runs.
+        workload: The workload that it was chosen for.
+        expected: What is predicted of each kernel that accepts this, forward plus the backward that the workload asks
             for: of this one, then of the others, fastest first.
         workspace: Bytes held beyond input and output; it goes with `chunk`.
         reason: "forced", "only" (nothing else accepts the workload), "first" (nothing was compared), or what speaks for
             it: "prior" (the estimate), "wisdom" (an earlier process), "measured", "explore" (it is being tried), or
             "fallback" (it stands in for a kernel that failed).
         sample: Whether live calls are to be timed at all.
-        learns: Whether they are timed when the one who learns from them asks for it, and not by themselves.
+        learns: Whether the manager learns from them: they are timed when it asks for a time, and not by themselves.
         chunk: Rows to compute at a time, None for all at once; it follows the memory that there is.
         provisional: Whether a kernel that may be better is left out for a while, so that the choice is reconsidered.
         devices: Where a kernel that offloads may compute; none: on the current one of its framework.
-        usage: Of an earlier plan with the same kernel that this one replaces; by default a new one.
+        usage: The usage of an earlier plan with the same kernel that this one replaces; by default a new one.
 
     Examples:
         >>> plan = BackendManager(Settings(mode="prior")).plan(
@@ -291,11 +301,11 @@ class Plan:
             object.__setattr__(self, "usage", Usage(self))
 
     def twin(self) -> "Plan":
-        """Return the same decision with a usage of its own."""
+        """Return a plan of the same decision with a new usage."""
         return replace(self, usage=cast(Usage, None))
 
     def renewed(self, fresh: "Plan") -> "Plan":
-        """Return the plan that says what `fresh` does of the same kernel, and shares this one's usage."""
+        """Return a plan with the predictions of `fresh`, a newer plan of the same kernel, and the usage of this one."""
         same = (self.reason, self.provisional, self.chunk, self.workspace)
         if same == (fresh.reason, fresh.provisional, fresh.chunk, fresh.workspace) and self.expected == fresh.expected:
             return self
@@ -309,7 +319,7 @@ class Plan:
         )
 
     def cut(self, chunk: int | None, workspace: float) -> "Plan":
-        """Return the plan that computes so many rows at a time, None for all at once, with such a workspace."""
+        """Return this plan for `chunk` rows at a time, None for all at once, and a workspace of so many bytes."""
         if (chunk, workspace) == (self.chunk, self.workspace):
             return self
         return replace(self, chunk=chunk, workspace=workspace)
@@ -323,7 +333,7 @@ class Plan:
         return quantile(self.usage.samples(direction).seconds)
 
     def failure_note(self) -> str:
-        """Return the line that says what was running, and how to do without it."""
+        """Return the note for an exception: what was running, and how to do without the kernel."""
         work = self.workload
         return (
             f"while running {work.op} by {self.kernel.name} on {work.place}, rows={work.rows} n={work.n} "
@@ -367,7 +377,7 @@ class Plan:
 
     @property
     def switches(self) -> int:
-        """How often it replaced another kernel that had run."""
+        """How often the kernel replaced another one that had run."""
         return self.usage.switches
 
     @property
@@ -385,7 +395,7 @@ class Plan:
 
 
 class Block:
-    """What `BackendManager.profile` hands out: it has begun when it is made."""
+    """The stopwatch that `BackendManager.profile` yields; it starts when it is made."""
 
     def __init__(self) -> None:
         self._began = time.perf_counter()
@@ -410,7 +420,7 @@ class Block:
             self._transferring += time.perf_counter() - began
 
     def measured(self, workload: Workload, succeeded: bool) -> Measurement:
-        """Return what was measured until now."""
+        """Return the Measurement of the block from its start until now."""
         return Measurement(
             workload,
             "block",
@@ -423,7 +433,7 @@ class Block:
 
 
 class DeviceTimes:
-    """Calls between two marks, until the device has passed the second."""
+    """The calls that a device has not finished: each lies between two marks, and is kept until the second is passed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -435,14 +445,14 @@ class DeviceTimes:
         return mark(plan.workload.framework, plan.workload.device)
 
     def end(self, plan: Plan, direction: Direction, begin: Mark) -> None:
-        """Mark the end of a call."""
+        """Mark the end of a call that began at the mark `begin`, and keep the call until the device has finished it."""
         end = self.begin(plan)
         if end is not None:
             with self._lock:
                 self._pending.append((plan, direction, begin, end))
 
     def finished(self) -> list[tuple[Plan, Direction, float]]:
-        """Return the calls that the device has finished since the last time with their seconds, each once."""
+        """Return (plan, direction, seconds) of each call that the device has finished since the last time."""
         if not self._pending:
             return []
         with self._lock:
@@ -451,6 +461,6 @@ class DeviceTimes:
         return [(plan, direction, end.seconds_since(begin)) for plan, direction, begin, end in done]
 
     def clear(self) -> None:
-        """Give up all of them, in a child process, which has no device; another thread may hold the lock."""
+        """Forget all calls, in a child process, which has no device; renew the lock, which another thread may hold."""
         self._lock = threading.Lock()
         self._pending.clear()

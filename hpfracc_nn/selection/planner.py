@@ -31,8 +31,8 @@ class Step(NamedTuple):
     """What a site does next.
 
     Args:
-        plan: What runs.
-        reason: Why; "explore" for a trial.
+        plan: The plan that runs.
+        reason: Why it runs; "explore" for a trial.
         period: Reconsider the choice after so many calls.
         is_trial: The plan runs for this call only.
         spreads: Whether every site should reconsider, because the call makes code that others can use.
@@ -49,13 +49,13 @@ class Planner:
     """Chooses the kernel for a workload: the one that is forced, else the best by the objective.
 
     Args:
-        settings: What the user said.
-        machine: Whose rates to estimate with.
+        settings: The user's settings.
+        machine: The machine whose rates estimates are made with.
         clock: Seconds that never go back, by which the quarantine of a kernel ends.
 
     Attributes:
         lock: Held while something is decided or changed; a kernel's `refuses` may plan something itself.
-        learner: What live calls and earlier processes say.
+        learner: What learns the times of kernels, from live calls and earlier processes.
         quarantine: The kernels that failed.
         candidates: The kernels that come into question.
     """
@@ -77,7 +77,7 @@ class Planner:
         self.kernels_changed()
 
     def kernels_changed(self) -> None:
-        """Let every site ask anew; the registry calls this when a kernel comes or goes, and holds no lock."""
+        """Let every site ask for its plans anew; the registry calls this, without a lock, when kernels come or go."""
         self._plans.clear()
         self.candidates.invalidate()
 
@@ -109,10 +109,10 @@ class Planner:
             return plan
 
     def planned(self, workload: Workload) -> Plan:
-        """Return a new plan for `workload`, by what is believed now.
+        """Return a new plan for `workload`, by the settings and what is known now.
 
         Raises:
-            LookupError: No kernel accepts it, or none of those that are forced.
+            LookupError: No kernel accepts the workload, or none of those that are forced.
         """
         settings = self.settings.of(workload.op)
         found, reduced = self.candidates.of(workload)
@@ -129,9 +129,9 @@ class Planner:
         return self._plan_of(name, reason, found, workload, learns=learns, provisional=reduced, believed=believed)
 
     def first(self, workload: Workload) -> tuple[Plan, Step | None]:
-        """Return a plan with a usage of its own, for a site, and what runs at its first call; the lock is held.
+        """Return a new plan for a site, and the Step that decides its first call; the lock is held.
 
-        A learning plan is decided upon at once. The others have no step.
+        Where the plan does not learn, nothing is decided, and None stands in place of the Step.
         """
         if self.has_changed(workload.framework) or not self.learner.is_learning(workload.framework):
             return self.plan(workload).twin(), None
@@ -144,10 +144,10 @@ class Planner:
         return plans[0], Step(plans[-1], plans[-1].reason, decision.period, decision.is_trial, spreads)
 
     def next(self, plan: Plan, calls: int, backwards: int | None, known: Mapping[str, Plan]) -> Step:
-        """Return what a site does next in place of `plan`, whose period is over; the lock is held.
+        """Return the Step that a site takes in place of `plan`, whose period is over; the lock is held.
 
         Args:
-            plan: Of the site.
+            plan: The site's plan.
             calls: Since the last decision, this one included.
             backwards: How many of them were followed by a backward pass; None: all.
             known: The site's plans of this workload by their kernels' names, `plan` too.
@@ -174,13 +174,13 @@ class Planner:
         return Step(chosen, said, decision.period, decision.is_trial, spreads)
 
     def plan_with(self, name: str, reason: str, workload: Workload) -> Plan:
-        """Return a learning plan that runs the kernel of that name; the lock is held."""
+        """Return a new learning plan that runs the kernel `name`, chosen for `reason`; the lock is held."""
         found, reduced = self.candidates.of(workload)
         _, believed = self.learner.believed(workload, found)
         return self._plan_of(name, reason, found, workload, learns=True, provisional=reduced, believed=believed)
 
     def to_warm_up(self, name: str, workload: Workload) -> Plan:
-        """Return a plan that only runs a kernel once on made-up data."""
+        """Return a plan that only runs the kernel `name` once, on made-up data."""
         return self._plan_of(name, "explore", self.candidates.now(workload), workload)
 
     def stand_in(self, workload: Workload, tried: Collection[str]) -> Plan | None:
@@ -211,7 +211,10 @@ class Planner:
         return self._plan_of(name, "fallback", found, workload, learns=learns, believed=believed)
 
     def has_changed(self, framework: str) -> bool:
-        """Return whether a framework lets plans change where it did not before, or no more; all ask anew then."""
+        """Return whether plans for a framework may change now and might not before, or the reverse.
+
+        If so, every site asks for its plans anew.
+        """
         with self.lock:
             changed = self.learner.has_changed(framework)
             if changed:
@@ -219,7 +222,7 @@ class Planner:
             return changed
 
     def expected(self, workload: Workload, assessments: Sequence[Assessment]) -> dict[str, Prediction]:
-        """Return what is expected of each kernel that accepts; the lock is held."""
+        """Return the prediction for each kernel that accepts the workload, by name; the lock is held."""
         if self.learner.uses_knowledge(workload.framework):
             return self.learner.expected(workload, assessments)
         return {each.kernel.name: Prediction.within(each.seconds, each.uncertainty) for each in accepted(assessments)}
@@ -273,15 +276,15 @@ class Planner:
 
 
 def period_of(plan: Plan, calls: int) -> int:
-    """Return after how many calls a plan that does not learn is reconsidered, of which the last one ran `calls`.
+    """Return after how many calls a plan that does not learn is reconsidered.
 
-    A provisional one is after twice as many.
+    For a provisional plan the number doubles each time, from `calls`, the last one.
     """
     return min(2 * calls, LONGEST_PERIOD) if plan.provisional else LOOKED_AFTER
 
 
 def refitted(plan: Plan, assessments: Sequence[Assessment]) -> Plan:
-    """Return the plan that computes as many rows at a time as the memory now allows."""
+    """Return `plan` with as many rows at a time as the memory allows now."""
     for each in assessments:
         if each.kernel is plan.kernel and each.refusal is None:
             return plan.cut(each.rows, each.workspace)

@@ -1,9 +1,9 @@
-"""What a kernel's exception says, and the circuit breaker: kernels that failed are not chosen for a while.
+"""The kinds of a kernel's exceptions, and the circuit breaker: kernels that failed are not chosen for a while.
 
-The quarantine is pure: the time is an argument, in seconds of any clock that never goes back. Callers hold a lock
-where threads share it.
+The quarantine is pure: the time is an argument, in seconds of any clock that never goes back. Callers hold a lock where
+threads share it.
 
-A hold is the time until which a kernel is not chosen.
+A hold says why, and until when, a kernel is not chosen.
 """
 
 import gc
@@ -51,7 +51,7 @@ _CONTROL_FLOW = {"_StopRecomputationError"}
 class WrongResult(ArithmeticError):
     """A kernel returned what cannot be the result. The text says what is wrong with it.
 
-    It reaches the caller where the result of every kernel is wrong.
+    The exception reaches the caller where the result of every kernel is wrong.
 
     Examples:
         >>> def fault(y, x):
@@ -72,7 +72,7 @@ class WrongResult(ArithmeticError):
 
 
 class Doubt(str):
-    """What seems wrong with a result, but may be the data's doing: where a second kernel agrees, it is.
+    """What seems wrong with a result, but may be the data's doing: it is where a second result seems wrong too.
 
     Examples:
         >>> def fault(y, x):
@@ -97,10 +97,10 @@ class Doubt(str):
 
 
 def kind_of(error: Exception) -> Kind:
-    """Return what has to be different before the same kernel can work.
+    """Return the kind of a failure: what has to be different before the same kernel can work.
 
-    "memory": less data, or more that is free. "environment": a package, a driver or a device, so that every call
-    fails alike. "kernel": not known, perhaps only this workload.
+    "memory": less data, or more free memory. "environment": a package, a driver or a device, so that every call fails
+    alike. "kernel": not known, perhaps only this workload.
     """
     text = errors.text_of(error).lower()
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
@@ -115,16 +115,19 @@ def kind_of(error: Exception) -> Kind:
 
 
 def is_control_flow(error: Exception) -> bool:
-    """Return whether `error` is no failure, but passes through a kernel.
+    """Return whether `error` only passes through a kernel, which has not failed.
 
-    A framework leaves a computation so, the user wants to see a warning, or the handler of a signal raised it, to end
-    what takes too long. Such a handler is known by its being registered still.
+    Such are warnings that the user turned into errors, exceptions by which a framework leaves a computation, and those
+    that the handler of a signal raised, to end what takes too long.
     """
     return isinstance(error, Warning) or type(error).__name__ in _CONTROL_FLOW or is_from_signal(error)
 
 
 def is_from_signal(error: Exception) -> bool:
-    """Return whether the handler of a signal raised it, to end what takes too long; it is registered still."""
+    """Return whether the handler of a signal raised `error`, to end what takes too long.
+
+    The error's traceback then enters the code of a handler, which is known by being still registered.
+    """
     handlers = {_code(signal.getsignal(number)) for number in signal.valid_signals()}
     return any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__))
 
@@ -152,7 +155,7 @@ def text_of(error: BaseException) -> str:
 
 
 def free_memory(errors: Iterable[BaseException], framework: str, device: str) -> None:
-    """Give back what failed calls held and what the framework keeps for later, before the next attempt."""
+    """Free what the frames of failed calls hold, and what the framework caches on `device`, before the next attempt."""
     for error in errors:
         cause: BaseException | None = error
         while cause is not None:
@@ -177,9 +180,9 @@ class Hold:
 
     Args:
         cause: Class and text of the error.
-        until: When it may be tried again.
-        failures: How often it failed, each time after a quarantine.
-        size: Of the smallest call that ran out of memory, in bytes; 0 where memory is not the cause.
+        until: When the kernel may be tried again.
+        failures: How often the kernel failed, not counting failures during the quarantine.
+        size: Bytes of the smallest call that ran out of memory; 0 where memory is not the cause.
     """
 
     cause: str
@@ -189,10 +192,10 @@ class Hold:
 
 
 class Quarantine:
-    """The kernels that failed, and for what: a bucketed workload, sizes from one on, or everything.
+    """The kernels that failed, and for what they are not chosen: a bucketed workload, calls above a size, or all.
 
     Attributes:
-        holds: What failed since the last `lift`.
+        holds: The hold of each failure since the last `lift`, by kernel and what it is not chosen for.
 
     Examples:
         >>> kernel = Kernel("total", "numpy", "numpy", "pairwise", run=np.sum)
@@ -217,13 +220,13 @@ class Quarantine:
         anyway, in another thread or because every other kernel failed too, changes nothing.
 
         Args:
-            kernel: What failed.
-            workload: At what.
-            kind: "kernel": this bucketed workload. "memory": calls of this size and above on this device.
-                "environment": everything, until `lift`.
+            kernel: The kernel that failed.
+            workload: The workload that it failed at.
+            kind: What it is not chosen for. "kernel": this bucketed workload. "memory": calls of this size and above on
+                this device. "environment": everything, until `lift`.
             cause: Class and text of the error.
             size: Bytes that the call takes.
-            now: The time.
+            now: The present time.
         """
         place = _place(kind, kernel, workload)
         hold = self.holds.get(place)
@@ -252,13 +255,16 @@ class Quarantine:
         return None
 
     def held(self, now: float) -> Iterator[Kernel]:
-        """Yield the kernel of each hold that lasts, once for each workload, size or computer."""
+        """Yield the kernel of each hold that has not ended, once for each workload, size or device held against it."""
         for place, hold in self.holds.items():
             if now < hold.until:
                 yield place if isinstance(place, Kernel) else place[0]
 
     def forgive(self, kernel: Kernel, workload: Workload, *, size: float, now: float) -> None:
-        """Forget the failures whose time is over, and which a success refutes: the next one counts as the first."""
+        """Forget the holds of a kernel that have ended, after it succeeded at a workload that takes `size` bytes.
+
+        The next failure there then counts as the first.
+        """
         for kind in ("environment", "memory", "kernel"):
             place = _place(kind, kernel, workload)
             hold = self.holds.get(place)

@@ -93,18 +93,18 @@ class ReportRow:
 
     @property
     def explored(self) -> float | None:
-        """The part of its forward calls that only tried the kernel, None where there is none."""
+        """The part of the forward calls that only tried the kernel, None where there were none."""
         return self.trials / self.forwards if self.forwards else None
 
 
 def shared(found: Sequence[ReportRow]) -> list[ReportRow]:
-    """Return the rows with their parts of all consultations."""
+    """Return the rows with `share` filled in: each row's part of all consultations in the report."""
     whole = sum(row.counts.calls for row in found)
     return [replace(row, share=row.counts.calls / whole if whole else 0.0) for row in found]
 
 
 def row_of(label: str, plan: Plan, counts: Counts) -> ReportRow:
-    """Return what a plan of the site of that label did, without its share."""
+    """Return the report's row of one plan at the site with that label; its `share` is still 0."""
     work, others = plan.workload, plan.alternatives
     return ReportRow(
         label=label,
@@ -126,17 +126,17 @@ def row_of(label: str, plan: Plan, counts: Counts) -> ReportRow:
 
 
 def summary(workload: Workload) -> str:
-    """Return rows x n x width."""
+    """Return the sizes of a workload as text: rows x n x width."""
     return f"{workload.rows} x {workload.n} x {workload.width}"
 
 
 def milliseconds(seconds: float | None) -> float | None:
-    """Return `seconds` in milliseconds."""
+    """Return `seconds` in milliseconds; None stays None."""
     return None if seconds is None else 1e3 * seconds
 
 
 def together(parts: Iterable[Iterable[tuple[Use, Counts]]]) -> dict[Use, Counts]:
-    """Return the sums of counts by operation and kernel."""
+    """Return the sum of the counts in all parts, by operation and kernel."""
     found: dict[Use, Counts] = {}
     for part in parts:
         for use, counts in part:
@@ -147,13 +147,13 @@ def together(parts: Iterable[Iterable[tuple[Use, Counts]]]) -> dict[Use, Counts]
 class ManagerCounts:
     """The counts of one manager, of usages that are alive and of those that are gone.
 
-    It takes no lock that a call waits for, and outlives the manager where somebody still wants to read it.
+    Reading them takes no lock of the manager, and they outlive the manager where somebody still wants to read them.
 
     Args:
-        budget: Of the manager's policy.
+        budget: The budget of the manager's policy, which counts the seconds of trials.
 
     Attributes:
-        failures: By operation, kernel and the class of the error.
+        failures: How often kernels failed, by operation, kernel and the class of the error.
         stand_ins: How often a kernel ran in place of one that failed, by operation and kernel.
     """
 
@@ -165,8 +165,8 @@ class ManagerCounts:
         self._ended = deque[tuple[Use, Counts]]()  # the last counts of usages, until they are added up
         self._past: dict[Use, Counts] = {}
         self._past_explored = 0.0
-        self._begun = self._added_up = 0  # usages
-        self._lock = threading.RLock()  # of the sum; the garbage collector may come while it is held
+        self._begun = self._added_up = 0  # numbers of usages
+        self._lock = threading.RLock()  # for adding up; the garbage collector may come while it is held
 
     def add(self, usage: Usage) -> Usage:
         """Count a usage from now on, and return it; the manager's lock is held."""
@@ -179,7 +179,7 @@ class ManagerCounts:
 
     @property
     def is_final(self) -> bool:
-        """Whether no usage is alive."""
+        """Whether no usage is alive, so that the counts no longer change."""
         return self._begun == self._added_up + len(self._ended)
 
     @property
@@ -195,7 +195,7 @@ class ManagerCounts:
             return together([self._past.items(), [(usage.use, usage.counts()) for usage in alive]])
 
     def absorb(self, other: "ManagerCounts") -> None:
-        """Add the counts of another manager, which are final."""
+        """Add the counts of another manager, which must be final."""
         self._past = together([self._past.items(), other.totals().items()])
         self._past_explored += other.explored
         self.failures.update(other.failures)
@@ -209,7 +209,7 @@ class ManagerCounts:
                 self._added_up += 1
 
     def counters(self) -> Counters:
-        """Return the same as consultations by direction, and forward ones by kernel."""
+        """Return the totals as consultations by direction, and forward ones by kernel."""
         picks, backward = Counter[str](), 0
         for (_, kernel), counts in self.totals().items():
             backward += counts.backwards
@@ -227,9 +227,9 @@ class Event:
     """Something that happened to the choice of a kernel.
 
     Args:
-        time: When, in seconds since 1970.
-        workload: Of the call.
-        kernel: "backend/algorithm".
+        time: When the event happened, in seconds since 1970.
+        workload: Workload of the call.
+        kernel: Name of the kernel, "backend/algorithm".
     """
 
     time: float
@@ -243,17 +243,17 @@ class Choice(Event):
 
     Args:
         site: Label of the site, its operation where it has none.
-        previous: The kernel that ran before, or failed; "" where there was none, its own name where it only took long.
+        previous: The kernel that ran before, or failed; "" where there was none. `kernel` where the choice took long.
         reason: As in `Plan.reason`; "deterministic" where that is why measurements do not count.
-        seconds: Predicted, forward and the backward pass that the workload asks for.
+        seconds: Predicted time, forward and the backward pass that the workload asks for.
         uncertainty: The time is believed to lie in [seconds / uncertainty, seconds * uncertainty].
         alternatives: The other kernels that accept, with predicted seconds.
-        doubts: The uncertainty of each of them.
+        doubts: The uncertainty of the prediction for each alternative.
         workspace: Bytes held beyond input and output.
         elapsed: Seconds that the choice took.
-        direction: Of the pass.
-        error: The class of what the kernel before raised, "" where it did not.
-        message: Its text.
+        direction: Direction of the pass.
+        error: The class of what the previous kernel raised, "" where it raised nothing.
+        message: The text of that exception.
     """
 
     site: str
@@ -294,7 +294,7 @@ class Drift(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure(Event):
-    """A kernel raised, or its result was wrong; `error` is the class."""
+    """A kernel raised, or its result was wrong; `error` is the class of the exception, `message` its text."""
 
     direction: Direction
     error: str
@@ -333,12 +333,12 @@ class Look:
 
 
 class EventLog:
-    """The last events of a manager, and its counts at times.
+    """The last events of a manager, and its counts at several points in time.
 
     Callers hold the manager's lock where they write, and do not where they call `publish`.
 
     Args:
-        counts: Of the manager.
+        counts: The counts of the manager.
 
     Attributes:
         listeners: Each is called with every event; what it raises is logged, and goes no further.
@@ -354,7 +354,7 @@ class EventLog:
         self._next = 0.0
 
     def add(self, event: Event) -> None:
-        """Keep an event."""
+        """Keep an event, and queue it for the listeners."""
         self._events.append(event)
         if self.listeners:
             self._waiting.events.append(event)
@@ -368,7 +368,10 @@ class EventLog:
                 inform(listener, event)
 
     def look(self) -> None:
-        """Keep the counts of now, if it is time; of too many every other one goes."""
+        """Keep the counts of now, if the interval since the last time is over.
+
+        Of more than `MOST_LOOKS` every other one is dropped, and the interval doubles.
+        """
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + self._interval
@@ -382,11 +385,11 @@ class EventLog:
         return list(self._events)
 
     def looks(self) -> list[Look]:
-        """Return the counts at times, the last of now."""
+        """Return the counts at the points in time that were kept, and those of now."""
         return [*self._looks, self._now()]
 
     def after_fork(self) -> None:
-        """Leave to the parent process what is not published yet."""
+        """Drop the events that are not published yet, in a child process: the parent publishes them."""
         self._waiting = _Waiting()
 
     def _now(self) -> Look:
@@ -394,9 +397,9 @@ class EventLog:
 
 
 class _Waiting(threading.local):
-    """The events of each thread that are not published yet.
+    """The events that are not published yet, for each thread its own.
 
-    They are kept by thread, because an OpenTelemetry span belongs to the thread that made the decision.
+    An OpenTelemetry span belongs to the thread that made the decision.
     """
 
     def __init__(self) -> None:
@@ -430,17 +433,17 @@ class Recorder:
     """Records what sites choose and what their calls take, and lets the planner learn of it.
 
     Args:
-        planner: What learns.
+        planner: The planner of the manager, which learns from the times.
         join: Called with this recorder when events are published, as long as nobody watches it and the process has
             imported OpenTelemetry.
 
     Attributes:
-        counts: How often what was consulted.
-        log: The last events.
+        counts: How often each kernel was consulted, and failed.
+        log: The EventLog.
         history: The last measurements.
         device_times: Calls that a device has not finished.
         sites: The sites that are alive, by their numbers.
-        telemetry: Who watches this recorder; None as long as nobody in the process uses OpenTelemetry.
+        telemetry: The Telemetry that watches this recorder; None as long as nobody in the process uses OpenTelemetry.
     """
 
     def __init__(self, planner: Planner, join: Callable[["Recorder"], None]):
@@ -454,7 +457,7 @@ class Recorder:
         self._join = join
 
     def after_fork(self) -> None:
-        """Leave to the parent process what is on its way, and renew the locks."""
+        """Drop events and device calls that are on their way, in a child process, and renew the locks."""
         self.planner.after_fork()
         self.counts.after_fork()
         self.log.after_fork()
@@ -477,7 +480,7 @@ class Recorder:
                 site.reconsider()
 
     def quarantined(self) -> Counter[tuple[str, str]]:
-        """Return at how many workloads, sizes or places each kernel is in quarantine, by operation and kernel."""
+        """Return for how many workloads, sizes or devices each kernel is in quarantine, by operation and kernel."""
         with self.planner.lock:
             held = self.planner.quarantine.held(self.planner.candidates.clock())
             return Counter((kernel.op, kernel.name) for kernel in held)
@@ -495,13 +498,13 @@ class Recorder:
         """Note that a site goes on with `plan`, if that is worth an event; the lock is held.
 
         Args:
-            label: Of the site.
-            before: What ran before, None where nothing did.
-            plan: What runs.
-            reason: Why.
+            label: The site's label.
+            before: The plan that ran before, None where none did.
+            plan: The plan that runs now.
+            reason: Why it runs.
             elapsed: Seconds that the choice took.
-            direction: Of the pass.
-            error: What the kernel before raised.
+            direction: Direction of the pass.
+            error: What the kernel of `before` raised, if it failed.
         """
         self.log.look()
         previous = before.kernel.name if before is not None and before.usage.announced else ""
@@ -542,7 +545,7 @@ class Recorder:
         transfer_seconds: float = 0.0,
         peak_bytes: float | None = None,
     ) -> None:
-        """Keep that `plan` took `seconds`, and learn from it; see `BackendManager.record`."""
+        """Keep the time that a call of `plan` took, and learn from it; see `BackendManager.record`."""
         if direction not in DIRECTIONS:
             raise ValueError(f"record(direction={direction!r}): needs one of {', '.join(DIRECTIONS)}.")
         if not 0 <= seconds < math.inf:
@@ -570,7 +573,7 @@ class Recorder:
             self._learn(plan, seconds, direction, keep)
 
     def failed(self, plan: Plan, error: Exception, direction: Direction) -> None:
-        """Record that the kernel of a plan raised."""
+        """Record that the kernel of a plan raised `error`: in the counts, the event log and the history."""
         kind = type(error).__name__
         with self.planner.lock:
             plan.usage.failures += 1
@@ -581,7 +584,7 @@ class Recorder:
             )
 
     def quarantine(self, plan: Plan, error: Exception) -> None:
-        """Choose the kernel of a plan no more for a while: another one has done what it failed at."""
+        """Put the kernel of a plan in quarantine after `error`, because another kernel can do what it failed at."""
         planner, workload, kind, cause = self.planner, plan.workload, kind_of(error), cause_of(error)
         candidates = planner.candidates
         with planner.lock:

@@ -1,4 +1,4 @@
-"""What packages register: operations, their kernels, and who answers for a framework and marks its devices' work."""
+"""The registry: operations, their kernels, and for each framework a probe and the marker of its devices' work."""
 
 import importlib.util
 import threading
@@ -27,7 +27,7 @@ class Compilation:
     Args:
         seconds: About how long that takes; infinite where it should not happen unasked, only where the kernel is forced
             or nothing else is left.
-        code: What it makes; workloads with equal code share it.
+        code: A key of the compiled code; workloads with equal keys share the code.
 
     Examples:
         >>> compiles = lambda work: Compilation(0.2, work.n)
@@ -77,9 +77,9 @@ class Kernel:
 
     Args:
         op: The operation it computes.
-        framework: Whose arrays it takes.
-        backend: What computes.
-        algorithm: How.
+        framework: Framework of the arrays.
+        backend: What computes, such as "numba".
+        algorithm: How, such as "fft".
         run: The operation.
         adjoint: Its transpose; by default there is none.
         prepare: Brings the weights into the form that `run` takes; by default they stay as they are.
@@ -100,7 +100,7 @@ class Kernel:
             the weights; by default whoever wants one runs and multiplies.
         unproven: Why it runs only where its backend is forced, such as that no device has run it; None where it may be
             chosen. Where the backend is not forced, this is why it is refused.
-        calls: How often it ran and what for, counted by the one who runs it.
+        calls: How often `run`, `adjoint` and others were called, by name; the caller counts.
 
     Attributes:
         name: "backend/algorithm".
@@ -138,10 +138,10 @@ class Kernel:
         self.name = f"{self.backend}/{self.algorithm}"
 
     def ask(self, question: Question, workload: Workload) -> Any:
-        """Return what the kernel says of a workload.
+        """Return the kernel's answer to one question about a workload, such as its `cost`.
 
         Raises:
-            Exception: What it raises, with a note that names the kernel.
+            Exception: What the kernel raises, with a note that names the kernel.
         """
         try:
             if not workload.converts_to or question == "saves":  # what is saved is saved as it is stored
@@ -158,12 +158,12 @@ class Kernel:
             raise
 
     def given(self, workload: Workload) -> Workload:
-        """Return the workload that it computes: with converted samples, if it does not take them as they are stored."""
+        """Return the workload that the kernel computes: samples are converted, unless it takes them as stored."""
         return workload if self.as_stored else workload.converted
 
     @property
     def is_differentiable(self) -> bool:
-        """Whether it brings its own backward pass."""
+        """Whether the kernel has an adjoint, and so its own backward pass."""
         return self.adjoint is not _no_adjoint
 
 
@@ -218,7 +218,7 @@ def unregister(kernel: Kernel) -> None:
     """Remove `kernel`.
 
     Raises:
-        LookupError: It is not registered.
+        LookupError: `kernel` is not registered.
 
     Examples:
         >>> pairwise = register(Kernel("total", "numpy", "numpy", "pairwise", run=np.sum))
@@ -247,7 +247,7 @@ def kernels(op: str, framework: str) -> tuple[Kernel, ...]:
 
     Args:
         op: The operation.
-        framework: Whose arrays.
+        framework: Framework of the arrays.
 
     Raises:
         LookupError: No kernel is registered for that op, or for that framework of it.
@@ -304,7 +304,7 @@ def algorithms() -> tuple[str, ...]:
 
 
 def watch(watcher: Watcher) -> None:
-    """Call `watcher.kernels_changed()` after each change, for as long as it lives."""
+    """Call `watcher.kernels_changed()` whenever a kernel comes or goes, for as long as the watcher lives."""
     with _lock:
         _watchers.add(watcher)
 
@@ -354,7 +354,7 @@ def _listed(names: Iterable[str]) -> str:
 
 @cache
 def find_spec(name: str) -> ModuleSpec | None:
-    """Return what importlib finds for a package, looked for once in a process: that takes up to 0.2 ms."""
+    """Return the import spec of a package, None where it is not installed; cached, as a search takes up to 0.2 ms."""
     return importlib.util.find_spec(name)
 
 
@@ -363,9 +363,9 @@ class Operation:
     """An operation of the user's own; see `register_operation`.
 
     Args:
-        name: Of the operation.
-        describe: As there.
-        fault: As there.
+        name: Name of the operation.
+        describe: As in `register_operation`.
+        fault: As in `register_operation`.
 
     Examples:
         >>> total = register_operation("total", lambda x: Workload("total", "numpy", n=x.size))
@@ -379,7 +379,7 @@ class Operation:
     fault: Callable[..., str | None] | None = None
 
     def described(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Workload:
-        """Return the workload of a call.
+        """Return the workload of a call with these arguments.
 
         Raises:
             TypeError: `describe` returns something else.
@@ -406,7 +406,7 @@ def register_operation(
     `run` takes the arguments of the call and must not change them: after a failure the next kernel gets the same.
 
     Args:
-        op: Its name, which its kernels name too.
+        op: Name of the operation, as in its kernels.
         describe: Called as describe(*args, **kwargs) at every call: the workload, from static facts such as shapes.
             What is wrong with the arguments is raised here: an exception in a kernel lets the next one run. Calls of
             equal workloads share a plan.
@@ -470,7 +470,7 @@ def operation(op: str) -> Operation:
     return found
 
 
-Rehearsal = Callable[[Any], None]  # of a Plan
+Rehearsal = Callable[[Any], None]  # takes a Plan
 
 _rehearsals: dict[tuple[str, str], Rehearsal] = {}
 
@@ -482,8 +482,8 @@ def register_rehearsal(op: str, framework: str, run: Rehearsal) -> None:
 
     Args:
         op: The operation.
-        framework: Whose arrays.
-        run: Of a plan, whose workload says how large the data are.
+        framework: Framework of the arrays.
+        run: Takes a plan, whose workload says how large the data are.
 
     Examples:
         >>> code = set()  # what was compiled
@@ -517,10 +517,10 @@ def unregister_rehearsal(op: str, framework: str) -> None:
 
 
 def rehearsal(op: str, framework: str) -> Rehearsal:
-    """Return what rehearses `op` for the arrays of `framework`.
+    """Return the function that `register_rehearsal` was given for `op` and the arrays of `framework`.
 
     Raises:
-        LookupError: Nobody has said how.
+        LookupError: None is registered.
     """
     found = _rehearsals.get((op, framework))
     if found is None:
@@ -536,7 +536,7 @@ class Probe(Protocol):
     """Answers for one framework; registered by its package, like the kernels.
 
     Attributes:
-        framework: Whose arrays it answers for.
+        framework: Framework that the probe answers for.
         waits_to_be_asked: Whether `calibrate` compiles, and runs only where a user asks for it.
 
     Examples:
@@ -658,8 +658,8 @@ def register_marker(framework: str, marker: Marker) -> None:
     """Let `marker(device)` mark the present point of a device's work for `framework`, or return None if it cannot.
 
     Args:
-        framework: Whose calls are timed so.
-        marker: Of a device's name; what it returns has `passed()` and `seconds_since(earlier)`, which must not wait.
+        framework: Framework whose calls are timed so.
+        marker: Takes a device's name; what it returns has `passed()` and `seconds_since(earlier)`, which must not wait.
 
     Examples:
         >>> import time

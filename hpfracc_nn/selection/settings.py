@@ -1,4 +1,4 @@
-"""What the user may say about the choice, checked where it is said."""
+"""The user's settings of the choice of kernels, from `configure` or the environment, checked where they are made."""
 
 import difflib
 import math
@@ -145,17 +145,17 @@ class Settings:
 
     @property
     def is_forced(self) -> bool:
-        """Whether only some kernels may run."""
+        """Whether a backend or an algorithm is forced."""
         return self.force_backend is not None or self.force_algorithm is not None
 
     @property
     def forced(self) -> str:
-        """The force in words, "" where there is none."""
+        """The forced backend and algorithm as text, such as "force_algorithm='fft'"; "" where none is forced."""
         forces = {"force_backend": self.force_backend, "force_algorithm": self.force_algorithm}
         return " and ".join(f"{name}={value!r}" for name, value in forces.items() if value is not None)
 
     def of(self, op: str) -> "Settings":
-        """Return what holds for one operation, on which a name that only kernels of others bear is not forced."""
+        """Return the settings for one operation: without a forced name that only kernels of other operations have."""
         settings = self
         if not self.is_forced:
             return self
@@ -167,7 +167,7 @@ class Settings:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Where data of the host may be computed besides, in so many words; none where nobody named one."""
+        """The devices that `offload` names, which may compute data of the host; empty where none is named."""
         return () if isinstance(self.offload, bool) else tuple(self.offload)
 
     @property
@@ -181,13 +181,13 @@ class Settings:
         return backend in self.disabled or f"{backend}/{algorithm}" in self.disabled
 
     def admits(self, backend: str, algorithm: str) -> bool:
-        """Return whether the force, if any, leaves this kernel."""
+        """Return whether kernels of this backend and algorithm may run under what is forced, if anything is."""
         return self.force_backend in (None, backend) and self.force_algorithm in (None, algorithm)
 
     def is_deterministic(self, framework: str) -> bool:
         """Return whether plans must not change: as it was set, else as `framework` says of itself.
 
-        A framework without a probe says nothing, and is not.
+        A framework without a probe is not deterministic.
         """
         if self.deterministic is not None:
             return self.deterministic
@@ -202,8 +202,8 @@ def amount(name: str, value: object) -> int | float:
     B, KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (powers of 1024), in any case.
 
     Raises:
-        ValueError: It is none of these, or not positive.
-        TypeError: It is neither a number nor text.
+        ValueError: `value` is none of these, or not positive.
+        TypeError: `value` is neither a number nor text.
 
     Examples:
         >>> amount("memory_limit", "4GiB"), amount("memory_limit", "0.5")
@@ -240,7 +240,7 @@ def names(owner: str, listed: object) -> frozenset[str]:
     """Return the names to disable, of a comma list or any iterable: backends, or a backend, a slash and an algorithm.
 
     Raises:
-        TypeError: It is no text and no iterable of text.
+        TypeError: `listed` is no text and no iterable of text.
         ValueError: A name is not known.
     """
     rule = f"a backend ({', '.join(backends())}), alone or followed by a slash "
@@ -361,9 +361,9 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
 
 
 def shown(environ: Mapping[str, str] | None = None) -> dict[str, str | None]:
-    """Return what `hpfracc-nn info` shows of the environment: None where a variable is unset.
+    """Return the environment variables that `hpfracc-nn info` shows, by name; None where one is unset.
 
-    Every variable of ours or HPFRACC's that is set, and those of JAX and CUDA that decide which devices there are.
+    These are all that begin with HPFRACC_, and those of JAX and CUDA that decide which devices there are.
     """
     environ = os.environ if environ is None else environ
     ours = sorted(variable for variable in environ if variable.startswith(OLD_PREFIX))
@@ -475,7 +475,7 @@ def _limit(environ: Mapping[str, str], variable: str) -> str | None:
     return next(iter(values.values()), None)
 
 
-Reader = Callable[[Mapping[str, str], str], Any]  # of the environment, and the name of a variable; None is unset
+Reader = Callable[[Mapping[str, str], str], Any]  # of environment and variable's name; None: it is unset
 
 VARIABLES: dict[str, tuple[str, Reader]] = {  # by setting: the name after the prefix, and what reads it
     "force_backend": ("FORCE_BACKEND", _force),

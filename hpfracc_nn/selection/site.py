@@ -22,15 +22,15 @@ MOST_PLANS = 4096
 class Site:
     """One place that asks for plans, such as a layer; made by `BackendManager.site`.
 
-    Its plans' usages are its own: they say what happened here. A copy is a fresh site with
+    The usages of its plans count what happened at this site alone. A copy is a fresh site with
     the same manager; an unpickled one belongs to the process-wide manager.
 
     Attributes:
-        manager: The BackendManager that made it.
+        manager: The BackendManager that made this site.
         op: The operation.
-        framework: Whose arrays.
-        label: Of the caller, for reports.
-        recorder: What the calls are recorded by.
+        framework: The arrays' framework.
+        label: Name of the caller in reports.
+        recorder: The manager's Recorder, which counts the calls and keeps their times.
 
     Examples:
         >>> site = BackendManager(Settings(mode="prior")).site("toeplitz", "numpy", "my layer")
@@ -65,8 +65,8 @@ class Site:
         self.framework = framework
         self.label = label
         self._plans: dict[Hashable, Plan] = {}
-        self._others: dict[Hashable, dict[str, Plan]] = {}  # those that were tried or replaced, by kernel
-        self._tried: dict[Hashable, Plan] = {}  # by the last forward pass of a key, until its backward pass or the next
+        self._others: dict[Hashable, dict[str, Plan]] = {}  # plans that were tried or replaced, by kernel
+        self._tried: dict[Hashable, Plan] = {}  # on trial in a key's last forward pass, until its next pass
         self._followers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._candidates = recorder.planner.candidates
         self._epoch = self._candidates.epoch
@@ -122,8 +122,8 @@ class Site:
         """Return the plan for `key` that is believed to be the best, never one on trial, and count one consultation.
 
         For calls that are traced, whose times nobody sees: what is compiled would keep a kernel that was only tried.
-        What is believed is asked for again after many calls, or where `BackendManager.reconsider` says so. Arguments
-        and exceptions are those of `pick`.
+        The planner is asked again after many calls, or where `BackendManager.reconsider` says so. Arguments and
+        exceptions are those of `pick`.
         """
         plan = self._plans.get(key)
         if plan is not None and plan.usage.left > 1 and self._epoch == self._candidates.epoch:
@@ -159,7 +159,7 @@ class Site:
             return tuple(found.values())
 
     def in_use(self) -> tuple[Plan, ...]:
-        """Return the same without those that were only tried or are replaced."""
+        """Return the plan in use for each key, without those that were only tried or are replaced."""
         with self.recorder.planner.lock:
             return tuple(self._plans.values())
 
@@ -169,7 +169,7 @@ class Site:
             self._followers.add(follower)
 
     def unfollow(self, follower: Any) -> None:
-        """Call it no more."""
+        """Call `follower.retiring` no more."""
         with self.recorder.planner.lock:
             self._followers.discard(follower)
 
@@ -181,7 +181,7 @@ class Site:
                     plan.usage.reconsider()
 
     def expire(self, kernel: Kernel, matches: Callable[[Plan], bool]) -> None:
-        """Let the plans of a kernel that match be decided anew at their next call, because the kernel has failed."""
+        """Let a failed kernel's plans that `matches` accepts be decided anew at their next call."""
         with self.recorder.planner.lock:
             for plan in self._plans.values():
                 if plan.kernel is kernel and matches(plan):
@@ -192,16 +192,16 @@ class Site:
     def stand_in(
         self, plan: Plan, tried: Collection[str], direction: Direction, error: BaseException | None = None
     ) -> Plan | None:
-        """Return what runs in place of `plan`, whose kernel failed, and count the consultation for it.
+        """Return the plan that runs in place of `plan`, whose kernel failed; the consultation now counts for that one.
 
         Args:
-            plan: It was picked here.
+            plan: The plan that failed, picked at this site.
             tried: Names of the kernels that failed at this call.
-            direction: Of the pass.
-            error: What the kernel raised, if it is told.
+            direction: Direction of the pass.
+            error: What the kernel raised; None where its result is only doubted.
 
         Returns:
-            None where no kernel is left.
+            The plan; None where no kernel is left.
         """
         recorder, started = self.recorder, time.perf_counter()
         with recorder.planner.lock:
@@ -226,7 +226,7 @@ class Site:
         return self.label or self.op
 
     def _opened(self, plan: Plan) -> Plan:
-        """Return the plan, its usage added to those that the manager counts."""
+        """Let the manager count the usage of `plan` from now on, and return the plan."""
         self.recorder.counts.add(plan.usage)
         return plan
 
@@ -234,9 +234,9 @@ class Site:
         """Return the plan `fresh`, with a usage that counts the calls at this site.
 
         Args:
-            key: That of the call.
+            key: The key of the call.
             before: The plan in use for the key, None if there is none.
-            fresh: The planner's, shared with other sites.
+            fresh: The planner's new plan, shared with other sites.
         """
         known = before
         if known is None or known.kernel is not fresh.kernel:
@@ -277,9 +277,9 @@ class Site:
         return plan
 
     def _began(self, key: Hashable, plan: Plan, started: float) -> Plan:
-        """Keep the first plan of a key, and return it.
+        """Keep `plan` as the first one of a key, and return it.
 
-        The choice is recorded, unless the plan learns: then the call itself decides.
+        The choice is recorded here, unless the plan learns: then `_stepped` records its first decision.
         """
         self._plans[key] = self._opened(plan)
         if not plan.learns:
@@ -287,7 +287,7 @@ class Site:
         return plan
 
     def _catch_up(self) -> None:
-        """Drop all plans if the settings changed since they were made, or if there are `MOST_PLANS`."""
+        """Drop all plans if the settings or kernels changed since they were made, or if there are `MOST_PLANS`."""
         epoch = self._candidates.epoch
         if self._epoch != epoch or len(self._plans) >= MOST_PLANS:
             plans = self.plans()
@@ -334,7 +334,7 @@ class Site:
         return chosen
 
     def _take(self, key: Hashable, plan: Plan, step: Step) -> Plan:
-        """Put the plan that `step` decided on in the place of `plan`, and return it.
+        """Let the plan that `step` decided on run in place of `plan`, and return it; a trial runs for one call only.
 
         An interrupt in the middle leaves one of the two plans kept, or one kept twice.
         """

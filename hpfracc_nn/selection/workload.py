@@ -35,8 +35,8 @@ class Workload:
 
     Args:
         op: The operation that the kernels were registered for.
-        framework: Whose arrays they are.
-        device: The framework's own name for it, with its index.
+        framework: Framework of the arrays.
+        device: The framework's own name for the device, with its index.
         dtype: Name of the samples' dtype.
         rows: Independent signals: batch times channels.
         n: Samples of one signal.
@@ -96,7 +96,7 @@ class Workload:
                 ) from None
 
     def changed(self, **changes: Any) -> "Workload":
-        """Return the same with other values of some fields, in a fourth of the time of `dataclasses.replace`."""
+        """Return a copy with other values of some fields, in a fourth of the time of `dataclasses.replace`."""
         return Workload(**dict(zip(_NAMES, _values(self), strict=True), **changes))
 
     @property
@@ -122,7 +122,7 @@ class Workload:
 
     @property
     def converted(self) -> "Workload":
-        """The same with samples that are converted, itself where nothing is."""
+        """The workload with samples in `converts_to`; itself where the caller converts nothing."""
         return self.changed(dtype=self.converts_to, converts_to="") if self.converts_to else self
 
     @property
@@ -262,13 +262,13 @@ class Measurement:
     Args:
         workload: What was computed.
         kernel: "backend/algorithm", or "block" for what `BackendManager.profile` timed.
-        seconds: All of it; not a number where a kernel failed.
-        direction: Of the pass.
+        seconds: The whole time; not a number where a kernel failed.
+        direction: Direction of the pass.
         succeeded: Whether it ended without an exception.
         error: The class of what the kernel raised instead.
-        compile_seconds: The part of it that compiled or loaded code.
-        transfer_seconds: The part that moved data between devices.
-        peak_bytes: The most that it held beyond its input, None where nobody measured it.
+        compile_seconds: The part of the time that compiled or loaded code.
+        transfer_seconds: The part of the time that moved data between devices.
+        peak_bytes: The most that the kernel held beyond its input, None where nobody measured it.
 
     Examples:
         >>> work = Workload("total", "numpy", n=4096)
@@ -294,7 +294,7 @@ class Measurement:
 
     @property
     def cache_hit(self) -> bool:
-        """Whether its code was there already."""
+        """Whether the kernel's code was there already, so that nothing was compiled or loaded."""
         return self.compile_seconds == 0
 
     @property
@@ -327,7 +327,7 @@ Fact = str | int | bool
 
 
 class Key(NamedTuple):
-    """Workloads that share their times.
+    """What workloads that share their times have in common.
 
     Args:
         group: Facts that must be equal before one key's times say anything about another's.
@@ -342,15 +342,15 @@ class Key(NamedTuple):
         return math.dist(self.features, other.features)
 
     def text(self) -> str:
-        """Return what `parse` reads."""
+        """Return the key as JSON, which `parse` reads."""
         return json.dumps([self.group, self.features])
 
     @classmethod
     def parse(cls, text: str) -> "Key":
-        """Return the key that wrote `text`.
+        """Return the key whose `text()` is `text`.
 
         Raises:
-            ValueError: It is no key's text.
+            ValueError: `text` is no key's text.
         """
         try:
             group, features = json.loads(text)
@@ -401,10 +401,10 @@ def _features(*sizes: int) -> tuple[float, ...]:
 
 
 def known_key(text: str) -> Key:
-    """Return the key of workloads that wrote `text`.
+    """Return the key of workloads whose `text()` is `text`.
 
     Raises:
-        ValueError: It is no key's text, or that of a key with other facts or sizes than `key_of` returns.
+        ValueError: `text` is no key's text, or that of a key with other facts or sizes than `key_of` returns.
     """
     key = Key.parse(text)
     if _kinds(key) != _KINDS:

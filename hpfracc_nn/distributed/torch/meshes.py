@@ -31,20 +31,21 @@ from hpfracc_nn.selection import Site
 def operated(
     owner: str, x: Tensor, definition: Definition, alpha: Tensor | None, dt: float, dim: int, site: Site
 ) -> Tensor:
-    """Return the operator applied to a DTensor along `dim`, which lies as `x` does.
+    """Return the operator applied to a DTensor along `dim`; the result lies as `x` does, terms of a sum added up.
 
     Args:
-        owner: Whose call it is, for messages.
+        owner: The public function, for messages.
         x: The samples, a DTensor.
         definition: The operator, with a fixed order where `alpha` is None.
-        alpha: A tensor in place of that order, equal on all processes; its gradient is complete on each.
+        alpha: The order as a tensor, equal on all processes; its gradient is complete on each. None: the definition's.
         dt: Spacing of the samples.
         dim: The time axis.
-        site: Where the plans are kept.
+        site: The call site that keeps the plans.
 
     Raises:
         TypeError: The samples are not real and floating.
-        ValueError: `x` lies in a way that is not served.
+        ValueError: `x` has a placement other than Replicate, Shard and Partial, or time is cut along several axes of
+            the mesh.
     """
     axis = errors.axis(owner, dim, x.ndim)
     spread = _settled(owner, "x", x)
@@ -80,7 +81,7 @@ def _over_time(
 ) -> Tensor:
     """Return this process's slice of the operator's result, where time is cut along axis `place` of the mesh of x.
 
-    `local` is its slice of x; the other arguments are as of `operated`.
+    `local` is this process's slice of x; the other arguments are those of `operated`.
     """
     mesh = x.device_mesh
     if not bool((mesh.mesh.diff(dim=place) > 0).all()):  # a group has its ranks in order
@@ -97,7 +98,10 @@ uncompiled(_over_time, "processes exchange parts of their slices where the call 
 
 
 def beside(parameter: Any, x: Tensor) -> Any:
-    """Return a parameter as a DTensor where x is one, for torch's operations on both."""
+    """Return a parameter as a DTensor, replicated over the mesh of x, for torch's operations on both.
+
+    Where x is no DTensor, or the parameter is one, return the parameter itself.
+    """
     if parameter is None or not isinstance(x, DTensor) or is_spread(parameter):
         return parameter
     return DTensor.from_local(parameter, x.device_mesh, [Replicate()] * x.device_mesh.ndim, run_check=False)
@@ -112,22 +116,23 @@ def each_on_its_own(
     later: int | None = None,
     **options: Any,
 ) -> Any:
-    """Return what a layer makes of DTensors that are cut along axes of independent series: each process of its own.
+    """Return a layer's results for DTensors cut between independent series: each process computes its own.
 
     Results are cut as the inputs are. Gradients of the layer's parameters are complete on every process.
 
     Args:
         owner: The layer's name, for messages.
         layer: The layer.
-        forward: What is called with the layer: its class's forward, not that of a subclass which called this one.
-        inputs: Of forward; all lie alike.
-        axes: Of the inputs, along which they may be cut.
+        forward: Called as forward(layer, *inputs, **options): the forward method of the layer's class, not of a
+            subclass.
+        inputs: The inputs of the layer, on one mesh and with equal placements.
+        axes: The axes of the inputs along which they may be cut.
         later: The axis along which all results but the first are cut; None is that of the inputs.
-        options: Of forward, by name.
+        options: Keyword arguments of `forward`.
 
     Raises:
         TypeError: Some inputs are no DTensors.
-        ValueError: They are cut along another axis, or differently.
+        ValueError: The inputs are cut along another axis, or placed differently.
     """
     for x in inputs:
         if not isinstance(x, DTensor):
@@ -167,7 +172,7 @@ uncompiled(
 
 
 class _Bare(nn.Module):
-    """A layer without its hooks, which were called before."""
+    """A module that calls `forward` on a layer without the layer's hooks, which have run already."""
 
     def __init__(self, layer: nn.Module, forward: Callable[..., Any]):
         super().__init__()
@@ -178,10 +183,10 @@ class _Bare(nn.Module):
 
 
 def _settled(owner: str, name: str, x: Tensor) -> DTensor:
-    """Return a DTensor without terms of a sum, or raise for other placements than torch's plain ones."""
+    """Return a DTensor with terms of a sum added up; raise ValueError if not placed by Replicate, Shard or Partial."""
     assert isinstance(x, DTensor), "the caller has looked"
     for each in x.placements:
-        if hasattr(each, "split_factor") or not isinstance(each, Replicate | Shard | Partial):  # a strided one
+        if hasattr(each, "split_factor") or not isinstance(each, Replicate | Shard | Partial):  # a strided Shard
             raise ValueError(
                 f"{owner}({name}: DTensor placed {x.placements}): needs Replicate, Shard or Partial; pass "
                 f"{name}.redistribute(placements=...)."
@@ -192,7 +197,10 @@ def _settled(owner: str, name: str, x: Tensor) -> DTensor:
 
 
 def _spread(local: Tensor, like: DTensor, placements: Sequence[Placement]) -> Tensor:
-    """Return a result's own part as a DTensor: where it is cut it is as long as `like` is where that is cut."""
+    """Return this process's part `local` of a result as a DTensor on the mesh of `like`.
+
+    Where the result is cut, its whole length is that of `like` along the axis that the same mesh axis cuts.
+    """
     shape = list(local.shape)
     for own, other in zip(placements, like.placements, strict=True):
         if isinstance(own, Shard) and isinstance(other, Shard):
@@ -217,7 +225,7 @@ def _each_spread(found: Any, like: DTensor, placements: Sequence[Placement]) -> 
 
 
 def _whole(parameter: Tensor, x: DTensor) -> Tensor:
-    """Return all of a parameter, with a gradient that is a sum over the parts of x."""
+    """Return a parameter as a whole plain tensor; its gradient is summed over processes with different parts of x."""
     mesh = x.device_mesh
     whole = [Replicate()] * mesh.ndim
     if isinstance(parameter, DTensor) and parameter.device_mesh == mesh:
@@ -231,9 +239,10 @@ def _whole(parameter: Tensor, x: DTensor) -> Tensor:
 
 
 def _cut_axes(orders: Tensor, x: DTensor, axis: int) -> list[int | None]:
-    """Return for each axis of the mesh the axis of the orders that is cut with x, or None.
+    """Return for each axis of the mesh which axis of `orders` it cuts, or None.
 
-    Orders broadcast with x without its time axis.
+    `orders` broadcasts with x without its time axis, `axis`. None stands for a mesh axis that cuts time or nothing, or
+    where the orders have length 1.
     """
     found: list[int | None] = []
     for each in x.placements:
@@ -250,9 +259,10 @@ def _cuts_orders(orders: Tensor, x: DTensor, axis: int) -> bool:
 
 
 def _orders_of_part(alpha: Tensor, x: DTensor, axis: int) -> Tensor:
-    """Return the orders of the part of x that this process has.
+    """Return the orders of this process's part of x.
 
-    Backward, gradients of parts that share an order are added up. Where time is cut the exchange has done so.
+    In the backward pass the gradients of parts that share an order are added up. Where time is cut, `ranks.applied`
+    adds them up.
     """
     mesh, own, grads = x.device_mesh, [], []
     for each, place in zip(x.placements, _cut_axes(alpha, x, axis), strict=True):

@@ -43,10 +43,10 @@ def derivative(
         x: This process's slice, [..., n, ...]; real, floating. The lengths n may differ, and some may be 0; dtype and
             all other sizes must not. Or a DTensor, all of the series.
         definition: As in `fractional.derivative`, and equal on all processes: one whose weights are a sum of decaying
-            exponentials, which power laws have at orders of one sign of (alpha - 1).
+            exponentials, which power laws have where all orders lie on one side of 1.
         dt: Spacing of the samples, in the caller's time unit; positive.
         dim: The time axis.
-        group: Of `torch.distributed`, with any backend; None is the default group, of all processes. None for a
+        group: A group of `torch.distributed`, any backend; None is the default group, of all processes. None for a
             DTensor, which has a mesh.
         manager: Who chooses the kernel; None is the process-wide BackendManager.
 

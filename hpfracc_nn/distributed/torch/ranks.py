@@ -1,12 +1,14 @@
 """Operators on series whose time axis lies over the processes of a group, for PyTorch.
 
-A call exchanges two things. First its description, 584 bytes: what the slices look like, so that one that does not fit
-is an error on every process. Then what `fractional/torch/slices.py` gives of each slice, in one all-gather that goes on
-while the product inside of the slice is computed. The backward pass is its mirror image: every process sends to each
-other one the gradient of what that gave, and differentiates the product meanwhile. Last, alpha's gradient is added up.
+The processes exchange two things in a call. First a description of it, 584 bytes: shape, dtype and operator, so that a
+slice that does not fit is an error on every process. Then the payload of each slice, which `Slices.given` in
+`fractional/torch/slices.py` makes (first and last samples, and states of the exponentials), in one all-gather that goes
+on while the product inside of the slice is computed. The backward pass is the mirror image: every process sends to each
+other one the gradient of that one's payload, and differentiates the product meanwhile. Last, alpha's gradient is added
+up.
 
-Where samples are summed up before the product, and where x(0) is subtracted without differences, one more number for
-each signal goes first.
+Where samples are summed up before the product, and where x(0) is subtracted without differences, two more numbers for
+each signal go first: a slice's first sample and its sum.
 """
 
 from __future__ import annotations
@@ -38,9 +40,9 @@ _MOST_AXES = 64  # of a tensor
 def applied(
     owner: str, x: Tensor, definition: Callable[[], Definition], dt: float, dim: int, site: Site, group: Group
 ) -> Tensor:
-    """Return this process's slice of the operator's result, with the plans of `site`; see `derivative`.
+    """Return this process's slice of the operator's result, with the plans of `site`; see `operators.derivative`.
 
-    `definition` returns the operator, or raises where `x` does not fit it.
+    `definition` returns the operator, and raises TypeError or ValueError where `x` does not fit it.
     """
     if torch.is_inference_mode_enabled():  # weights are kept, and autograd refuses tensors that inference mode made
         with torch.inference_mode(False), torch.no_grad():
@@ -65,9 +67,9 @@ uncompiled(applied, "processes exchange parts of their slices where the call is 
 
 
 class TimeSplit:
-    """The group over which a layer's time axis lies.
+    """The process group over which a layer's time axis is cut.
 
-    It is the same in every copy of the layer; like a process group it cannot be pickled.
+    Copies of the layer share the TimeSplit; like a process group it cannot be pickled.
     """
 
     def __init__(self, owner: str, group: Group) -> None:
@@ -81,11 +83,11 @@ class TimeSplit:
         return applied(owner, x, definition, dt, dim, site, self.group)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TimeSplit:
-        """Return the same."""
+        """Return this TimeSplit itself: copies of a layer share the group."""
         return self
 
     def __reduce__(self) -> Any:
-        """Refuse: another process has other groups."""
+        """Raise TypeError: another process has other groups."""
         raise TypeError(
             "TimeSplit: needs the process group of its process, and cannot be pickled; save layer.state_dict(), or "
             "call split_time after the layer was loaded."
@@ -98,9 +100,9 @@ class _Call:
 
     Attributes:
         x: The slice.
-        axis: Of time.
+        axis: The time axis of x.
         definition: The operator.
-        text: What must be equal besides sizes, dtype and axis.
+        text: The operator and dt in words, equal on all processes.
     """
 
     x: Tensor
@@ -110,7 +112,7 @@ class _Call:
 
     @classmethod
     def of(cls, owner: str, x: Tensor, definition: Definition, dt: float, dim: int) -> _Call:
-        """Return the part of a call, or raise where this process can say by itself that it is wrong."""
+        """Return this process's part of a call; raise TypeError or ValueError where its own arguments are wrong."""
         check_dense(owner, "x", x)
         computed_in(owner, x)
         dt, axis = errors.positive_step(owner, dt), errors.axis(owner, dim, x.ndim)
@@ -126,12 +128,12 @@ class _Call:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one time slice."""
+        """The shape of one time slice: x without its time axis."""
         return (*self.x.shape[: self.axis], *self.x.shape[self.axis + 1 :])
 
     @property
     def learns(self) -> bool:
-        """Whether the gradient in alpha is wanted here."""
+        """Whether this process wants a gradient in alpha."""
         return not self.definition.is_fixed and self.definition.alpha.requires_grad
 
 
@@ -141,13 +143,13 @@ def _checked_alpha(owner: str, definition: Definition) -> Tensor:
 
 
 class _Met(NamedTuple):
-    """What all processes of a group said of a call.
+    """What the descriptions of all processes of a group say of one call.
 
     Attributes:
-        ranks: The group.
-        lengths: Of all slices.
-        needs: Whether a gradient in x is wanted anywhere.
-        learns: Whether a gradient in alpha is wanted anywhere.
+        ranks: The processes.
+        lengths: Samples of each process's slice, by rank.
+        needs: Whether any process wants a gradient in x.
+        learns: Whether any process wants a gradient in alpha.
     """
 
     ranks: Ranks
@@ -161,10 +163,10 @@ class Ranks:
     """The processes of a group, as one of them sees them.
 
     Attributes:
-        owner: Whose call it is, for messages.
+        owner: The public function, for messages.
         group: The group; None is the default one.
-        rank: The number of this process in it.
-        size: How many there are.
+        rank: The number of this process in the group.
+        size: How many processes there are.
     """
 
     owner: str
@@ -174,7 +176,13 @@ class Ranks:
 
     @classmethod
     def of(cls, owner: str, group: Group) -> Ranks:
-        """Return the processes of a group, or raise where there is none, or this process is not in it."""
+        """Return the processes of a group.
+
+        Raises:
+            RuntimeError: torch.distributed is not initialised.
+            TypeError: `group` is no process group.
+            ValueError: This process is not in the group.
+        """
         if not (dist.is_available() and dist.is_initialized()):
             raise RuntimeError(
                 f"{owner}: needs a process group; start the program by torchrun and call "
@@ -191,9 +199,12 @@ class Ranks:
         return cls(owner, group, rank, dist.get_world_size(group))
 
     def met(self, call: _Call | None, like: Tensor) -> _Met:
-        """Return what all processes say of a call, or raise where one refuses it or they do not fit together.
+        """Exchange the descriptions of a call, and return what they say; raise ValueError where they do not fit.
 
-        `call` is None where this process refuses it, which it raises afterwards; `like` is on the group's device.
+        Args:
+            call: This process's part; None where this process refuses the call, and raises afterwards. The others raise
+                here.
+            like: A tensor on the device that the group communicates on.
         """
         said = self._gathered(torch.tensor(_header(call), device=like.device)).tolist()
         lengths = tuple(each[_LENGTH] for each in said)
@@ -216,7 +227,10 @@ class Ranks:
         return _Met(self, lengths, needs, learns)
 
     def _check_equal(self, said: list[list[int]], lengths: tuple[int, ...], call: _Call) -> None:
-        """Raise where what two processes said differs in what must be equal."""
+        """Raise ValueError where the description from a process differs from this one's in what must be equal.
+
+        `said` has the description of each process, by rank.
+        """
         for rank, each in enumerate(said):
             for what, part, shown in _EQUAL:
                 mine, other = said[self.rank][part], each[part]
@@ -232,9 +246,10 @@ class Ranks:
         return f"{self.owner}(rank {self.rank} of {self.size}, slices of {slices} samples)"
 
     def exchanged(self, payload: Tensor, alpha: Tensor | None, met: _Met) -> tuple[Tensor, Tensor | None, _Exchange]:
-        """Return a payload of all processes, [size, *payload], alpha with a complete gradient, and the exchange.
+        """Begin to gather a payload from all processes; return the gathered payloads, alpha and the exchange.
 
-        The payloads are there in what the exchange's `ended` makes of them.
+        The payloads, [size, *payload], are complete only in what `_Exchange.ended` returns for them. The gradient of
+        the returned alpha is summed over the processes.
         """
         exchange = _Exchange(self, met.lengths)
         token = torch.empty(0, device=payload.device, requires_grad=met.needs)  # where only others want a gradient
@@ -251,7 +266,10 @@ class Ranks:
 
     @contextmanager
     def named(self, lengths: Sequence[int] | None = None) -> Iterator[None]:
-        """Say which process and slices an exchange was of that fails."""
+        """Raise a RuntimeError of the block, a failed exchange, again with a text that names this rank.
+
+        The text also has the lengths of all slices, where they are known.
+        """
         try:
             yield
         except RuntimeError as error:
@@ -262,7 +280,7 @@ class Ranks:
             ) from error
 
 
-# The description of a call: a few numbers, the sizes, and 8 bytes of the operator's text.
+# Positions in the description of a call; the operator is 8 bytes of a hash of its text, and the sizes follow last.
 _TAKEN, _RECORDS, _NEEDS, _LEARNS, _LENGTH, _DTYPE, _AXIS, _OPERATOR, _NDIM = range(9)
 _SIZES = slice(_NDIM, None)
 _EQUAL: tuple[tuple[str, Any, Callable[[Any], str]], ...] = (
@@ -274,7 +292,7 @@ _EQUAL: tuple[tuple[str, Any, Callable[[Any], str]], ...] = (
 
 
 def _header(call: _Call | None) -> list[int]:
-    """Return the description of a call; zeros where it is refused."""
+    """Return the description of a call, integers to exchange; zeros where this process refuses the call."""
     if call is None:
         return [0] * (_NDIM + 1 + _MOST_AXES)
     x, records = call.x, torch.is_grad_enabled()
@@ -286,7 +304,7 @@ def _header(call: _Call | None) -> list[int]:
 
 
 class _Exchange:
-    """An exchange that goes on while something else is computed, in the forward and in the backward pass."""
+    """An exchange of payloads that overlaps with other computations, in the forward and in the backward pass."""
 
     def __init__(self, ranks: Ranks, lengths: tuple[int, ...]):
         self.ranks, self.lengths = ranks, lengths
@@ -294,33 +312,39 @@ class _Exchange:
         self._returned: tuple[Tensor, ...] = ()  # the sums to come, and what is sent, which must live as long
 
     def ended(self, gathered: Tensor) -> Tensor:
-        """Return what was gathered, when all is there; its gradient is sent before what precedes is differentiated."""
+        """Wait for the payloads of all processes, and return them.
+
+        In the backward pass their gradients are sent from here, before the operations that precede are differentiated.
+        """
         return _Ended.apply(self, gathered)  # type: ignore[no-any-return]
 
     def gather(self, found: Tensor, payload: Tensor) -> None:
-        """Begin to gather."""
+        """Begin to gather the payload of each process into a row of `found`."""
         with self.ranks.named(self.lengths):
             self._work = dist.all_gather(list(found.unbind()), payload, group=self.ranks.group, async_op=True)
 
     def give_back(self, g: Tensor) -> None:
-        """Begin to send to each process what this one has for it; g has a row for each."""
+        """Begin to send to each process its row of g, [size, *payload].
+
+        The row is the gradient in the payload of that process, as far as it arose here.
+        """
         self._returned = torch.empty_like(g), g
         with self.ranks.named(self.lengths):
             self._work = dist.all_to_all_single(*self._returned, group=self.ranks.group, async_op=True)
 
     def wait(self) -> None:
-        """Wait until all is there."""
+        """Wait until the exchange that was begun last is complete."""
         with self.ranks.named(self.lengths):
             self._work.wait()
 
     def given_back(self) -> Tensor:
-        """Return the sum over the processes of what they have for this one."""
+        """Wait for the gradients in this process's payload that arose on all processes, and return their sum."""
         self.wait()
         (found, _), self._returned = self._returned, ()
         return found.sum(0)
 
     def added(self, g: Tensor) -> Tensor:
-        """Return the sum of g over the processes."""
+        """Return the sum of g over the processes, added up in float64."""
         found = g.to(torch.float64, copy=True)
         with self.ranks.named(self.lengths):
             dist.all_reduce(found, group=self.ranks.group)
@@ -328,7 +352,10 @@ class _Exchange:
 
 
 class _Gathered(torch.autograd.Function):
-    """The payloads of all processes, on their way; backward, the sum of their gradients, and of alpha's."""
+    """Begin to gather the payloads of all processes.
+
+    Backward, the gradients in this process's payload and in alpha, each summed over the processes, are returned.
+    """
 
     @staticmethod
     def forward(ctx: Any, exchange: _Exchange, payload: Tensor, token: Tensor, alpha: Tensor | None) -> Any:
@@ -347,7 +374,10 @@ class _Gathered(torch.autograd.Function):
 
 
 class _Ended(torch.autograd.Function):
-    """What `_Gathered` returned, when it is there; backward, its gradient is sent, and arrives in `_Gathered`."""
+    """Wait for the payloads that `_Gathered` began to gather.
+
+    Backward, their gradients begin to be sent; `_Gathered` waits for those from other processes.
+    """
 
     @staticmethod
     def forward(ctx: Any, exchange: _Exchange, gathered: Tensor) -> Tensor:
@@ -363,7 +393,7 @@ class _Ended(torch.autograd.Function):
 
 
 def _on_sides(owner: str, call: _Call, dt: float, site: Site, met: _Met) -> Tensor:
-    """Return the operator's slice, by the operator with memory to the left, in reversed time or in both directions."""
+    """Return this process's slice of the result, for an operator with memory to the left, to the right or to both."""
     left, side = call.definition.to_the_left, call.definition.side
     if side == "left":
         return _along(owner, call.x, call.axis, left, dt, site, met, backwards=False)
@@ -411,9 +441,9 @@ def _along(
 
 
 def _summed(x: Tensor, lengths: Sequence[int], place: int, sums: bool, met: _Met, backwards: bool) -> Tensor:
-    """Return the sums of all samples so far, or the samples less the first of the series; x and the result [n, *shape].
+    """Return the running sums of the series, where `sums`, or its samples less the first; x and result [n, *shape].
 
-    For it the processes exchange the first sample and the sum of each slice.
+    To do so the processes exchange the first sample and the sum of each slice.
     """
     x = x.to(torch.float64)
     first = x[:1] if x.shape[0] else x.new_zeros(1, *x.shape[1:])
@@ -426,9 +456,9 @@ def _summed(x: Tensor, lengths: Sequence[int], place: int, sums: bool, met: _Met
 
 
 class _Attached(torch.autograd.Function):
-    """The first of its arguments, in whose graph the others stand: backward they get zeros.
+    """The first argument, with the others in its graph: backward they get zeros, so that all exchanges take part.
 
-    It is given back as if it were changed: a view of it could not be changed in place by who called.
+    The result is marked as changed in place, because the caller could not change a view of the argument in place.
     """
 
     @staticmethod

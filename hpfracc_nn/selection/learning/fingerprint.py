@@ -1,6 +1,6 @@
 """Which machine this is, and which versions: all that a time depends on, found without importing a framework.
 
-It must not depend on what a process has imported so far, or two processes of one machine would not share what
+These facts must not depend on what a process has imported so far, or two processes of one machine would not share what
 they learn. So versions come from the packages' metadata and GPUs from the driver's own files, never from a probe.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-SCHEMA = 1  # of the wisdom file: another one is another file
+SCHEMA = 1  # version of the wisdom file's format: another version is another file
 PACKAGES = (
     "hpfracc-nn",
     "numpy",
@@ -150,9 +150,9 @@ def _version(distribution: metadata.Distribution) -> str:
 
 
 def energy_refusal() -> str | None:
-    """Return why energy cannot be read on this machine, or None where every visible GPU tells it.
+    """Return why energy cannot be read on this machine, or None where every visible GPU reports its energy.
 
-    It imports pynvml and asks each GPU for its counter of energy, which Volta and later have.
+    To find out, pynvml is imported, and each GPU asked for its counter of energy, which Volta and later have.
     """
     try:
         nvml = importlib.import_module("pynvml")

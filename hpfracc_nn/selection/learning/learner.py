@@ -35,7 +35,10 @@ Basis = Callable[[Place], str]  # see `Machine.basis`
 
 
 def understood(wisdom: Wisdom, directory: Path) -> list[tuple[Key, Timing]]:
-    """Return the timings whose key is one of workloads; a line of the log says how many in the directory are not."""
+    """Return (key, timing) for each timing whose key is one of workloads; how many are not is logged.
+
+    `directory` is where the wisdom came from, for the log.
+    """
     found, foreign = [], []
     for timing in wisdom.timings.values():
         try:
@@ -50,10 +53,10 @@ def understood(wisdom: Wisdom, directory: Path) -> list[tuple[Key, Timing]]:
 
 
 def state_of(timings: list[tuple[Key, Timing]], trust: Trust, basis: Basis) -> State:
-    """Return the timings of one trust as the policy reads them.
+    """Return the timings with trust `trust` in the form that `Policy.restore` takes.
 
-    Seconds that were measured here have no estimate where it would be another one now. Those of another machine are of
-    use by what they were measured to be of its own estimates.
+    Times of this machine keep their estimate only where the estimate would be the same now. Times of another machine
+    keep theirs: what counts is their ratio.
     """
     state: dict[str, dict[str, dict[Direction, Entry]]] = {}
     for key, timing in timings:
@@ -73,10 +76,10 @@ def timings_of(state: State, samples: Mapping[tuple[str, str], int], now: float,
     """Yield what a policy knows as timings, of those keys and kernels that have new samples.
 
     Args:
-        state: Of the policy.
-        samples: New ones, by key's text and kernel.
+        state: What `Policy.state` returned.
+        samples: How many new samples there are, by key's text and kernel.
         now: Unix time.
-        basis: Of the estimates in the state.
+        basis: Returns what the estimates at a place rest on, see `Machine.basis`.
     """
     for key, arms in state.items():
         for name, directions in arms.items():
@@ -94,9 +97,9 @@ def _whole(entry: Entry | None) -> tuple[float | None, float | None]:
     return seconds, estimate
 
 
-SAVED_AFTER = 60.0  # seconds in which something was learnt
-FREE = 0.005  # seconds that deciding may cost before it slows down
-COST = 0.01  # to this part of the time of the calls
+SAVED_AFTER = 60.0  # seconds since the last save, where something was learnt
+FREE = 0.005  # seconds that deciding may cost before decisions become rarer
+COST = 0.01  # part of the calls' time that deciding may cost from then on
 SELDOM = 1024  # calls between decisions, at most
 
 
@@ -104,13 +107,13 @@ class Learner:
     """The policy, fed with the times of live calls and backed by the wisdom file.
 
     Args:
-        settings: Of the manager.
-        machine: Whose rates the file keeps too.
+        settings: The manager's settings.
+        machine: The machine whose rates the file keeps too.
 
     Attributes:
         cost: Seconds of the processor that deciding and learning took: where the machine is busy, a decision may be
             interrupted for longer than it takes.
-        outbox: What is on its way to the file.
+        outbox: The wisdom that is on its way to the file.
     """
 
     def __init__(self, settings: Settings, machine: Machine):
@@ -120,7 +123,7 @@ class Learner:
         self.policy = Policy(
             settings.explore_fraction, switch_margin=settings.switch_margin, learn=_is_learning(settings)
         )
-        self._deterministic: dict[str, bool] = {}  # of each framework, as it was last seen
+        self._deterministic: dict[str, bool] = {}  # whether each framework was so when last looked at
         self._file: WisdomFile | None = None
         self._is_read = False
         self._new: Counter[tuple[str, str]] = Counter()  # samples since the last save, by key and kernel
@@ -147,14 +150,14 @@ class Learner:
         return _is_learning(self._settings) and not self._settings.is_deterministic(framework)
 
     def has_changed(self, framework: str) -> bool:
-        """Return whether a framework says otherwise than before of whether its plans must not change."""
+        """Return whether a framework has become deterministic, or is so no more, since this was last called for it."""
         now = self._settings.is_deterministic(framework)
         before = self._deterministic.get(framework, now)
         self._deterministic[framework] = now
         return now != before
 
     def uses_knowledge(self, framework: str) -> bool:
-        """Return whether what was learnt, now or before, changes what is chosen."""
+        """Return whether what was learnt, now or by earlier processes, decides for the arrays of a framework."""
         return self._settings.mode in ("learn", "frozen") and not self._settings.is_deterministic(framework)
 
     def trial(self, workload: Workload) -> str | None:
@@ -164,11 +167,11 @@ class Learner:
     def decide(
         self, workload: Workload, assessments: Sequence[Assessment], calls: int, backwards: int | None
     ) -> tuple[Decision, bool]:
-        """Return what runs now, and whether the sites should ask again because its code will be there then.
+        """Return the Decision on what runs now, and whether this call compiles code, so that sites should ask again.
 
         Args:
-            workload: Of the call.
-            assessments: With at least one kernel that accepts it.
+            workload: The workload of the call.
+            assessments: What each kernel would take for it; at least one accepts.
             calls: Since the last decision of the same caller, this one included.
             backwards: How many of them were followed by a backward pass; None: all.
         """
@@ -186,7 +189,7 @@ class Learner:
         return decision, chosen.compile_seconds > 0
 
     def believed(self, workload: Workload, assessments: Sequence[Assessment]) -> tuple[str, dict[str, Prediction]]:
-        """Return the kernel that is taken to be the best, and what is expected of each; nothing is changed."""
+        """Return the kernel that is believed to be the best, and the prediction for each; nothing is changed."""
         candidates, found = self._candidates(workload, assessments), self.expected(workload, assessments)
         incumbent = self.policy.incumbent(key_of(workload))
         if any(each.name == incumbent for each in candidates):
@@ -195,7 +198,7 @@ class Learner:
         return min(ready, key=lambda each: each.weight * found[each.name].seconds).name, found
 
     def expected(self, workload: Workload, assessments: Sequence[Assessment]) -> dict[str, Prediction]:
-        """Return what is expected of each kernel that accepts; nothing is changed."""
+        """Return the prediction for each kernel that accepts, by name; nothing is changed."""
         self.know()
         return self.policy.predict(key_of(workload), [_candidate(each) for each in accepted(assessments)])
 
@@ -213,14 +216,15 @@ class Learner:
         keep: bool,
         assessments: Callable[[Workload], Sequence[Assessment]],
     ) -> Change | None:
-        """Learn from a timed call; return a change of what is believed, of other workloads too, if it reveals one.
+        """Learn from a timed call; return a Change of the kernel's speed if the call reveals one.
 
         Args:
-            plan: What ran.
-            seconds: Its time.
-            direction: Of the pass.
-            keep: False: it says nothing of the plan.
-            assessments: On a workload, for one that no site has decided upon: the plan is one of `BackendManager.plan`.
+            plan: The plan that ran.
+            seconds: The time of the call.
+            direction: Direction of the pass.
+            keep: False: the time says nothing of the plan.
+            assessments: Returns the assessments of a workload; called where no site has decided on the plan's workload,
+                because the plan is one of `BackendManager.plan`.
         """
         started = time.thread_time()
         key, name = key_of(plan.workload), plan.kernel.name
@@ -250,7 +254,7 @@ class Learner:
             self.outbox.drop(lambda timing: Key.parse(timing.key).group[0] == op)
 
     def known(self, timed_here: bool, now: float) -> Wisdom:
-        """Return what is known of kernels, and the rates of this machine.
+        """Return as Wisdom the times of kernels that are known, and the rates that were measured here.
 
         Args:
             timed_here: Leave out what this process has not timed itself.
@@ -271,7 +275,7 @@ class Learner:
         return encode(self.known(timed_here, wall_time()), machine_facts()).decode()
 
     def take_over(self, wisdom: Wisdom, trust: Trust) -> None:
-        """Learn what another process has; what this one has timed stays."""
+        """Learn the wisdom of another process; what this process has timed itself stays."""
         self.know()
         if trust == "own":
             self._machine.restore(wisdom.rates)
@@ -290,7 +294,7 @@ class Learner:
         return self.has_news and time.monotonic() - self._saved > SAVED_AFTER
 
     def packed(self) -> Outbox:
-        """Put what is new into the outbox, and return that; what it delivers need not wait for a lock, nor hold one."""
+        """Put what is new into the outbox, and return the outbox, which may be delivered without the manager's lock."""
         self._saved = time.monotonic()
         if self._new:
             self.know()
@@ -300,12 +304,12 @@ class Learner:
         return self.outbox
 
     def after_fork(self) -> None:
-        """Leave to the parent process what it has to save."""
+        """Forget what is not saved yet, in a child process: the parent saves it."""
         self._new.clear()
         self.outbox.after_fork()
 
     def know(self) -> None:
-        """Read the file once, unless nothing of it would be used."""
+        """Read the wisdom file, the first time; not at all where the settings would use nothing of it."""
         if self._is_read or self._settings.mode not in ("learn", "frozen"):
             return
         self._is_read = True
@@ -338,7 +342,7 @@ class Learner:
         return Wisdom.of(timings, self._machine.calibrated())
 
     def _basis(self) -> Basis:
-        """Return a cached function from a place to what the estimates there rest on: see `Machine.basis`."""
+        """Return a cached function: place -> what the estimates there rest on, see `Machine.basis`."""
         calibration = self._settings.calibration
         return cache(lambda place: self._machine.basis(place, calibration))
 
@@ -369,7 +373,7 @@ def _candidate(assessment: Assessment, missing: Compilation | None = None, weigh
 
 
 def place_of(key: Key) -> Place:
-    """Return where the workloads of a key are computed; the key is one that `key_of` or `known_key` returned."""
+    """Return the Place where the workloads of a key are computed; `key_of` or `known_key` returned the key."""
     _, framework, device, dtype, *_, threads = key.group
     return Place(str(framework), str(device), computed_in(str(dtype)), int(threads))
 
@@ -378,7 +382,7 @@ def understood_text(text: str) -> tuple[Wisdom, Trust]:
     """Return the wisdom in what `Learner.text` returned elsewhere, and "own" where that was on a machine like this one.
 
     Raises:
-        ValueError: It is no such text, or it is damaged or of another version.
+        ValueError: `text` is no such text, damaged, or of another version of the format.
     """
     if not isinstance(text, str):
         raise ValueError(f"import_wisdom(text={text!r}): needs the text that export_wisdom returned.")

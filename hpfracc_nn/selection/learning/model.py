@@ -24,16 +24,16 @@ _CERTAIN = 1e-6  # of the logarithm: below this deviation a time counts as known
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One kernel that accepts a workload, and what is thought of it before any measurement.
+    """One kernel that accepts a workload, with its estimates before any measurement.
 
     Args:
         name: "backend/algorithm".
         seconds: Estimate of a call, forward only where `backward` is given.
         uncertainty: The factor either way within which the estimate is believed to be right.
         backward: Estimate of the backward pass, 0 where none can follow.
-        compile_seconds: What its next call compiles, 0 where nothing.
-        code: What that compilation makes; workloads with equal code share one compilation. None:
-            this key's own.
+        compile_seconds: Seconds that its next call compiles, 0 where nothing is missing.
+        code: A key of the compiled code; workloads with equal keys share one compilation. None:
+            code for this key alone.
         weight: Factor on its time wherever kernels are compared, for an objective that counts more than time.
     """
 
@@ -57,7 +57,7 @@ class Candidate:
 
 
 class Decision(NamedTuple):
-    """What runs now.
+    """Which kernel runs now at a key, and for how long.
 
     Args:
         name: The kernel.
@@ -66,8 +66,8 @@ class Decision(NamedTuple):
         is_trial: This call only: it must be timed, and the next one asks again.
         period: Ask again after this many calls.
         incumbent: What is believed to be the fastest; another one than `name` in a trial.
-        basis: Why it is believed; `reason` where nothing is tried.
-        expected: What is believed of each candidate.
+        basis: What this belief rests on; `reason` where nothing is tried.
+        expected: The prediction for each candidate, by name.
     """
 
     name: str
@@ -85,9 +85,9 @@ class Prediction:
 
     Args:
         seconds: The expected time.
-        low: It may be as little.
-        high: It may be as much.
-        samples: Of the direction that was timed least.
+        low: The least that the time may be.
+        high: The most that the time may be.
+        samples: How many timed calls this rests on, in the direction with fewer of them.
 
     Examples:
         >>> known, unknown = Prediction.within(1.1e-3, 1.0), Prediction.within(1.1e-3, 4.0)
@@ -103,7 +103,7 @@ class Prediction:
 
     @classmethod
     def within(cls, seconds: float, uncertainty: float, samples: int = 0) -> "Prediction":
-        """Return the prediction of a time that is known to a factor either way."""
+        """Return the prediction of a time that is known to a factor `uncertainty` either way."""
         return cls(seconds, seconds / uncertainty, seconds * uncertainty, samples)
 
     def scaled(self, factor: float) -> "Prediction":
@@ -149,7 +149,7 @@ def confidence(name: str, found: Mapping[str, Prediction]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A lasting change: `factor` times what the kernel took before."""
+    """A lasting change of a kernel's time at one key, in one direction: it takes `factor` times as long as before."""
 
     key: Key
     name: str
@@ -182,20 +182,20 @@ def quantile(seconds: Sequence[float]) -> float | None:
 
 
 SLOW, FAST = 1.6, 0.6  # times the level: a ratio outside is an outlier
-ODD_IN_A_ROW = 4  # make a change
-FEW = 5  # below it the 20 % quantile is the least
+ODD_IN_A_ROW = 4  # outliers that make a change
+FEW = 5  # samples: the 20 % quantile of fewer is the least of them
 MEASURED = 3  # samples after which an arm counts as known
-_ONE_SAMPLE = 0.3  # how far off a single sample may be; it falls as 1 / samples
+_ONE_SAMPLE = 0.3  # part by which a single sample may be off; of several, 1 / samples of it
 
 
 class RatioSamples:
-    """The last ratios of one direction.
+    """The last ratios of measured to estimated time, of one arm in one direction.
 
     Attributes:
         level: The 20 % quantile of the ratios, None where there are none.
-        alternative: What the level is if it is not what it seems: if another key's change does not
+        alternative: Another value that the level may have: if another key's change does not
             apply here, or if the one sample was a spike. None where nothing speaks against it.
-        estimate: What the ratios were last taken of, in seconds.
+        estimate: The estimate that the ratios refer to, in seconds.
         warm: Whether the first call is over.
     """
 
@@ -227,7 +227,7 @@ class RatioSamples:
         return bool(self._odd)
 
     def add(self, ratio: float) -> float | None:
-        """Keep one ratio; return the factor of a change, if this is what completes one.
+        """Keep one ratio; return the factor of a change if this ratio completes one, else None.
 
         After a change only the samples that showed it are kept.
         """
@@ -257,7 +257,7 @@ class RatioSamples:
         return None
 
     def begin(self, ratio: float) -> None:
-        """Take the first call: no sample, but the level is not above it."""
+        """Keep the ratio of the first call: it is no sample, but as long as there are few the level is not above it."""
         self.warm, self._first = True, ratio
 
     def thin(self) -> None:
@@ -266,19 +266,19 @@ class RatioSamples:
             self._keep([self.level])
 
     def scale(self, factor: float) -> None:
-        """Believe, until a sample says otherwise, that `factor` applies here too."""
+        """Multiply the level by `factor`, the change at another key, until a sample says that it does not hold here."""
         if self.level is not None:
             old, self._first = self.level, None
             self._keep([old * factor])
             self._unseen, self.alternative = True, old
 
     def fill(self, seconds: float, estimate: float, samples: int) -> None:
-        """Start from what an earlier process measured."""
+        """Replace all ratios by the time that another process measured, as so many equal samples."""
         self._keep([seconds / estimate] * max(1, min(samples, KEPT_SAMPLES)))
         self.estimate = estimate
 
     def rebase(self, estimate: float) -> None:
-        """Take the ratios of another estimate: the seconds stay what they are."""
+        """Let the ratios refer to another estimate; the seconds stay the same."""
         factor = self.estimate / estimate
         self._ratios = deque((factor * ratio for ratio in self._ratios), maxlen=KEPT_SAMPLES)
         self._odd = [factor * ratio for ratio in self._odd]
@@ -309,13 +309,18 @@ def _is_nearer(ratio: float, one: float, other: float) -> bool:
 
 
 class Arm:
-    """One kernel at one key."""
+    """One kernel at one key.
+
+    Attributes:
+        tracks: The ratios, by direction.
+        last: Calls of the key when the kernel was last timed.
+    """
 
     __slots__ = ("last", "tracks")
 
     def __init__(self) -> None:
         self.tracks: dict[Direction, RatioSamples] = {direction: RatioSamples() for direction in DIRECTIONS}
-        self.last = 0  # calls of the key when it was last timed
+        self.last = 0
 
     @property
     def is_odd(self) -> bool:
@@ -323,19 +328,19 @@ class Arm:
 
     @property
     def is_warm(self) -> bool:
-        """Whether it ran in this process."""
+        """Whether the kernel ran at this key in this process."""
         return any(track.warm for track in self.tracks.values())
 
     def thin(self) -> None:
-        """See `RatioSamples.thin`."""
+        """Keep one sample in each direction; see `RatioSamples.thin`."""
         for track in self.tracks.values():
             track.thin()
 
 
-OCTAVE = 0.5  # what an octave of distance adds to the factor u
-OTHER_DIRECTION = 1.0  # octaves: as far as the other pass of the same call counts
-PRIOR = 6.0  # octaves: as far as the estimate itself counts
-FOREIGN = 2.0  # octaves: as far as what another machine measured at the same key counts; u = 2
+OCTAVE = 0.5  # what an octave of distance adds to the uncertainty u, a factor
+OTHER_DIRECTION = 1.0  # octaves: the distance at which the other pass of the same call counts
+PRIOR = 6.0  # octaves: the distance at which the estimate itself counts
+FOREIGN = 2.0  # octaves: the distance at which another machine's time at the same key counts; u = 2
 NEAREST = 16  # keys of an arm that are looked at: the newest; a decision must stay cheap
 
 _Place = tuple[str, Direction]
@@ -347,14 +352,14 @@ def backend_of(name: str) -> str:
 
 
 class NearbyRatios:
-    """log(measured / estimated) of each kernel wherever it was measured, and what follows for elsewhere."""
+    """log(measured / estimated) of each kernel at the keys where it was measured, and the correction at other keys."""
 
     def __init__(self) -> None:
         self._logs: dict[tuple[Fact, ...], dict[_Place, dict[Key, tuple[float, float]]]] = {}
         self._shifts: dict[tuple[Fact, ...], dict[_Place, float]] = {}  # by backend
 
     def set(self, key: Key, name: str, direction: Direction, ratio: float, penalty: float = 0.0) -> None:
-        """Remember a ratio; `penalty` is in octaves."""
+        """Keep the ratio of a kernel at a key; `penalty` octaves are added to the distance from there to any key."""
         logs = self._logs.setdefault(key.group, {}).setdefault((name, direction), {})
         logs.pop(key, None)  # so that the newest is the last
         logs[key] = (math.log(ratio), penalty)
@@ -362,7 +367,7 @@ class NearbyRatios:
             del logs[next(iter(logs))]
 
     def correction(self, key: Key, name: str, direction: Direction, most: float) -> tuple[float, float]:
-        """Return the factor on the estimate and the factor u >= 1 either way, at most `most`."""
+        """Return the factor that corrects the estimate at a key, and its uncertainty: a factor u in [1, most]."""
         logs = self._logs.get(key.group)
         if logs is None:  # nothing was measured in this group, and so nothing changed there
             return 1.0, most
@@ -382,7 +387,7 @@ class NearbyRatios:
         return math.exp(total / weight), min(most, 1 + OCTAVE * nearest)
 
     def shift(self, group: tuple[Fact, ...], backend: str, direction: Direction, factor: float) -> None:
-        """Apply the factor of a change to all that is known of one direction of one backend in one group."""
+        """Multiply by `factor`, a lasting change, all ratios of one backend in one direction and one group of keys."""
         log = math.log(factor)
         shifts, place = self._shifts.setdefault(group, {}), (backend, direction)
         shifts[place] = shifts.get(place, 0.0) + log
@@ -408,20 +413,20 @@ STALE = 64  # calls of a key, for each sample of an arm, after which its time is
 
 @dataclass(slots=True)
 class KeyState:
-    """What is kept for one key: the arms that were timed, and how the last decision went.
+    """The record of one key: the arms that were timed, and how the last decision went.
 
     Attributes:
-        arms: By the kernel's name.
-        candidates: Of the last decision.
+        arms: The arms that were timed, by the kernel's name.
+        candidates: The candidates of the last decision, by the kernel's name.
         incumbent: The arm believed to be the fastest; "" before the first decision.
-        reason: Why, at the last decision.
-        expected: Its seconds at the last decision, forward and backward.
+        reason: What that belief rested on at the last decision.
+        expected: The incumbent's predicted seconds at the last decision, forward and backward.
         trial: The arm that the last decision tries, if any.
-        compiling: Seconds that the last decision's call compiles.
-        calls: So far.
+        compiling: Seconds that the call of the last decision compiles.
+        calls: Calls so far.
         backwards: Backward passes for each call, lately.
-        period: Of the last decision.
-        decisions: How many since the incumbent changed.
+        period: Calls for which the last decision holds.
+        decisions: How many there were since the incumbent changed.
         born: Exchanges of wisdom before the first decision.
     """
 
@@ -439,7 +444,11 @@ class KeyState:
     born: int = 0
 
     def staleness(self, name: str, samples: int) -> float:
-        """Return for how many octaves of calls an arm was not timed for too long; none for the incumbent."""
+        """Return how old an arm's samples are, in octaves: log2(calls since the last one / (STALE * samples)), at least
+        0.
+
+        It is 0 for the incumbent, which is timed regularly.
+        """
         if name == self.incumbent or not samples:
             return 0.0
         return max(0.0, math.log2(max(1, self.calls - self.arms[name].last) / (STALE * samples)))
@@ -458,8 +467,8 @@ class PerformanceModel:
         """Return the record of `key`, a new one where there is none; of too many, the least recently used is dropped.
 
         Args:
-            key: Whose.
-            rounds: Exchanges of wisdom so far, for a new one.
+            key: The key.
+            rounds: Exchanges of wisdom so far, which a new record notes.
         """
         record = self.records.pop(key, None)
         if record is None:
@@ -472,7 +481,7 @@ class PerformanceModel:
         return record
 
     def predict(self, key: Key, candidates: Sequence[Candidate]) -> dict[str, Prediction]:
-        """Return what is believed of each candidate: both passes, the backward one as often as it follows."""
+        """Return the prediction for each candidate: forward, plus backward times how often that pass follows."""
         self._complete(key, candidates)
         record = self.records.get(key) or KeyState()
         return {each.name: self._predicted(key, record, each) for each in candidates}
@@ -491,14 +500,14 @@ class PerformanceModel:
         )
 
     def expected(self, key: Key, record: KeyState, candidate: Candidate) -> tuple[float, float]:
-        """Return the seconds of the forward and of the backward pass."""
+        """Return a candidate's predicted seconds of the forward and of the backward pass, 0 where none can follow."""
         forward = candidate.seconds * self._ratio(key, record, candidate, "forward")[0]
         if not candidate.backward:
             return forward, 0.0
         return forward, candidate.backward * self._ratio(key, record, candidate, "backward")[0]
 
     def learn(self, key: Key, name: str, direction: Direction, seconds: float, estimate: float) -> Change | None:
-        """Take one time; return a change if this is what reveals one."""
+        """Learn one time of a kernel; return a Change if this time reveals one."""
         record = self.records[key]
         arm = record.arms.setdefault(name, Arm())
         arm.last = record.calls
@@ -521,7 +530,7 @@ class PerformanceModel:
         return None if factor is None else Change(key, name, direction, factor)
 
     def forget(self, matches: Callable[[Key], bool] | None) -> None:
-        """Drop the keys that match, or all."""
+        """Drop what is known of the keys that match, of all where `matches` is None."""
         if matches is None:
             self.records, self._nearby, self._without_estimate = {}, NearbyRatios(), {}
             self._on_old_basis.clear()
@@ -534,12 +543,15 @@ class PerformanceModel:
         self._on_old_basis = {each for each in self._on_old_basis if not matches(each[0])}
 
     def rebase(self) -> None:
-        """Forget what was thought of other keys, and keep the seconds of each, until its candidates are here."""
+        """Prepare for other estimates: drop the corrections, which rest on the old ones.
+
+        Measured seconds stay; they are set in relation to a kernel's new estimate when the kernel is a candidate again.
+        """
         self._nearby = NearbyRatios()
         self._on_old_basis = {(key, name) for key, record in self.records.items() for name in record.arms}
 
     def state(self) -> State:
-        """Return key's text -> kernel -> direction -> (seconds, estimate, samples)."""
+        """Return what was measured: key's text -> kernel -> direction -> (seconds, estimate, samples)."""
         kept: dict[str, dict[str, dict[Direction, Entry]]] = {}
         for key, record in self.records.items():
             for name, arm in record.arms.items():
@@ -551,7 +563,7 @@ class PerformanceModel:
         return kept
 
     def restore(self, state: State, is_own: bool) -> None:
-        """Add what `state` returned elsewhere; what was measured here stays."""
+        """Add what `state` returned in another process, on this machine if `is_own`; what was measured here stays."""
         for text, arms in state.items():
             key = Key.parse(text)
             for name, directions in arms.items():
@@ -595,7 +607,7 @@ class PerformanceModel:
         record = self.records.get(key) or KeyState()
         track = record.arms[name].tracks[direction] if name in record.arms else RatioSamples()
         seconds, estimate, samples = entry
-        is_told = is_own and not track.warm  # it came from elsewhere too, and may be newer now
+        is_told = is_own and not track.warm  # what is kept is another process's too, and may be older
         if estimate is None or (track.level is not None and not is_told):
             return
         self._nearby.set(key, name, direction, seconds / estimate, 0.0 if is_own else FOREIGN)
@@ -628,7 +640,7 @@ class PerformanceModel:
         Args:
             key: Where the change was seen.
             name: The kernel that became faster or slower.
-            direction: In which it did.
+            direction: The pass in which it did.
             factor: Its new time over its old one.
         """
         for other, arm in self.records[key].arms.items():

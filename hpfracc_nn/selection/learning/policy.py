@@ -32,11 +32,11 @@ from hpfracc_nn.selection.workload import DIRECTIONS, Direction, Key
 
 
 class Budget:
-    """The seconds that were spent.
+    """The seconds that calls, trials and compilations have taken, and what trials may take.
 
     Args:
         fraction: Most of all time that trials may cost.
-        allowance: Seconds that they may cost besides.
+        allowance: Seconds that trials may cost besides.
 
     Attributes:
         total: Seconds that all calls took, as far as is known.
@@ -62,12 +62,13 @@ class Budget:
 
 
 class SkiRental:
-    """What each compilation would have gained so far: as was believed at each call, and as is believed now.
+    """What each piece of code would have gained by now if it had been compiled, and with that whether to compile it.
 
-    Waiting until the first is the price costs at most twice what knowing the future would, however
-    long the process goes on and whatever changes (Karlin et al., 1988). The second keeps from
-    buying by a belief that was corrected meanwhile. What is not bought at a decision is done without
-    until the next one, so that the calls until then count as made.
+    Two sums of seconds are kept for each piece: of the gains believed at each call, and of all calls at the gain
+    believed now. Compiling when the first sum reaches the price costs at most twice what knowing the future would,
+    however long the process goes on and whatever changes (Karlin et al., 1988). The second sum keeps from compiling by
+    a belief that was corrected meanwhile. Code that is not compiled at a decision is not used until the next one, so
+    that the calls until then count as made.
     """
 
     def __init__(self) -> None:
@@ -77,11 +78,11 @@ class SkiRental:
         self._ahead: dict[Hashable, dict[Key, int]] = defaultdict(dict)
 
     def add(self, code: Hashable, key: Key, gain: float, calls: int, all_calls: int, coming: int) -> float:
-        """Return what `code` would have gained by the next decision, at least.
+        """Add calls of a key; return the lesser sum: the seconds that `code` would have gained by the next decision.
 
         Args:
-            code: What is compiled.
-            key: Where it would have been used.
+            code: What would be compiled.
+            key: The key at which the code would have been used.
             gain: Seconds of each call, as is believed now.
             calls: Calls of the key since the last decision.
             all_calls: Calls of the key in all.
@@ -95,7 +96,7 @@ class SkiRental:
         return min(self._then[code], self._sums[code])
 
     def bought(self, code: Hashable) -> None:
-        """Begin anew, after a purchase."""
+        """Forget what `code` would have gained, now that it is compiled."""
         for kept in (self._then, self._now, self._sums, self._ahead):
             kept.pop(code, None)
 
@@ -103,8 +104,8 @@ class SkiRental:
 Trust = Literal["own", "prior"]
 
 WARM_UP = 2  # decisions after the first for an incumbent: one sample only bounds its time, one is kept
-AFTER_CHANGE = 4  # the longest period while little is known
-APART = 0.01  # seconds of calls between decisions, so that one of some 100 us adds 1 %; not fewer calls than above
+AFTER_CHANGE = 4  # calls in the longest period while little is known
+APART = 0.01  # seconds of the longest period (a decision of some 100 us adds 1 %), but never fewer calls than above
 UNHEARD = 2  # exchanges of wisdom after which an arm outside this process's share is tried here
 REMEMBERED = 64  # calls over which the share of backward passes is averaged
 
@@ -116,14 +117,14 @@ class Policy:
 
     Args:
         explore_fraction: Most of all time, in [0, 1), that trials may cost.
-        allowance: Seconds that they may cost besides.
-        switch_margin: Part of its time, in [0, 1], by which the incumbent must be beaten.
-        learn: False: nothing is tried or bought, and times that are told change nothing.
+        allowance: Seconds that trials may cost besides.
+        switch_margin: Part of the incumbent's time, in [0, 1], by which another arm must be faster to replace it.
+        learn: False: nothing is tried or compiled for its gain, and times passed to `observe` change nothing.
 
     Attributes:
-        budget: What was spent, and on what.
-        share: Number and count of those who share the trials: every count-th kernel is tried here.
-        rounds: How often the others have told what they know.
+        budget: The seconds that were spent.
+        share: (rank, count) among the processes that share the trials: every count-th kernel is tried here.
+        rounds: How often wisdom of other processes was taken over.
 
     Examples:
         >>> policy = Policy()
@@ -153,7 +154,7 @@ class Policy:
     def decide(
         self, key: Key, candidates: Sequence[Candidate], calls: int = 1, backwards: int | None = None
     ) -> Decision:
-        """Return what runs now, and when to ask again.
+        """Return the Decision: what runs now, and when to ask again.
 
         Where the call compiles, or `observe` returns a change, every key of the group should ask
         again at once: there is more to choose from, or what is believed of all has changed.
@@ -193,20 +194,20 @@ class Policy:
         estimate: float | None = None,
         keep: bool = True,
     ) -> Change | None:
-        """Learn that a call took `seconds`; return a change if this is what reveals one.
+        """Learn that a call took `seconds`; return a Change if this time reveals one.
 
         The first call of each arm at each key paid for compilation, prepared weights, page faults
         and cold caches: it is no sample, and says only that the arm takes no longer.
 
         Args:
-            key: As it was decided for.
-            name: What ran.
+            key: The key that was decided for.
+            name: The kernel that ran.
             seconds: Its time in this direction, positive and finite.
-            direction: Of the pass.
-            estimate: Of exactly this call; None is the last decision's.
-            keep: False: it was preempted; it counts as spent and says nothing.
+            direction: Direction of the pass.
+            estimate: The estimate for exactly this call; None is the last decision's.
+            keep: False: the call was preempted; its time counts as spent, and is no sample.
 
-        What was forgotten since it was decided is not learnt.
+        A time is not learnt where its key was forgotten since the decision.
         """
         record = self._model.records.get(key)
         if record is None or name not in record.candidates:
@@ -233,30 +234,28 @@ class Policy:
         return key in self._model.records
 
     def expects(self, key: Key, name: str) -> bool:
-        """Return whether `observe` takes times of that kernel: it was a candidate of the key's last decision, or
-        introduced.
-        """
+        """Return whether `observe` learns times of a kernel: the key's last decision had it, or it was introduced."""
         record = self._model.records.get(key)
         return record is not None and name in record.candidates
 
     def introduce(self, key: Key, candidates: Iterable[Candidate]) -> None:
-        """Let `observe` take times of these candidates too, of which nothing was decided yet."""
+        """Let `observe` learn times of these candidates too, though no decision has had them yet."""
         record = self._model.record(key)
         record.candidates = {**{each.name: each for each in candidates}, **record.candidates}
 
     def predict(self, key: Key, candidates: Iterable[Candidate]) -> dict[str, Prediction]:
-        """Return what is believed of each candidate; nothing is changed."""
+        """Return the prediction for each candidate, by name; nothing is changed."""
         return self._model.predict(key, tuple(candidates))
 
     def rebase(self) -> None:
-        """Go on where every estimate is another one from now on: what was measured are seconds, and they stay.
+        """Go on after all estimates have changed: the measured seconds stay, as times of kernels at their keys.
 
-        What is only known from elsewhere says nothing any more; `restore` it without its estimates.
+        What is known only from other machines is forgotten; `restore` it anew.
         """
         self._model.rebase()
 
     def forget(self, matches: Callable[[Key], bool] | None = None) -> None:
-        """Drop what is known of the keys that match, of all without an argument; the budget stays."""
+        """Drop what is known of the keys that `matches` accepts, of all keys where it is None; the budget stays."""
         self._model.forget(matches)
         if matches is None:
             self._ski_rental = SkiRental()
@@ -264,7 +263,7 @@ class Policy:
     def state(self) -> State:
         """Return what was measured, for JSON: key's text -> kernel -> direction -> [seconds, estimate, samples].
 
-        Only the ratio of the two times means something to `restore`: under another calibration leave out the estimate.
+        `restore` uses only the ratio of the two times; under another calibration the estimate must be left out.
         """
         return self._model.state()
 
@@ -313,7 +312,7 @@ class Policy:
         return None
 
     def _is_mine(self, record: KeyState, name: str) -> bool:
-        """Return whether this process may try an arm: it is in its share, or no process has timed it in two rounds."""
+        """Return whether this process may try an arm: it is in its share, or two exchanges have passed at this key."""
         rank, count = self.share
         return sorted(record.candidates).index(name) % count == rank or self.rounds >= record.born + UNHEARD
 
@@ -388,5 +387,5 @@ def _code(key: Key, candidate: Candidate) -> Hashable:
 
 
 def _soonest(candidates: Iterable[Candidate]) -> str:
-    """Return the kernel whose first result is complete first, compilation included."""
+    """Return the name of the kernel whose first call ends first, compilation and backward pass included."""
     return min(candidates, key=lambda each: each.compile_seconds + each.seconds + each.backward).name

@@ -36,15 +36,15 @@ class Timing:
             says nothing to a manager.
         arm: Name of the kernel.
         forward: Seconds, a 20 % quantile; None where it was never timed.
-        backward: The same of the backward pass.
+        backward: Seconds of the backward pass, the same way.
         forward_estimate: What the kernel was expected to take, without measurement, where it was timed: a kind of
             workload has several sizes, and only the ratio holds for all of them. None: what is expected at the next
             call.
-        backward_estimate: The same of the backward pass.
+        backward_estimate: Estimate of the backward pass, the same way.
         basis: `Machine.basis` of the estimates: by another calibration they would be others, and what was measured here
             counts by its seconds alone. "" where nobody knows.
         samples: How many samples stand behind it; more than 64 count as 64.
-        time: Unix time of the last one.
+        time: Unix time of the last sample.
         trust: "own" was measured on this machine, "prior" on another one.
 
     Raises:
@@ -96,7 +96,7 @@ class Timing:
         object.__setattr__(self, "samples", min(self.samples, MOST_SAMPLES))
 
     def merged(self, other: "Timing") -> "Timing":
-        """Return both as one: means weighted by samples; what was measured here displaces what was not.
+        """Return one timing of both: means weighted by samples; trust "own" displaces "prior".
 
         Of estimates on two bases the later ones stay.
         """
@@ -120,10 +120,10 @@ class Timing:
 
 @dataclass(frozen=True)
 class Wisdom:
-    """What was learnt.
+    """What was learnt: times of kernels, and rates of places.
 
     Args:
-        timings: By key and arm; at most `MOST_TIMINGS`, the oldest and those of other machines go first.
+        timings: Timings by key and arm; at most `MOST_TIMINGS`, the oldest and those of other machines go first.
         rates: What calibrations measured, by place.
 
     Examples:
@@ -142,7 +142,7 @@ class Wisdom:
 
     @classmethod
     def of(cls, timings: Iterable[Timing] = (), rates: Mapping[Place, Rates] | None = None) -> "Wisdom":
-        """Return wisdom of these; two timings of one key and arm are merged."""
+        """Return the wisdom of these timings and rates; two timings of one key and arm are merged."""
         found: dict[tuple[str, str], Timing] = {}
         for timing in timings:
             name = timing.key, timing.arm
@@ -153,7 +153,7 @@ class Wisdom:
         return cls(found, dict(rates or {}))
 
     def merged(self, newer: "Wisdom") -> "Wisdom":
-        """Return both as one; of two rates of one place the newer remain."""
+        """Return the wisdom of both; of two rates of one place those of `newer` remain."""
         return Wisdom.of((*self.timings.values(), *newer.timings.values()), {**self.rates, **newer.rates})
 
     def as_prior(self) -> "Wisdom":

@@ -25,7 +25,7 @@ from hpfracc_nn.selection.learning.wisdom import TRUSTS, OtherSchemaError, Timin
 LOCK_SECONDS = 2.0
 POLL_SECONDS = 0.01
 DEFAULT, OFF = "default", "off"
-ASIDE = ("corrupt", "foreign")  # the ends of files that were in the way
+ASIDE = ("corrupt", "foreign")  # suffixes of files that were set aside
 MOST_BYTES = 8 * 2**20  # of a file that is read; `MOST_TIMINGS` with long keys take less than a tenth of it
 
 _log = logging.getLogger("hpfracc_nn.selection")
@@ -78,14 +78,14 @@ def _say_that_there_is_no_home(reason: str) -> None:
 
 
 class WisdomFile:
-    """The file of one kind of machine.
+    """The wisdom file of one kind of machine.
 
     `read` and `merge` are for programs that compute: whatever is wrong with the disk, they say it in one line of the
     log, once, and go on without. `load`, `update`, `export` and `clear` are for people: they raise.
 
     Args:
         directory: Where the files of all machines lie; None is `default_directory()`. It is made when first written.
-        machine: What `fingerprint.facts` returns; None asks it.
+        machine: The machine's facts, as `fingerprint.facts` returns them; None is this machine.
 
     Examples:
         >>> file = WisdomFile("wisdom")
@@ -108,7 +108,7 @@ class WisdomFile:
         self._said: set[str] = set()
 
     def read(self) -> Wisdom:
-        """Return what the file holds; nothing where there is none, or none that can be used.
+        """Return the wisdom in the file; it is empty where there is no file, or none that can be used.
 
         A damaged file is renamed to `.corrupt`. No exception but an interrupt reaches the caller: it catches OSError
         and the ValueError of a file that is no wisdom.
@@ -129,11 +129,11 @@ class WisdomFile:
         """Merge `wisdom` into the file, and return whether it is there now.
 
         Hand over what was learnt since the last merge that returned True, not what was read: samples are counted.
-        After False keep it, and try again later: somebody held the lock, or the disk is full or read-only. OSError is
-        caught and nothing else; an interrupt passes, and leaves the old file or the new one.
+        After False keep the wisdom, and try again later: somebody held the lock, or the disk is full or read-only.
+        OSError is caught and nothing else; an interrupt passes, and leaves the old file or the new one.
 
         Args:
-            wisdom: What is added.
+            wisdom: The wisdom to add.
             seconds: How long to wait for another writer; two by default.
         """
         if not wisdom:
@@ -151,15 +151,15 @@ class WisdomFile:
     def update(self, wisdom: Wisdom, seconds: float = LOCK_SECONDS) -> None:
         """Merge `wisdom` into the file.
 
-        One that cannot be used is renamed first: to `.corrupt` where it is damaged, to `.foreign` where it is whole, or
-        where others may write it.
+        A file that cannot be used is renamed first: to `.corrupt` where it is damaged, to `.foreign` where it is whole,
+        or where others may write it.
 
         Args:
-            wisdom: What is added.
+            wisdom: The wisdom to add.
             seconds: How long to wait for another writer.
 
         Raises:
-            OSError: It cannot be written; a TimeoutError where the lock was held longer.
+            OSError: The file cannot be written; a TimeoutError where the lock was held longer.
         """
         if not self.path.is_absolute() and self.path.parts[0] == "~":
             raise FileNotFoundError(f"{self.path}: needs a home directory; name a directory in HPFRACC_NN_WISDOM.")
@@ -185,10 +185,10 @@ class WisdomFile:
             trust: "own" takes it for times of this machine; "prior" accepts any machine's, as times to start from.
 
         Raises:
-            OSError: It cannot be read.
-            ForeignError: It is of another machine, and the trust is "own".
-            OtherSchemaError: It is of another version of the format.
-            ValueError: It is damaged or no wisdom, or there is no such trust.
+            OSError: The file cannot be read.
+            ForeignError: The file is of another machine, and the trust is "own".
+            OtherSchemaError: The file is of another version of the format.
+            ValueError: The file is damaged or no wisdom, or there is no such trust.
         """
         if trust not in TRUSTS:
             raise ValueError(f"load(trust={trust!r}): needs one of {', '.join(TRUSTS)}.")
@@ -226,7 +226,7 @@ class WisdomFile:
             others: Also those of all other machines and versions in the directory.
 
         Raises:
-            OSError: One cannot be removed; a TimeoutError where the lock was held too long.
+            OSError: A file cannot be removed; a TimeoutError where the lock was held too long.
         """
         stem = "[0-9a-f]" * len(self.path.stem) if others else self.path.stem
         found = sorted(path for end in ("json", *ASIDE) for path in self.path.parent.glob(f"{stem}.{end}"))
@@ -241,7 +241,7 @@ class WisdomFile:
     def at(cls, where: str) -> "WisdomFile | None":
         """Return the file that a setting names: "default", "off" (None) or a directory.
 
-        None too where the default one has no place, which is said once.
+        None too where there is no home directory for the default one, which is logged once.
         """
         if where == OFF:
             return None
@@ -285,7 +285,7 @@ class WisdomFile:
         A writer may have replaced it since it was first read.
 
         Args:
-            error: Of the first look; logged if the file cannot be renamed.
+            error: The error of the first look; logged if the file cannot be renamed.
         """
         try:
             with self._locked(0.0):
@@ -322,9 +322,9 @@ def inspect(path: Path | str) -> tuple[Wisdom, dict[str, Any]]:
     """Return the wisdom in a file of any machine, and that machine's facts.
 
     Raises:
-        OSError: It cannot be read.
-        OtherSchemaError: It is of another version of the format.
-        ValueError: It is damaged or no wisdom.
+        OSError: The file cannot be read.
+        OtherSchemaError: The file is of another version of the format.
+        ValueError: The file is damaged or no wisdom.
     """
     try:
         return decode(_read(path))
@@ -372,7 +372,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 class Outbox:
-    """Wisdom with the file that it is for, until it is there.
+    """Wisdom that waits to be merged into its files.
 
     Threads may share it: whoever puts something in waits for nobody, and one at a time delivers.
     """
@@ -385,7 +385,7 @@ class Outbox:
         return bool(self._waiting)
 
     def put(self, file: WisdomFile, wisdom: Wisdom) -> None:
-        """Keep `wisdom` until it is in `file`."""
+        """Add `wisdom` to what waits; `deliver` merges it into `file`."""
         self._waiting.append((file, wisdom))
 
     def absorb(self, other: "Outbox") -> None:
@@ -400,7 +400,7 @@ class Outbox:
                 self._delivering.release()
 
     def deliver(self, seconds: float) -> bool:
-        """Merge all of it into its files, and return whether there was some and it is there; the rest is kept.
+        """Merge what waits into its files; return True where there was some, and all is written. The rest is kept.
 
         Args:
             seconds: How long to wait, all in all, for other threads and processes that write.
@@ -414,14 +414,14 @@ class Outbox:
             self._delivering.release()
 
     def drop(self, matches: Callable[[Timing], bool]) -> None:
-        """Do not deliver the timings that match."""
+        """Drop the waiting timings that `matches` accepts."""
         for _ in range(len(self._waiting)):
             file, wisdom = self._waiting.popleft()
             kept = Wisdom.of((each for each in wisdom.timings.values() if not matches(each)), wisdom.rates)
             self._waiting.append((file, kept))
 
     def after_fork(self) -> None:
-        """Leave all of it to the parent process, a thread of which may be delivering."""
+        """Drop what waits, in a child process: a thread of the parent delivers it. Renew the lock."""
         self._waiting.clear()
         self._delivering = threading.Lock()
 

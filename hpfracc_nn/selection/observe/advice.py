@@ -16,23 +16,23 @@ from hpfracc_nn.selection.planner import Planner
 from hpfracc_nn.selection.workload import Measurement, Workload
 
 GAIN = 1.5  # times as fast, or nothing is said: a smaller gain is within what an estimate is off by
-MOST_ROWS = 64  # times as many in a call
-MOSTLY = 0.5  # of the time
-TRANSFERS = 0.2  # of the time
+MOST_ROWS = 64  # times as many rows in a call are advised, at most
+MOSTLY = 0.5  # part of a call's time in launches, from which on batching is advised
+TRANSFERS = 0.2  # part of a kernel's time in transfers, from which on keeping data is advised
 HAND_OVER = 1e-3  # seconds of arithmetic, below which more threads gain little: handing over takes some 20 us
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What the model says of a workload.
+    """What is predicted for a workload.
 
     Args:
-        kernel: What would run.
-        seconds: Predicted for it.
+        kernel: Name of the kernel that would run.
+        seconds: The predicted time of this kernel.
         launching: Its seconds of library calls, however much data they have.
         computing: Its seconds of arithmetic, by the roofline.
         moving: Its seconds of memory traffic, which overlap with the arithmetic.
-        missing: By name, why a kernel refuses whose package is not installed, and its estimated seconds.
+        missing: Kernels whose package is not installed: name -> (why it refuses, its estimated seconds).
     """
 
     kernel: str
@@ -49,8 +49,8 @@ class _Case:
 
     Attributes:
         label: The site's name in reports.
-        outlook: What the model predicts for the workload.
-        foresee: Returns the same for another workload, None if no kernel accepts it.
+        outlook: What is predicted for the workload.
+        foresee: Returns the Outlook of another workload, None if no kernel accepts it.
     """
 
     label: str
@@ -74,13 +74,13 @@ def advice(
     foresee: Callable[[Workload], Outlook | None],
     cores: int,
 ) -> list[str]:
-    """Return what to do, the most seconds first; nothing where nothing was measured.
+    """Return in words what would make the calls faster, the most seconds first; nothing where nothing was measured.
 
     Args:
-        sites: The label and the plans of each.
-        history: What was measured.
-        foresee: What the model says of a workload, None where no kernel accepts it.
-        cores: That the process may use.
+        sites: The label and the plans of each call site.
+        history: Measurements of live calls.
+        foresee: Returns the Outlook of a workload, None where no kernel accepts it.
+        cores: How many the process may use.
     """
     known = {each.workload for each in history}
     cases = [case for label, plans in sites for case in _cases(label, plans, known, foresee)]
@@ -232,12 +232,12 @@ def _us(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one device gets.
+    """The part of a workload's rows that one device computes.
 
     Args:
-        device: The framework's name for it.
-        rows: So many signals, beginning where those of the device before end.
-        seconds: When it is predicted to be done: what it has to do before, the transfer, and the computation.
+        device: The framework's name for the device.
+        rows: How many signals, beginning where those of the device before end.
+        seconds: When the device is predicted to be done: its earlier work, the transfer, and the computation.
 
     Examples:
         >>> work = workload((256, 1024), Caputo(0.5), framework="numpy")
@@ -253,7 +253,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long a device takes: `start` seconds, and `each` for every row."""
+    """How long a device takes: `start` seconds, and `each` for every row; it can take `most` rows."""
 
     device: str
     start: float
@@ -261,7 +261,7 @@ class Pace:
     most: int
 
     def seconds(self, rows: float) -> float:
-        """Return when so many rows are done."""
+        """Return after how many seconds so many rows are done."""
         return self.start + self.each * rows
 
 
@@ -273,11 +273,11 @@ def paced(
     start: float = 0.0,
     bandwidth: float = math.inf,
 ) -> Pace:
-    """Return how long a device takes, a line through what is predicted of one row and of as many as it can take.
+    """Return the Pace of a device: a line through the predicted times of one row and of as many as it can take.
 
     Args:
-        workload: All of it.
-        device: Whose pace.
+        workload: The whole workload.
+        device: The framework's name of the device.
         plan: Returns the plan for a workload; it raises LookupError where no kernel accepts it.
         start: Seconds before the device can begin.
         bandwidth: Bytes per second between where the data are and the device, in either direction.
@@ -314,7 +314,7 @@ def _most(rows: int, seconds: Callable[[int], float]) -> int:
 def refuse(
     workload: Workload, devices: Sequence[str], busy: Mapping[str, float], bandwidths: Mapping[str, float] | None
 ) -> None:
-    """Raise ValueError where `place` cannot be asked so."""
+    """Raise ValueError where these arguments of `place` are not valid."""
     if isinstance(devices, str):
         raise ValueError(f"place(devices={devices!r}): needs a list of devices; write [{devices!r}].")
     if not devices or len(set(devices)) < len(devices):
@@ -340,7 +340,7 @@ def refuse(
 
 
 def spread(rows: int, paces: Sequence[Pace]) -> list[Share]:
-    """Return the shares that are all done as early as possible; a device that would be too late gets none.
+    """Return a share of the rows for each device, so that all are done early; one that would be too late gets none.
 
     With T the time at which all are done, device d takes (T - start_d) / each_d rows, or as many as it can; T follows
     from their sum. Rows are whole: those that are left over go where they are done first.
@@ -386,7 +386,7 @@ def place(
 
 
 def foreseen(planner: Planner, workload: Workload) -> Outlook | None:
-    """Return what to expect of a workload, None where no kernel accepts it; the manager's lock is held."""
+    """Return the Outlook of a workload, None where no kernel accepts it; the manager's lock is held."""
     candidates = planner.candidates
     assessments = candidates.fitting(workload)
     if not accepted(assessments):

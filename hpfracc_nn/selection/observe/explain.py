@@ -43,7 +43,7 @@ _WHY = {
 
 
 def explain(planner: Planner, workload: Workload, history: Iterable[Measurement]) -> str:
-    """Return the table for a workload now, fastest first, refused ones last; the chosen one is marked `*`.
+    """Return the table of kernels for a workload, fastest first, refused ones last; the chosen one is marked `*`.
 
     Predicted is forward plus the backward that the workload asks for, with the bounds and the samples that say so.
     `compile s` is what its next call would compile or load, `flop/B` its operations per byte, and `limit` what most of
@@ -52,9 +52,9 @@ def explain(planner: Planner, workload: Workload, history: Iterable[Measurement]
     quantiles of what was measured for exactly this workload.
 
     Args:
-        planner: Of the manager.
+        planner: The manager's planner.
         workload: What is to be computed.
-        history: What was measured.
+        history: Measurements of live calls.
     """
     with planner.lock:
         candidates, settings = planner.candidates, planner.settings.of(workload.op)
@@ -88,7 +88,7 @@ def explain(planner: Planner, workload: Workload, history: Iterable[Measurement]
 
 
 def front(assessments: Iterable[Assessment], expected: Mapping[str, Prediction]) -> set[str]:
-    """Return the kernels than which no other has less of seconds or bytes, and not more of the other."""
+    """Return the Pareto front: kernels to which no other is better in seconds or bytes and not worse in the other."""
     best, found = math.inf, set()
     for each in sorted(assessments, key=lambda each: (expected[each.kernel.name].seconds, each.bytes)):
         if each.bytes < best:
@@ -100,7 +100,7 @@ def front(assessments: Iterable[Assessment], expected: Mapping[str, Prediction])
 def _facts(
     assessment: Assessment, expected: Prediction, missing: Compilation | None, cost: Cost, rates: Rates
 ) -> tuple[str, ...]:
-    """Return the cells of a kernel from what is predicted of it to what it saves."""
+    """Return the cells of a kernel in the columns from "predicted ms" to "saves"."""
     return (
         _ms(expected.seconds),
         f"{1e3 * expected.low:.3g}-{1e3 * expected.high:.3g}",

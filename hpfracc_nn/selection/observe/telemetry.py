@@ -5,7 +5,7 @@ nothing is sent. The attributes are this package's own, `hpfracc.*`: the semanti
 of a kernel.
 
 Nothing happens at a call that only uses its plan. Metrics are observable: whoever collects them reads the integers that
-the plans keep in any case. A histogram takes the times of the calls that are timed for the manager.
+the plans' usages keep in any case. A histogram takes the times of the calls that are timed for the manager.
 """
 
 import atexit
@@ -32,11 +32,11 @@ MOST_KNOWN = 4096
 
 
 class RateLimiter:
-    """Lets through so many things a second, and each of them once in a while.
+    """A limit to how many things pass in a second, and how soon an equal one may follow.
 
     Args:
-        most: In a second.
-        apart: Seconds between two that are alike.
+        most: How many things pass in a second.
+        apart: Seconds between two equal things.
         clock: Seconds that never go back.
 
     Attributes:
@@ -55,7 +55,7 @@ class RateLimiter:
         self.dropped = 0
 
     def lets_through(self, thing: Hashable) -> bool:
-        """Return whether it is not too early for another one; threads may race here, and let one more through."""
+        """Return whether `thing` may pass now, and count it; threads may race here, and let one more through."""
         now = self._clock()
         self._left = min(float(self._most), self._left + self._most * (now - self._since))
         self._since = now
@@ -69,11 +69,11 @@ class RateLimiter:
         return True
 
 
-_watching = threading.RLock()  # of all that is watched; no manager's lock is waited for inside
+_watching = threading.RLock()  # guards what is watched; no manager's lock is waited for inside
 
 
-_making = threading.Lock()  # of the process-wide Telemetry
-_setting = threading.Lock()  # of the process's providers
+_making = threading.Lock()  # guards the process-wide Telemetry
+_setting = threading.Lock()  # guards the process's providers
 
 
 @in_children
@@ -91,30 +91,30 @@ class Observed(Protocol):
 
 
 class WatchedManagers:
-    """The managers of which metrics are read, each once, and what those had counted that are gone."""
+    """The managers whose counts are read as metrics, each once, and the counts of managers that are gone."""
 
     def __init__(self) -> None:
         self._alive: dict[ManagerCounts, weakref.ref[Recorder]] = {}
         self._gone = ManagerCounts()
 
     def add(self, recorder: Recorder) -> None:
-        """Read a manager from now on."""
+        """Read the counts of this recorder's manager from now on."""
         with _watching:
             self._settle()
             self._alive[recorder.counts] = weakref.ref(recorder)
 
     def remove(self, recorder: Recorder) -> None:
-        """Read it no more."""
+        """Read the counts of this recorder's manager no more."""
         with _watching:
             self._alive.pop(recorder.counts, None)
 
     def recorders(self) -> list[Recorder]:
-        """Return those of the managers that are alive."""
+        """Return the recorders of the managers that are alive."""
         with _watching:
             return [found for each in self._alive.values() if (found := each()) is not None]
 
     def counted(self) -> tuple[dict[Use, Counts], Counter[tuple[str, str, str]], float]:
-        """Return what all have counted, also those that are gone: their totals, failures, and seconds of trials."""
+        """Return the counts of all managers, also those that are gone: totals, failures, and seconds of trials."""
         with _watching:
             self._settle()
             every = [self._gone, *self._alive]
@@ -147,12 +147,12 @@ class Telemetry:
     most 100 a second, and one a second for each workload, kernel and reason.
 
     Args:
-        tracer_provider: None is the one of the process, also where it is set later.
-        meter_provider: The same.
+        tracer_provider: None is the provider of the process, also where that is set later.
+        meter_provider: None is the provider of the process, also where that is set later.
 
     Raises:
-        ModuleNotFoundError: The API is not installed.
-        ImportError: It is older than 1.30.
+        ModuleNotFoundError: OpenTelemetry's API is not installed.
+        ImportError: The API is older than 1.30.
 
     Examples:
         >>> telemetry, manager = Telemetry(), BackendManager()
@@ -193,7 +193,7 @@ class Telemetry:
         self._watch(manager.recorder)
 
     def leave(self, manager: Observed) -> None:
-        """Send nothing more of `manager`, if this one sends it."""
+        """Send nothing more of `manager`, if this Telemetry watches it."""
         self._leave(manager.recorder)
 
     def _watch(self, recorder: Recorder) -> None:
@@ -214,7 +214,7 @@ class Telemetry:
                 self._watched.remove(recorder)
 
     def timed(self, plan: Plan, seconds: float, direction: Direction) -> None:
-        """Take the time of a call."""
+        """Record the time of a call in the histogram."""
         self._durations.record(seconds, _attributes(plan.workload.op, plan.kernel.name, direction))
 
     def _hear(self, event: Event) -> None:
@@ -301,9 +301,9 @@ class Telemetry:
         reported for the first stays.
 
         Args:
-            name: The metric.
-            count: Its value now.
-            facts: Its attributes.
+            name: Name of the metric.
+            count: The value now.
+            facts: The attributes of the metric.
         """
         place = name, tuple(facts.values())
         most = self._shown[place] = max(count, self._shown.get(place, 0))
@@ -367,7 +367,7 @@ def _refuse_old(metrics: Any) -> None:
 
 
 def missing(error: ModuleNotFoundError, extra: str) -> ModuleNotFoundError:
-    """Return what says how to install what is not there, or `error` itself where that is another package."""
+    """Return an error that says which extra brings the missing package, or `error` where it is not OpenTelemetry's."""
     if (error.name or "").split(".")[0] != "opentelemetry":
         return error
     return ModuleNotFoundError(
@@ -447,8 +447,8 @@ class _Shutdown:
     The thread is started early, because a process that ends may start none.
 
     Args:
-        provider: Whose `shutdown` is called.
-        seconds: How long the end of the process waits for it.
+        provider: The provider, whose `shutdown` the thread calls.
+        seconds: How long the end of the process waits for that.
     """
 
     def __init__(self, provider: Any, seconds: float):
