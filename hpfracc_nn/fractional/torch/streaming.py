@@ -3,9 +3,8 @@
     y[t] = sum_(lag < first) w[lag] d[t-lag] + sum_q c_q S_q[t] + analytic[t] x(0) + start[t] d[1],
     S_q[t] = exp(-s_q) S_q[t-1] + d[t-first]
 
-with d the differenced samples, m how often they are differenced, and S_q the states of Q exponentials. A time slice of
-the samples has the shape [*shape], and the orders have axes [*c] that broadcast to it. The boundary columns are `start`
-and `analytic`.
+with d the differenced samples and S_q the states of Q exponentials. A time slice of the samples has the shape [*shape],
+and the orders have axes [*c] that broadcast to it. The boundary columns are `start` and `analytic`.
 
 A step knows its number, so that the rows of the boundary columns come from their closed formulas, a block at a time.
 """
@@ -151,7 +150,7 @@ class StreamState:
         return self._mapped(lambda t: t.to(device))
 
     def detach(self) -> StreamState:
-        """Return the state without its history of gradients; also alpha's ends here, see `renew`."""
+        """Return the state detached from autograd's graph, so that no gradient reaches alpha either; see `renew`."""
         return self._mapped(Tensor.detach)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> StreamState:
@@ -208,7 +207,7 @@ class StreamState:
 
 
 def first_of(columns: Callable[[np.ndarray], Any] | None) -> Callable[[np.ndarray], Any] | None:
-    """Return the first of the analytic columns, or None where there are none."""
+    """Return a function of the rows of the first analytic column, that of x(0); None where there is no column."""
     return None if columns is None else lambda rows: columns(rows)[..., 0, :]
 
 
@@ -450,7 +449,10 @@ def _recorded(owner: str, x: Tensor, state: StreamState, axis: int, site: Site) 
 
 
 def _is_sliced(x: Tensor, state: StreamState, n: int) -> bool:
-    """Whether a block is computed as it lies, as a slice is: a long one of which nobody takes a gradient."""
+    """Whether a block of n samples is computed by `_in_place`: a long one that nobody differentiates or transforms.
+
+    The definition must take differences, or else subtract no first sample.
+    """
     rules = state._rules
     is_recorded = torch.is_grad_enabled() and (
         x.requires_grad or any(each is not None and each.requires_grad for each in state._tensors().values())

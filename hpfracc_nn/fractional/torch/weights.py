@@ -73,7 +73,7 @@ class Source:
 
     @cached_property
     def facts(self) -> Stencil | None:
-        """A stencil with the same differences, terms and starting index as that of any order in the bounds."""
+        """A stencil with the differences, terms and starting index of any order in the bounds; None without tables."""
         return None if self.family is None else fixed_stencil(self.family, self.n, 1.0)
 
     @cached_property
@@ -83,7 +83,10 @@ class Source:
         return boundary_of(self.facts, None, self.dtype)
 
     def table(self, length: int) -> Table | None:
-        """Return the table of chunks of so many samples, or of the column for 0, with the boundary columns."""
+        """Return the table of matrices over chunks of `length` samples, or of the whole column for 0; None without one.
+
+        The table has the boundary columns too, unless these have no table.
+        """
         if length in self._tables:
             reference = self._tables[length]
             found = None if reference is None else reference()

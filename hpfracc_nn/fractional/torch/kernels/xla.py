@@ -39,7 +39,7 @@ from hpfracc_nn.selection.registry import find_spec
 Array = Any  # a jax.Array, or what stands for one while a function is traced
 Step = Callable[..., tuple[Array, ...]]
 
-# Of a pass, in small calls of torch, of 5 us on the core where it was measured: the way to XLA and back takes 40, and a
+# Of one pass, in small calls of torch, 5 us each on the core that was measured: the way to XLA and back takes 40, and a
 # compilation up to 100000 (0.15 to 0.5 s), which is shared as if each shape were computed ten times.
 LAUNCHES = 40 + 100_000 // 10
 
@@ -51,7 +51,10 @@ _forked = False
 
 
 def bucket(count: int) -> int:
-    """Return the next of 1, 2, 3, 4, 6, 8, 12, 16, ...: fewer shapes to compile, for less than half as much again."""
+    """Return `count` rounded up to one of 1, 2, 3, 4, 6, 8, 12, 16, ..., so that fewer shapes are compiled.
+
+    The result is less than half as much again.
+    """
     power = 1 << (count - 1).bit_length()
     return power * 3 // 4 if power >= 4 and count <= power * 3 // 4 else power
 
@@ -82,7 +85,7 @@ def compute(step: Step, data: tuple[Tensor, ...], shape: tuple[int, ...], operan
 def kept(
     operator: Column | StateSpace, make: Callable[[], tuple[Tensor, ...]], step: Step | None = None
 ) -> tuple[Array, ...]:
-    """Return the tensors that `make` makes of weights, through `step` if there is one, as XLA's arrays, made once."""
+    """Return the tensors that `make` returns, put through `step` if given, as JAX arrays; kept with the weights."""
     found: tuple[Array, ...] | None = operator.made.get("xla")
     if found is None:
         jax = _jax()
@@ -96,7 +99,7 @@ def kept(
 
 
 def refuses(workload: Workload) -> str | None:
-    """What both kernels need: data where JAX computes, and a JAX that may be started here."""
+    """Return why neither kernel can take a workload: by where the data lie, or as JAX may not be started; or None."""
     kind = workload.device.partition(":")[0]
     if kind not in ("cpu", "cuda"):
         return f"it computes on the CPU and on CUDA devices, and the data lie on {workload.device}"
@@ -111,7 +114,10 @@ _UNASKED = Compilation(math.inf, "jax")
 
 
 def compiles(workload: Workload) -> Compilation | None:
-    """JAX is not started unasked: after its threads a fork is dangerous. What compiles, the estimate counts."""
+    """Return that JAX must be started, which is not done unasked: a fork after it is dangerous; None if it is loaded.
+
+    What each shape takes to compile is counted in the cost.
+    """
     return None if "jax" in sys.modules else _UNASKED
 
 
