@@ -27,7 +27,7 @@ _OPERATIONS = 30  # of one state in the scan and its conversions, measured on on
 
 
 def chunk_length(workload: Workload) -> int:
-    """Samples per chunk, as for torch's products: 64 where a chunk is multiplied from the left."""
+    """Return the samples of a chunk, as for torch's products: 128, or 64 where a chunk is multiplied from the left."""
     return 128 if workload.width == 1 else 64
 
 

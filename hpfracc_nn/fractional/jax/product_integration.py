@@ -1,7 +1,8 @@
 """Product integration on JAX arrays: operators at any times and of orders that vary.
 
 Times are known when a call is made or traced. Outside of `jax.jit` other times compile nothing anew: the weights are
-arguments of the product, and pytrees. Of fixed orders they are NumPy's, of traced ones made in float64.
+arguments of the product, and pytrees. NumPy makes the weights of fixed orders; those of traced orders are made in
+float64.
 
 Cells are the n intervals between times, data [sets, rows, inputs, cells] and results [sets, rows, cells], with `inputs`
 as in `fractional/product_integration.py`; C chunks have L cells. Signals of a set share times and orders; orders are

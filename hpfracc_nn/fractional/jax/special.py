@@ -182,7 +182,7 @@ def _check_real(owner: str, **values: Any) -> None:
 
 
 def _checked(owner: str, alpha: Any, beta: Any) -> list[Any]:
-    """Return [alpha, beta], where traced with a check of their range, under which `checkify` raises.
+    """Return [alpha, beta], with a check of their range added to traced ones, which raises under `checkify`.
 
     Elsewhere such a check does nothing, and values out of range give NaN.
     """

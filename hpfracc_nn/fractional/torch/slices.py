@@ -65,8 +65,7 @@ class Parts(NamedTuple):
         head: Its first samples, [HEAD, *shape]; zeros follow where it has fewer.
         tail: The last samples that are differenced, [first + m, *shape]; zeros precede them where it has fewer.
         carry: Its part of the states of the exponentials, [Q, *shape]: of all d but the last `first`, as seen from its
-            end.
-        Zeros where the slice is shorter than `tail`, which then has all of its samples.
+            end. Zeros where the slice is shorter than `tail`, which then has all of its samples.
     """
 
     head: Tensor
@@ -204,8 +203,8 @@ class Slices:
     ) -> tuple[Tensor, list[Tensor], Spans]:
         """Return the taps, the boundary columns in the slice, and the cache `spans` of these columns; see `added`.
 
-        The taps are the exact weights, then the coefficients of the exponentials, [first + Q, *c]; the columns are [n,
-        *c], in the order of `boundary.values`. All are kept for fixed orders.
+        The taps are the exact weights, then the coefficients of the exponentials, [first + Q, *c]; the columns are
+        [n, *c], in the order of `boundary.values`. All are kept for fixed orders.
         """
 
         def made() -> tuple[Tensor, list[Tensor], Spans]:
@@ -583,7 +582,7 @@ class _Window:
         return -(-(self.far - self.near) // _PIECE)
 
     def at(self, n: int, backwards: bool) -> slice:
-        """Return which of n samples these are; with `backwards` the last one counts as the first."""
+        """Return the slice of this window among n samples; with `backwards` the last sample counts as the first."""
         return slice(n - self.far, n - self.near) if backwards else slice(self.near, self.far)
 
     def in_pieces(self, samples: Tensor) -> Tensor:
