@@ -50,7 +50,7 @@ def jointly_in_float64(make: Callable[..., Made], arguments: tuple[Array, ...], 
 
 
 def family_in_float64(family: Family, arguments: tuple[Array, ...], dtype: Any) -> Made:
-    """Return family((0, ...))(*arguments) as `in_float64` does, with known partial derivatives.
+    """Return the function family((0, ...)) of the arguments, as `in_float64` does; its derivatives are the family's.
 
     Args:
         family: Of how often each argument is differentiated in; returns a function of as many float64 or complex128
@@ -91,7 +91,7 @@ class _Member:
             return jax.tree.map(lambda each: each.astype(self.dtype), found)
 
     def next(self, argument: int) -> _Member:
-        """Return this member, differentiated once more in the argument of that number."""
+        """Return this member, differentiated once more in argument number `argument`."""
         counts = tuple(count + (index == argument) for index, count in enumerate(self.counts))
         return _Member(self.family, counts, self.dtype)
 
@@ -146,7 +146,7 @@ def _moved(primals: Sequence[Array], tangents: Sequence[Any], *, member: _Member
 def _batched(
     arguments: Sequence[Array], axes: Sequence[int | None], *, member: _Member
 ) -> tuple[list[Array], list[int]]:
-    """Batching rule: return the results for arguments with one more axis, which is first, and these axes, all 0.
+    """Batching rule: return the results with a batch axis, which is their first, and the indices of those axes, all 0.
 
     `axes` are the batch axes of the arguments, None where there is none. To batch the rounded results would lose
     precision.

@@ -60,7 +60,7 @@ class Call:
     dtype: str
 
     def workload(self) -> Workload:
-        """Return the workload for the manager; traced arrays may need gradients."""
+        """Return the Workload of the call, with gradients, which traced arrays may need."""
         layout = self.layout
         nodes = nodes_of(self.definition, layout.n, self.dt, np.dtype(self.dtype), self.is_traced)
         return Workload(
@@ -126,18 +126,18 @@ def checked_orders(owner: str, definition: FourierMultiplier) -> Array:
 
 
 def may_keep(x: Array) -> bool:
-    """Whether factors of fixed orders may be kept for later calls: NumPy makes them."""
+    """Whether factors of fixed orders may be kept for later calls: always, as NumPy makes them."""
     return True
 
 
 def kept(key: tuple[Hashable, ...], build: Callable[[], tuple[np.ndarray, ...]], like: Array) -> tuple[Array, ...]:
-    """Return build(), or what it returned for an equal key, as arrays."""
+    """Return build(), or what it returned for an equal key, as JAX arrays."""
     return tuple(map(jnp.asarray, CACHE.get(key, build)))
 
 
 @partial(jax.jit, static_argnames=("function", "arguments"))
 def compiled_once(function: Callable[..., Array], arguments: tuple[Any, ...], x: Array, alpha: Array | None) -> Array:
-    """Return function(x, alpha, *arguments), of the sharding of `x`; compiled once for each shape."""
+    """Return function(x, alpha, *arguments), sharded as `x` is; compiled once for each shape."""
 
     def computed(x: Array, alpha: Array | None) -> Array:
         with exactly(x):
@@ -218,7 +218,7 @@ def apply_at(owner: str, x: Array, definition: Definition, dt: float, dim: int, 
 def _over_devices(
     owner: str, x: Array, definition: Definition, dt: float, axis: int, site: Site, over: NamedSharding
 ) -> Array:
-    """Return the operator applied to samples whose time axis is known to lie over axes of a mesh: slice by slice."""
+    """Return the operator applied, slice by slice, to samples whose time axis lies over mesh axes, those of `over`."""
     alpha = None if definition.is_fixed else checked_alpha(owner, definition)
     kept = definition if alpha is None else replace(family(definition), side=definition.side)
     return _in_slices(owner, kept, dt, axis, site, over, x, alpha)

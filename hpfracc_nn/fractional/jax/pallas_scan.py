@@ -43,7 +43,7 @@ Name = Literal["product", "transpose", "gradient"]
 
 @dataclass(frozen=True)
 class Model:
-    """What is known of the weights when a call is traced.
+    """The static facts of the weights' state space model, known when a call is traced.
 
     Attributes:
         length: L, a power of two, at least 16.
@@ -57,7 +57,7 @@ class Model:
 
     @property
     def states(self) -> int:
-        """K: a power of two. States beyond those of the nodes are zero."""
+        """K, the number of states: a power of two, at least 16. States beyond those of the nodes are zero."""
         count = 0 if self.nodes is None else self.nodes.states
         return max(LEAST_STATES, 1 << max(count - 1, 0).bit_length())
 

@@ -37,7 +37,7 @@ _ARRAYS = (np.ndarray, np.generic, list, tuple)  # what NumPy makes an array of;
 
 
 def mittag_leffler(z: Any, alpha: Any, beta: Any, derivative: Orders) -> Array:
-    """Return E or a derivative of it; see `fractional.special.functions`."""
+    """Return the Mittag-Leffler function or a derivative of it; see `fractional.special.functions`."""
     owner = "mittag_leffler"
     given = [_numbers(owner, name, value) for name, value in (("z", z), ("alpha", alpha), ("beta", beta))]
     _check_real(owner, alpha=given[1], beta=given[2])
@@ -199,7 +199,7 @@ def _checked(owner: str, alpha: Any, beta: Any) -> list[Any]:
 
 
 def _floating(value: Array) -> Array:
-    """Return an array that has derivatives: integers as floats of the default dtype."""
+    """Return an array in a dtype that has derivatives: integers become floats of the default dtype."""
     return value if jnp.issubdtype(value.dtype, jnp.inexact) else value.astype(jnp.result_type(float))
 
 

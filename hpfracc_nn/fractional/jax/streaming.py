@@ -114,7 +114,7 @@ class StreamState:
 
     @property
     def nbytes(self) -> int:
-        """Memory of all its arrays, the weights included; the same at every step."""
+        """Bytes of all arrays of the state, the weights included; the same at every step."""
         return sum(each.size * each.dtype.itemsize for each in jax.tree.leaves(self))
 
     def renew(self, weights: StreamState) -> StreamState:
@@ -304,7 +304,7 @@ class Chunked(NamedTuple):
         return y.reshape(batch, channels, m * length, width)[:, :, : self.n]
 
     def carry(self, start: Array) -> Array:
-        """Return the exponentials after the block, [batch, channels, Q, width], with those before it."""
+        """Return the states after the block, [batch, channels, Q, width], where those before it are `start`."""
         return fading(self.rates, self.n)[None, None, :, None] * start + self.carry_alone
 
 

@@ -77,7 +77,7 @@ class Weights:
         return FFTToeplitz(lax.complex(real, imaginary)[:, :, None], length)
 
     def chunks(self, length: int) -> StateSpace:
-        """Return the state space model over chunks of `length`; more than one chunk need exponentials in `nodes`."""
+        """Return the state space model over chunks of `length`; with more than one chunk `nodes` may not be None."""
         if self.n <= length:
             lags = np.arange(self.n)
 

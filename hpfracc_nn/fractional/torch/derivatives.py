@@ -40,7 +40,7 @@ def derivatives(formula: Callable[[Tensor], Sequence[Tensor]], alpha: Tensor) ->
 
 
 def complex_step(formula: Callable[[np.ndarray, NumpyNamespace], np.ndarray], alpha: np.ndarray) -> np.ndarray:
-    """Return the derivative of a formula in alpha by NumPy and a complex step; an entry depends on one of alpha's."""
+    """Return the derivative of a formula in alpha, entry by entry, by a complex step in NumPy."""
     return np.imag(formula(alpha + 1j * _STEP, COMPLEX)) / _STEP
 
 

@@ -132,7 +132,7 @@ class StreamState:
 
     @property
     def nbytes(self) -> int:
-        """Memory of all its tensors, the weights included; the same at every step."""
+        """Bytes of all tensors of the state, the weights included; the same at every step."""
         return sum(t.numel() * t.element_size() for t in self._tensors().values() if t is not None)
 
     def to(self, device: torch.device | str | int) -> StreamState:
@@ -247,7 +247,7 @@ class CountedState:
 
     @property
     def horizon(self) -> int:
-        """How many steps the state serves. Programs, and calls on a GPU, do not look whether there were more."""
+        """How many steps the state serves. Programs, and calls on a GPU, do not check whether there were more."""
         return self._rules.horizon
 
     @property

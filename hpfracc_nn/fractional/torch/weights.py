@@ -141,7 +141,7 @@ class Operators:
 
     @cached_property
     def stencil(self) -> Stencil:
-        """The operator: of fixed orders in NumPy's arrays, else in tensors, by its formulas."""
+        """The stencil, with its formulas in NumPy for fixed orders, and else in torch."""
         if self._alpha is None:
             return fixed_stencil(self.definition, self.n, self._dt)
         alpha = self._alpha.to(torch.float64, copy=True)  # no write to alpha may change it before a backward pass

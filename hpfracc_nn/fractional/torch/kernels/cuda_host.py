@@ -221,9 +221,10 @@ def reaches(device: str) -> str | None:
 
 
 def compiles(workload: Workload) -> Compilation | None:
-    """Return what must be compiled: one source, or two where half precision has a gradient in its order.
+    """Return what a call must still compile, or None.
 
-    That gradient is computed in single precision.
+    Where half precision has a gradient in its order there are two sources: that gradient is computed in single
+    precision.
     """
     found = cuda_launch.compilation_anywhere(_source(workload))
     return found or (cuda_launch.compilation_anywhere(_source(workload.converted)) if workload.learns_weights else None)

@@ -153,7 +153,7 @@ def problem(b: Boundary | None, shape: Shape, x: Tensor) -> np.ndarray:
 class Call:
     """One call of a kernel: where it runs, its argument, and the tensors behind the addresses in that argument.
 
-    They stay alive until all is launched.
+    The tensors stay alive until all is launched.
     """
 
     source: Source
@@ -226,8 +226,8 @@ def _whole(
 def _begun(scan: Scan, model: StateSpace, b: Boundary | None, shape: Shape, x: Tensor, backward: bool) -> Call:
     """Return the Call of a scan kernel on x, ready to launch the pass that writes the result.
 
-    Where signals are cut into segments, the states before each segment have been computed. Without b it is the bare
-    product; with `backward` it is the transpose.
+    Where signals are cut into segments, the states before each segment have been computed. Without b the call computes
+    the bare product; with `backward` it computes the transpose.
     """
     batch, channels, n, width = shape
     operands: Operands = model.cached(Arrangement(backward, scan.multiple))

@@ -49,7 +49,7 @@ def ran(device: torch.device, code: Hashable) -> None:
 
 
 def on(device: torch.device) -> Any:
-    """Return a context in which launches go to a device; Triton's go to the current one."""
+    """Return a context in which Triton, which launches on the current device, launches on this one."""
     return torch.cuda.device(device if device.type == "cuda" else -1)
 
 

@@ -155,9 +155,9 @@ def _operands(
 
 @triton.jit
 def _place(channels, n, width, segments, segment, ROWS: tl.constexpr, CHUNK: tl.constexpr, SPLIT: tl.constexpr):
-    """Return for the rows of this program their numbers, where in the data their signals begin, and their begin.
+    """Return this program's rows: their numbers, the offsets of their signals in the data, and their first times.
 
-    The begin is the time of a row's first sample: 0, or with SPLIT that of its segment.
+    The first time is 0, or with SPLIT that of the row's segment.
     """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     part = row // width
@@ -205,7 +205,7 @@ def forward(
     DIFFERENCES: tl.constexpr, ENDS: tl.constexpr, SPLIT: tl.constexpr, MIDDLE: tl.constexpr,
     ROWS: tl.constexpr, CHUNK: tl.constexpr, K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Write the operator on x into y, or where `against` is given, the sum of its results times that.
+    """Write the operator on x into y, or where `against` is given, the sum of the results times `against`.
 
     With ENDS only what each segment adds to the states is written. Grid: programs of `rows` rows, channels.
 
@@ -381,7 +381,7 @@ def finish(
     records_ptr, y_ptr, signals, batch, channels, n, width, segments,
     differences, subtract, taylor, start, terms, SIZE: tl.constexpr,
 ):  # fmt: skip
-    """Write the first samples of the transpose, to which what is subtracted and what columns multiply add.
+    """Write the first samples of the transpose, with the gradients of what is subtracted and of what columns multiply.
 
     Args:
         records_ptr: [channels, batch, segments, width, RECORD], as the passes leave them.

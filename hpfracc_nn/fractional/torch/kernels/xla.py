@@ -60,9 +60,10 @@ def bucket(count: int) -> int:
 
 
 def compute(step: Step, data: tuple[Tensor, ...], shape: tuple[int, ...], operands: tuple[Array, ...]) -> list[Tensor]:
-    """Return what the compiled `step` makes of data and operands, when it is finished, as tensors over its memory.
+    """Return the results of the compiled `step` on data and operands, as tensors over XLA's memory.
 
-    No array that shares memory with `data` outlives the call: torch may write into it at once.
+    On a CPU the results are finished. No array that shares memory with `data` outlives the call: torch may write into
+    it at once.
 
     Args:
         step: A pure function of arrays; compiled once for each shape and dtype.
@@ -99,7 +100,7 @@ def kept(
 
 
 def refuses(workload: Workload) -> str | None:
-    """Return why neither kernel can take a workload: by where the data lie, or as JAX may not be started; or None."""
+    """Return why XLA's kernels cannot take a workload, by its device or as JAX may not be started here; or None."""
     kind = workload.device.partition(":")[0]
     if kind not in ("cpu", "cuda"):
         return f"it computes on the CPU and on CUDA devices, and the data lie on {workload.device}"
@@ -114,9 +115,9 @@ _UNASKED = Compilation(math.inf, "jax")
 
 
 def compiles(workload: Workload) -> Compilation | None:
-    """Return that JAX must be started, which is not done unasked: a fork after it is dangerous; None if it is loaded.
+    """Return None if JAX is loaded, else a Compilation that takes infinitely long: JAX is not started unasked.
 
-    What each shape takes to compile is counted in the cost.
+    A fork after JAX has started its threads is dangerous. What each shape takes to compile is counted in the cost.
     """
     return None if "jax" in sys.modules else _UNASKED
 
