@@ -206,7 +206,7 @@ def assumed(size: Any) -> int:
 
 
 def fits(count: int, size: Any) -> bool:
-    """Return whether `size` rows can be computed at once where `count` may be; a symbolic size always is."""
+    """Return whether `size` rows fit into one part of `count` rows; a symbolic size, which is never split, does."""
     return is_symbolic_dim(size) or size <= count
 
 

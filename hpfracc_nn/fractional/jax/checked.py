@@ -97,7 +97,7 @@ def _picked(is_it: Array, rows: Array) -> Array:
 def _seen(*given: Any, message: str, names: tuple[str, ...]) -> tuple[Any, Array]:
     """Checkify rule: return the error that checkify carries, with this check added to it, and `value`.
 
-    It applies the rule of JAX's own check. `given` begins with that rule's leading arguments, the error among them,
+    The rule of JAX's own check is applied. `given` begins with that rule's leading arguments, the error among them,
     which differ between versions of JAX; the primitive's arrays follow.
     """
     first = len(given) - len(names) - 2

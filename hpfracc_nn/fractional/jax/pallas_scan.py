@@ -131,7 +131,7 @@ def _computed(p: Array, q: Array, *, name: Name, model: Model) -> Array:
 
 
 def _type(p: Any, q: Any, *, name: Name, model: Model) -> Any:
-    """Abstract evaluation rule: a type of the result's shape that varies as the arguments do."""
+    """Abstract evaluation rule: return the result's type, which varies over mesh axes as the arguments do."""
 
     def alike(p: Array, q: Array) -> Array:
         if name != "gradient":

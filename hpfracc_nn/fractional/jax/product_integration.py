@@ -96,7 +96,7 @@ def _evaluated(sets: int, dtype: Any, formulas: cells.Cellwise | None, formula: 
     whole = sets, *alpha.shape[1:]
     shape = whole if whole[-1] > 1 else (sets,)  # what is computed begins with the axes of the orders
 
-    def of_orders(orders: Array) -> Array:  # which holds no alpha: it stays in programs
+    def of_orders(orders: Array) -> Array:  # must hold no alpha: compiled programs keep this function
         orders = orders.reshape(whole)
         return formula(orders if formulas is None else formulas.power(orders), JAX)
 
@@ -111,8 +111,8 @@ def _constants(grid: cells.Grid) -> cells.Constants:
 def _multiplied(weights: cells.Weights, z: Array, site: Site, *, learns: bool) -> Array:
     """Return the integral at the cells' ends, [sets, rows, cells], of data [sets, rows, inputs, cells].
 
-    Its orders are those of the weights. `site` keeps the plans, by which a kernel is chosen; `learns` is whether the
-    orders are traced.
+    The integral's orders are those of the weights. `site` keeps the plans, by which a kernel is chosen; `learns` is
+    whether the orders are traced.
     """
     sets, rows = map(assumed, z.shape[:2])
     facts = {"rows": sets * rows, "channels": sets, "needs_gradient": True, "learns_weights": learns}

@@ -29,7 +29,7 @@ def placed_like(x: Array, function: Callable[..., Any], *given: Any) -> Any:
 def unplaced(function: Callable[..., Any], *given: Any) -> Any:
     """Return function(*given), also where arrays whose types show no sharding lie over explicit axes.
 
-    They do where `jax.vmap` maps over such an axis: a mapped array does not show it, and loops, scatters and
+    Arrays do where `jax.vmap` maps over such an axis: a mapped array does not show it, and loops, scatters and
     concatenations of JAX refuse such an array beside one that does not know the mesh.
     """
     arrays = _arrays(given)

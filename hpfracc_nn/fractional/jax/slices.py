@@ -140,7 +140,7 @@ def applied(
         definition: The operator; its orders may be traced.
         dt: Spacing of the samples.
         axis: The time axis.
-        axis_name: Of the mesh, over which the slices lie.
+        axis_name: The axis of the mesh over which the slices lie.
         whole: An ordinary call, for slices that are gathered.
 
     Raises:
@@ -219,7 +219,7 @@ def _along(
         d = _differenced(samples, start, first, m, slices)
         if (
             alpha is not None
-        ):  # else the gradients of whole matrices of weights were summed over the devices, not alpha's
+        ):  # else devices would sum the gradients in whole matrices of weights in place of that in alpha
             alpha = beside(alpha, slices.place)
         weights = _weights(rules, alpha, nodes)
         taps, columns = weights["taps"], weights["columns"]

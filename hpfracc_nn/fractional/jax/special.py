@@ -55,7 +55,7 @@ def mittag_leffler(z: Any, alpha: Any, beta: Any, derivative: Orders) -> Array:
             fixed[index] = np.asarray(value) if np.ndim(value) == 0 else np.broadcast_to(value, shape)
 
     own = max(value.ndim for _, value in learned)
-    places = [index for index, _ in learned]  # what is traced comes as arguments: the family is kept in programs
+    places = [index for index, _ in learned]  # traced values are arguments: compiled programs keep the family
 
     def family(counts: tuple[int, ...]) -> Any:
         more = dict(zip(places, counts, strict=True))

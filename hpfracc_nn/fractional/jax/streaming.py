@@ -120,8 +120,8 @@ class StreamState:
     def renew(self, weights: StreamState) -> StreamState:
         """Return this state's past, without its gradient, with the weights of another state of equal shape and horizon.
 
-        That begins the next stretch of truncated backpropagation: after an optimizer's step a new `initial_state` has
-        the new alpha, and the past, which does not depend on alpha, goes on.
+        Renewing begins a stretch of truncated backpropagation: after an optimizer's step a new `initial_state` has the
+        new alpha, and the past, which does not depend on alpha, goes on.
         """
         self.rules.check_renewal(weights.rules)
         past = lax.stop_gradient(self)
@@ -351,7 +351,7 @@ def fading(rates: Array, steps: Any) -> Array:
 
 
 def _boundary_rows(weights: StreamWeights, rules: Rules, t: Array, n: int) -> tuple[Array | None, Array | None]:
-    """Return n rows from step t on of the columns on x(0) and on d[1], [n, *c] each, or None where there is none."""
+    """Return n rows from step t on of the columns on x(0) and on d[1], [n, *c] each; None for an absent column."""
     analytic, start = (
         None if each is None else column_rows(each, weights.rates, t, n) for each in (weights.analytic, weights.start)
     )

@@ -99,7 +99,7 @@ class Weights:
     def boundary_columns(self) -> Array | None:
         """Return the columns that multiply boundary values, [terms, channels, n], or None where there are none.
 
-        They are the starting column, then those of x(0) and dt x'(0).
+        The columns are the starting column, then those of x(0) and dt x'(0).
         """
         facts, rows = self.facts, np.arange(self.n)
         if not (facts.starts or facts.terms):
@@ -113,7 +113,7 @@ class Weights:
     def _made(self, name: tuple[Hashable, ...], make: Formula) -> tuple[Array, ...]:
         """Return make(stencil, namespace), arrays [channels, ...] computed in float64, in the dtype of the weights.
 
-        Those of fixed orders are cached, under `name` and all that the weights depend on; those of traced orders are
+        Arrays of fixed orders are cached, under `name` and all that the weights depend on; those of traced orders are
         traced.
         """
         definition, n, dt, orders = self.definition, self.n, self.dt, self.orders

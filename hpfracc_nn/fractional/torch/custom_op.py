@@ -205,7 +205,7 @@ def _run(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
 def _fake(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
     """Fake implementation of `operator` for tracers: return an empty tensor like the result.
 
-    It raises what can be found wrong with the arguments without the values of tensors.
+    Arguments are checked as far as the values of tensors are not needed.
     """
     operator, *_ = _read(given)
     computed_in(operator.owner, x)
@@ -329,9 +329,9 @@ def _formula_backward(
 ) -> list[Tensor]:
     """Return the wanted gradients, first that in x, then that in alpha, by the aten formula.
 
-    They are differentiable in g, x and alpha. Where x is None the gradient in alpha is not wanted.
+    The gradients are differentiable in g, x and alpha. Where x is None the gradient in alpha is not wanted.
     """
-    data = torch.zeros_like(g) if x is None else x  # the map is linear: where x counts for nothing it was not saved
+    data = torch.zeros_like(g) if x is None else x  # the map is linear: the gradient in x does not depend on x
     if not needs_alpha:
         pull = torch.func.vjp(lambda x: operator.eagerly(x, alpha), data)[1]
     elif needs_x:
@@ -374,8 +374,8 @@ def _with_batch(info: Any, x: Tensor, where: int | None) -> Tensor:
 def _orders_with_batch(info: Any, alpha: Tensor, where: int | None, ndim: int) -> Tensor:
     """Return alpha [*c] with the batch axis of a vmap first, [batch, 1, ..., *c].
 
-    It broadcasts to an x of `ndim` axes, the batch among them, without time. `where` is the batch axis that alpha has,
-    None if it has none; `info` knows the size of the batch.
+    The result broadcasts to an x of `ndim` axes, the batch among them, without time. `where` is the batch axis that
+    alpha has, None if it has none; `info` knows the size of the batch.
     """
     orders = _with_batch(info, alpha, where)
     return orders.reshape(info.batch_size, *(1,) * (ndim - 1 - orders.ndim), *orders.shape[1:])

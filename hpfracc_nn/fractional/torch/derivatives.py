@@ -26,8 +26,8 @@ _STEP = 1e-30
 def derivatives(formula: Callable[[Tensor], Sequence[Tensor]], alpha: Tensor) -> list[Tensor]:
     """Return the derivative of each of the formula's numbers in the one entry of alpha that it depends on.
 
-    They come from the formula's own autograd: its vector-Jacobian product is linear in the seed, and the derivative is
-    the seed's factor. The result has a graph where gradients are recorded and alpha requires one.
+    The derivatives come from the formula's own autograd: its vector-Jacobian product is linear in the seed, and the
+    derivative is the seed's factor. The result has a graph where gradients are recorded and alpha requires one.
     """
     records = torch.is_grad_enabled()
     if not (records and alpha.requires_grad):

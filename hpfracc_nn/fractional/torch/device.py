@@ -73,7 +73,7 @@ class TorchProbe:
 
 
 def _seconds(call: Callable[[], object], device: str, repeats: int = 5) -> float:
-    """Return the shortest time, in seconds, of a few calls. It waits for the device, so that no layer may use it.
+    """Return the shortest time, in seconds, of a few calls, waiting for the device, so that no layer may use this.
 
     A CUDA device is given several calls at a time: it computes one while the host launches the next, as in a model.
     """

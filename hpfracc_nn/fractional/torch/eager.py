@@ -207,7 +207,8 @@ def _learned(owner: str, x: Tensor, definition: Definition, dt: float, dim: int,
 class _Learned:
     """What all calls of a learned operator on samples of one shape share, whatever the values of its orders.
 
-    It has their layout, the dtype in which the product takes them, and what weights of all orders have in common.
+    That is the layout of the samples, the dtype in which the product takes them, and what weights of all orders have in
+    common.
     """
 
     layout: Layout
@@ -324,9 +325,9 @@ def computed_in(owner: str, x: Tensor, definition: Definition | FourierMultiplie
 def taken_as(x: torch.dtype, computed: torch.dtype, definition: Definition) -> torch.dtype:
     """Return the dtype in which samples of dtype `x` go to a product that is computed in `computed`.
 
-    It is `computed`, but half precision goes unconverted if float32 computes it. A kernel that does not read half
-    precision gets converted samples, see `tiles.py`; all kernels do where there are cumulative sums before the product,
-    which half precision would not hold.
+    The result is `computed`, but half precision goes unconverted if float32 computes the product. A kernel that does
+    not read half precision gets converted samples, see `tiles.py`; all kernels do where there are cumulative sums
+    before the product, which half precision would not hold.
     """
     return x if x == computed or (computed == torch.float32 and definition.differences >= 0) else computed
 

@@ -123,8 +123,8 @@ def filtered(x: Tensor, symbol: Tensor, sizes: tuple[int, ...], axes: tuple[int,
 class _Filtered(torch.autograd.Function):
     """Autograd function of a Fourier multiplier of fixed order; the backward pass multiplies by the conjugate symbol.
 
-    That takes half the transforms that autograd's own backward takes. It is applied to x, its symbol on the bins of
-    `torch.fft.rfftn`, and the sizes and indices of the transformed axes.
+    Such a backward pass takes half the transforms that autograd's own takes. The function is applied to x, its symbol
+    on the bins of `torch.fft.rfftn`, and the sizes and indices of the transformed axes.
     """
 
     @staticmethod

@@ -528,7 +528,7 @@ def is_spread(tensor: Any) -> bool:
 def placed_as(value: Tensor, like: Tensor) -> Tensor:
     """Return `value`, which every process has in full, distributed as the DTensor `like` is.
 
-    It is returned unchanged if `like` is no DTensor or `value` is one already.
+    `value` is returned unchanged if `like` is no DTensor or `value` is one already.
     """
     if not is_spread(like) or is_spread(value):
         return value

@@ -99,7 +99,7 @@ def weights_of(
 ) -> cells.Weights:
     """Return the weights of the integral of orders alpha, [a, 1], or one for each cell, [a, cells].
 
-    They are kept where the orders are fixed and nothing traces: what a tracer sees must not be kept.
+    The weights are kept where the orders are fixed and nothing traces: what a tracer sees must not be kept.
     """
     device, power, is_seen = x.device, formulas.power(alpha), is_traced(x, ())
     grid = cells.grid_of(times, formulas.inputs, _DTYPES[dtype])
@@ -118,7 +118,7 @@ def weights_of(
 def _evaluated(device: torch.device, dtype: torch.dtype, formula: cells.Formula, orders: np.ndarray | Tensor) -> Tensor:
     """Return the values of a formula at the orders, as a tensor on `device` in `dtype`.
 
-    They are computed by NumPy where neither autograd nor a transform follows the orders, else by torch.
+    NumPy computes the values where neither autograd nor a transform follows the orders, else torch.
     """
     if isinstance(orders, Tensor) and _is_followed(orders):
         return formula(orders, TORCH).to(dtype)
@@ -128,7 +128,7 @@ def _evaluated(device: torch.device, dtype: torch.dtype, formula: cells.Formula,
 def _derived(dtype: torch.dtype, formula: cells.Formula, orders: Tensor) -> Tensor:
     """Return the derivative of a formula in the orders, each value's in the one order that it depends on.
 
-    It is computed by NumPy or by torch, as in `_evaluated`.
+    NumPy or torch computes the derivative, as in `_evaluated`.
     """
     if _is_followed(orders):
         return derivatives(lambda orders: [formula(orders, TORCH)], orders)[0].to(dtype)
@@ -138,7 +138,7 @@ def _derived(dtype: torch.dtype, formula: cells.Formula, orders: Tensor) -> Tens
 def _is_followed(orders: Tensor) -> bool:
     """Return whether torch, and not NumPy, must compute the weights of these orders.
 
-    It must where autograd or a transform follows them, and where they are not on the CPU.
+    Torch must where autograd or a transform follows the orders, and where they are not on the CPU.
     """
     recorded = orders.requires_grad and torch.is_grad_enabled()
     return recorded or is_traced(orders, ()) or orders.device.type != "cpu"

@@ -398,9 +398,9 @@ def _ends(count: int, m: int, rates: np.ndarray) -> tuple[np.ndarray, np.ndarray
 class _Added(torch.autograd.Function):
     """Autograd function that adds the past and the boundary columns to the product inside of a slice, in place.
 
-    It is applied to the product y, its time axis, the rates, the first rows that are added [head, *shape], the states
-    of the exponentials after them, times their coefficients [Q, *shape], the spans and the number of the columns, the
-    columns [n, *c] and what they multiply [*shape].
+    The function is applied to the product y, its time axis, the rates, the first rows that are added [head, *shape],
+    the states of the exponentials after them, times their coefficients [Q, *shape], the spans and the number of the
+    columns, the columns [n, *c] and what they multiply [*shape].
     """
 
     @staticmethod
@@ -521,7 +521,7 @@ def _recall(
     """Add the sum over q of exp(-s_q k) values[:, q] to the samples k of rows [*shape, n], in place.
 
     Args:
-        rows: They are written to.
+        rows: The samples, [*shape, n], which are written to.
         values: [rows, Q].
         rates: s, [Q].
         columns: What else is added: columns [*c, n] times values [*shape, 1], by their numbers.
@@ -592,9 +592,9 @@ class _Window:
     def spanned(self, column: Tensor, j: int, spans: Spans) -> Tensor | None:
         """Return c [pieces * rank] for which a column [far - near] is the sum over r of c[p r] V[r, i], or None.
 
-        V are the factors of the window, and the sum must meet the column to half a rounding of single precision. It
-        does where a column fades as the exponentials do, as those of operators. The result for column number `j` is
-        kept in `spans`.
+        V are the factors of the window, and the sum must meet the column to half a rounding of single precision.
+        Columns meet this where they fade as the exponentials do, as those of operators. The result for column number
+        `j` is kept in `spans`.
         """
         n = self.far - self.near
         if self.like.dtype != torch.float32 or n % _PIECE or column.numel() != n:  # of several orders, or none
@@ -642,7 +642,7 @@ def _windows(n: int, rates: np.ndarray, like: Tensor, *, in_place: bool) -> Iter
 
     Args:
         n: The number of samples.
-        rates: They increase, [Q].
+        rates: The decay rates, which increase, [Q].
         like: [rows, ...], of the dtype and device that is computed with.
         in_place: Whether the samples are used as they lie, without a copy of a window's.
     """

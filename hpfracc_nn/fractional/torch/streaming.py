@@ -160,8 +160,8 @@ class StreamState:
     def renew(self, weights: StreamState) -> StreamState:
         """Return this state's past, detached, with the weights of another state of the same shape and horizon.
 
-        That begins the next stretch of truncated backpropagation: after an optimizer's step a new `initial_state` has
-        the new alpha, and the past, which does not depend on alpha, goes on.
+        Renewing begins a stretch of truncated backpropagation: after an optimizer's step a new `initial_state` has the
+        new alpha, and the past, which does not depend on alpha, goes on.
         """
         self._rules.check_renewal(weights._rules, is_here=weights.device == self.device)
         past = self.detach()

@@ -104,7 +104,7 @@ def streams_on(device: torch.device) -> Streams | None:
 def streams_of(store: MutableMapping[Any, Any], device: torch.device) -> Streams | None:
     """Return the Streams of the tensors that a dictionary keeps on a device; None if it does not work in streams.
 
-    They are an entry of that dictionary, made on first use.
+    The Streams are an entry of that dictionary, made on first use.
     """
     return store.setdefault(("streams", device), Streams(device)) if device.type in _ORDERED else None
 
@@ -112,7 +112,7 @@ def streams_of(store: MutableMapping[Any, Any], device: torch.device) -> Streams
 def recorded(streams: Streams | None, made: T) -> T:
     """Return tensors that the current stream has just made, after recording them in `streams`.
 
-    They are not recorded where `streams` is None or the current stream is captured in a CUDA graph.
+    The tensors are not recorded where `streams` is None or the current stream is captured in a CUDA graph.
     """
     if streams is not None and not is_captured():
         streams.record(made)

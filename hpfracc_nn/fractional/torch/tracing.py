@@ -18,7 +18,7 @@ _KNOWS_FRAMES = hasattr(eval_frame, "_FrameAction")  # not in PyTorch 2.6: there
 def is_watched(x: Tensor) -> bool:
     """Whether torch operations on `x` are seen by a compiler, a dispatch mode or a subclass of Tensor.
 
-    These see no memory that a kernel reads or writes, only the operations.
+    Such an observer sees operations only, and no memory that a kernel reads or writes.
     """
     return bool(type(x) not in PLAIN or torch._C._len_torch_dispatch_stack() or torch.compiler.is_compiling())
 
@@ -61,8 +61,8 @@ def unpacked(tensor: Tensor) -> tuple[Tensor, Tensor | None]:
 def is_followed(g: Tensor) -> bool:
     """Whether a backward pass with the gradient `g` must consist of torch operations, because something follows it.
 
-    That is autograd, vmap, a tracer, or forward mode. Kernels read memory, which a tensor of a class of its own, or of
-    a dispatch mode, may not have.
+    Autograd, vmap, a tracer or forward mode may follow it. Kernels read memory, which a tensor of a class of its own,
+    or of a dispatch mode, may not have.
     """
     return (
         torch.is_grad_enabled() or is_batched(g) or is_watched(g) or (forward_ad._current_level >= 0 and has_tangent(g))

@@ -187,7 +187,7 @@ class Operators:
     def boundary_columns(self) -> Tensor | None:
         """Return the columns that multiply boundary values, [terms, channels, n], or None where there are none.
 
-        They are the starting column, then those of x(0) and dt x'(0).
+        The columns are the starting column, then those of x(0) and dt x'(0).
         """
         stencil = self.facts
         if self._boundary_columns is None and (stencil.starts or stencil.terms):
@@ -460,7 +460,7 @@ def orders_in(alpha: Tensor, domain: Domain, dt: float, device: torch.device) ->
         alpha: Any shape. A value further outside its bounds than a tenth of their width has weights that are NaN.
         domain: The interval of the orders.
         dt: Spacing of the samples.
-        device: Of what is evaluated.
+        device: Where the tables' arrays are wanted.
     """
     traced = is_traced(alpha, ())
     is_host = alpha.is_cpu and device.type == "cpu" and not is_ordered(device)
@@ -553,7 +553,7 @@ class Orders:
     def shared(self, table: Table, dtype: torch.dtype) -> dict[Any, Any]:
         """Return the dictionary in which kernels keep what they make of a table on this device in this dtype.
 
-        It is a new one while something traces.
+        While something traces the dictionary is a new one.
         """
         return {} if self._traced else table.placed.setdefault(("shared", self._device, dtype), {})
 

@@ -1,6 +1,6 @@
 """Causal Toeplitz product of data on the host by CUDA devices: parts go through pinned buffers on two streams of each.
 
-While one part is computed the next one is on its way there and the one before on its way back. It runs only where the
+While a part is computed the next is on its way there and the one before on its way back. The kernel runs only where the
 user allows that data leave the host (`configure(offload=True)`); the device is torch's current one, or those that the
 user names. Each part goes to a stream that is free, so that a device which is busy, or slower, gets fewer of them.
 

@@ -25,7 +25,7 @@ STORED = {"float16": "Half", "bfloat16": "BFloat"}  # computed in float; see cud
 
 _INCLUDE = '#include "cuda_common.cuh"\n'
 _DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-_USUAL = 48 << 10  # bytes of shared memory that every kernel may have; more is asked for
+_USUAL = 48 << 10  # bytes of shared memory that every kernel may have; more must be requested
 _COMPILED = 4.0  # seconds, of one source by NVRTC
 
 _ready: set[tuple[Source, str]] = set()  # what was loaded, and on which device

@@ -42,7 +42,7 @@ from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, register
 CHUNK = 16
 THREADS = 64  # of a block
 RECORD = 13  # numbers that a segment leaves for `finish`
-SPLIT_BELOW, SPLIT_INTO = 4, 8  # blocks per multiprocessor: with fewer signals are cut, into about so many
+SPLIT_BELOW, SPLIT_INTO = 4, 8  # blocks per multiprocessor: below 4 signals are cut, so that there are about 8
 
 _FINISHED_BY = 32  # threads that finish a signal of several segments
 _LAUNCHES = 2  # small calls of torch, in the time of one launch
@@ -241,7 +241,7 @@ def _begun(scan: Scan, model: StateSpace, b: Boundary | None, shape: Shape, x: T
     given["padded"] = -(-n // CHUNK) * CHUNK
     given["count"], given["side"] = count, cut.side
     given["segment"], given["segments"] = cut.segment, cut.segments
-    kept = list(operands)  # those that a graph's capture makes are nobody else's
+    kept = list(operands)  # nothing else keeps those that are made while a graph is captured
     call = Call(source, x.device, cut.blocks * cut.segments, THREADS, cut.shared, given, kept)
     if cut.segments > 1:
         signals = batch * channels * width
@@ -259,8 +259,8 @@ def prepare(weights: Weights, workload: Workload) -> StateSpace:
 class Instructions(NamedTuple):
     """Instructions that nvcc makes for sm_90 for a sample: those without states, and those for each state.
 
-    They stand for flops. In an estimate by operations, what moves data and computes addresses would be free, and that
-    is more than half.
+    Instructions stand for flops in a cost. In an estimate by operations, what moves data and computes addresses would
+    be free, and that is more than half.
     """
 
     fixed: float

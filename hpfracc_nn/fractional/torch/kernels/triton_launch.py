@@ -1,6 +1,6 @@
 """What Triton needs to compute on torch's data: the package, a GPU of torch's, and code that is compiled when needed.
 
-Triton comes with every build of torch for GPUs, NVIDIA's and AMD's, and torch calls both "cuda". It is imported when a
+Triton comes with every build of torch for GPUs, NVIDIA's and AMD's; torch calls both "cuda". Triton is imported when a
 kernel first runs, never to refuse or to be ranked; it keeps what it compiled on disk. Launches are on torch's current
 stream.
 """

@@ -28,7 +28,7 @@ CHUNK = 16
 ROWS, WARPS = 32, 4  # of a program: fewer rows read the matrices more often, more rows do not fit in registers
 LEAST_STATES = 16
 RECORD = 10  # numbers that a segment of the transpose leaves, as in triton_scan.py
-SPLIT_BELOW, SPLIT_INTO = 4, 8  # programs per multiprocessor: with fewer signals are cut, into about so many
+SPLIT_BELOW, SPLIT_INTO = 4, 8  # programs per multiprocessor: below 4 signals are cut, so that there are about 8
 LEAST = 16  # chunks of a segment, of which the transpose computes one more
 
 _FLAT = 128  # numbers of a program of the small kernels
@@ -203,7 +203,7 @@ def _scan(model: StateSpace, b: Boundary | None, shape: Shape, device: torch.dev
 def _is_fused(b: Boundary) -> bool:
     """Return whether the kernels themselves compute the differences and columns around the product.
 
-    They take no cumulative sums, and subtract no multiple of time from samples that are not differenced.
+    The kernels take no cumulative sums, and subtract no multiple of time from samples that are not differenced.
     """
     return b.differences > 0 or (b.differences == 0 and not (b.subtract and b.taylor == 2))
 

@@ -73,7 +73,7 @@ def _edge(k: tl.constexpr, x_ptr, origin, n, width, here, T: tl.constexpr):
 def _head(x_ptr, origin, n, width, here, subtract, taylor, start, DIFFERENCES: tl.constexpr, T: tl.constexpr):
     """Return of each row what depends on its signal's first samples: eight arrays [ROWS].
 
-    They are x(0) where it is subtracted; dt x'(0) where that is, in two parts; the first entry of the differences; the
+    These are x(0) where it is subtracted; dt x'(0) where that is, in two parts; the first entry of the differences; the
     second one where they are second differences; and the three numbers that the columns multiply.
     """
     x0, x1 = _edge(0, x_ptr, origin, n, width, here, T), _edge(1, x_ptr, origin, n, width, here, T)
@@ -296,7 +296,7 @@ def backward(
     total = tl.zeros((ROWS,), tl.float64)
     p0, p1, p2 = total, total, total
     last, steps = segment - 1, segment
-    if SPLIT:  # the chunk behind the segment: for the differences at the border, and of `ends` it is part
+    if SPLIT:  # begin with the chunk behind the segment: the differences at the border need it, and ENDS counts it
         last = segment
         if not ENDS:
             steps = segment + 1

@@ -284,7 +284,7 @@ def _fft_operands(column: Column) -> tuple[Array, ...]:
 def _spectrum(column: Array) -> tuple[Array]:
     """Return the transform in time of the padded weights [channels, n, 1], as complex numbers [channels, n + 1, 1].
 
-    It is computed in float64, of the weights and as many zeros, and rounded at the end.
+    The transform is computed in float64, of the weights and as many zeros, and rounded at the end.
     """
     from jax import numpy as jnp
 
