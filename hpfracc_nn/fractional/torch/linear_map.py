@@ -321,7 +321,10 @@ class Toeplitz:
         return _shaped(_applied(_shaped(x, self.canonical), self.operator, self.boundary), x.shape)
 
     def formula_backward(self, plan: Plan, x: Tensor | None, g: Tensor, alpha: Tensor | None) -> Gradients:
-        """Return the gradients in x and alpha in plain aten, themselves differentiable; None where none is learned."""
+        """Return the gradients in x and alpha in plain aten, so that they are differentiable themselves.
+
+        That in alpha is None unless alpha is learned.
+        """
         weights, operator, b = None, self.operator, self.boundary
         follow(operator.streams)
         if alpha is not None:

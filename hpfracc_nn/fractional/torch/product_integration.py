@@ -197,7 +197,10 @@ class Integral:
         return moved.to(torch.float64).sum(1).sum_to_size(alpha.shape)
 
     def formula_backward(self, plan: Plan, x: Tensor | None, g: Tensor, alpha: Tensor | None) -> Gradients:
-        """Return the gradients in x and the orders, differentiable themselves; None for orders that are not learned."""
+        """Return the gradients in x and the orders by torch's own operations, so that they have derivatives themselves.
+
+        That in the orders is None unless they are learned.
+        """
         if x is None or alpha is None:
             return self.adjoint(plan, g), None
         traced = Integral(self.weights.of(alpha), self.operator).with_kernel(plan)

@@ -193,7 +193,7 @@ def _arranged(x: Tensor) -> type[_Shared]:
     return _Shared if x.shape[1] == 1 else _PerChannel
 
 
-_COPIES = 13  # of a tile's states, while they are scanned: one, and six in float64 (measured)
+_COPIES = 13  # copies of a tile's states while they are scanned: one, and six in float64, which count twice (measured)
 
 
 # Measured on one core: the blocked scan takes as long as this many operations a state, and this many calls a pass. One
@@ -213,9 +213,9 @@ def cost_of(workload: Workload, rows: int, chunks: int, *, launches: int, operat
 
     Args:
         workload: What is to be computed.
-        rows: How many signals of all channels.
+        rows: Batch times channels.
         chunks: How many chunks of each row.
-        launches: Of a pass.
+        launches: Small calls of a pass.
         operations: Of one state in the scan.
         tiles: Further copies of a tile's data that are held.
     """

@@ -42,10 +42,10 @@ from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, register
 CHUNK = 16
 THREADS = 64  # of a block
 RECORD = 13  # numbers that a segment leaves for `finish`
-SPLIT_BELOW, SPLIT_INTO = 4, 8  # blocks per multiprocessor: below 4 signals are cut, so that there are about 8
+SPLIT_BELOW, SPLIT_INTO = 4, 8  # blocks per multiprocessor: if there are fewer than 4, signals are cut for about 8
 
 _FINISHED_BY = 32  # threads that finish a signal of several segments
-_LAUNCHES = 2  # small calls of torch, in the time of one launch
+_LAUNCHES = 2  # small calls of torch that take as long as one launch here
 
 # As `Problem` in cuda_common.cuh.
 _POINTERS = ("x", "y", "inward", "outward", "near", "decay", "columns", "states", "records", "against", "products")

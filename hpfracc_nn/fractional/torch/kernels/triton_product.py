@@ -28,11 +28,11 @@ CHUNK = 16
 ROWS, WARPS = 32, 4  # of a program: fewer rows read the matrices more often, more rows do not fit in registers
 LEAST_STATES = 16
 RECORD = 10  # numbers that a segment of the transpose leaves, as in triton_scan.py
-SPLIT_BELOW, SPLIT_INTO = 4, 8  # programs per multiprocessor: below 4 signals are cut, so that there are about 8
+SPLIT_BELOW, SPLIT_INTO = 4, 8  # programs per multiprocessor: if there are fewer than 4, signals are cut for about 8
 LEAST = 16  # chunks of a segment, of which the transpose computes one more
 
 _FLAT = 128  # numbers of a program of the small kernels
-_LAUNCHES = 3  # small calls of torch, in the time of one launch
+_LAUNCHES = 3  # small calls of torch that take as long as one launch here
 
 
 class Around(NamedTuple):
@@ -241,7 +241,7 @@ def prepare(weights: Weights, workload: Workload) -> StateSpace:
     return weights.chunks(CHUNK)
 
 
-# Of a sample, counted in what a compiler makes for a device: benchmarks/triton_code.py, and its test.
+# Instructions of a sample, counted in compiled code: see benchmarks/triton_code.py, and its test.
 _INSTRUCTIONS, _EACH_STATE = 44.0, 2.8
 _PER_FMA = 2.0  # operations in the time of one instruction, as rates count them
 

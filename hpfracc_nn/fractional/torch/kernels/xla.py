@@ -53,7 +53,7 @@ _forked = False
 def bucket(count: int) -> int:
     """Return `count` rounded up to one of 1, 2, 3, 4, 6, 8, 12, 16, ..., so that fewer shapes are compiled.
 
-    The result is less than half as much again.
+    The result is less than half as much again as `count`.
     """
     power = 1 << (count - 1).bit_length()
     return power * 3 // 4 if power >= 4 and count <= power * 3 // 4 else power
