@@ -177,7 +177,7 @@ def at_least_single(dtype: Any) -> Any:
 def computed_in(owner: str, x: Array, definition: Definition | FourierMultiplier | None = None) -> str:
     """Return the dtype, by name, that an operator on `x` is computed in: float32 or float64.
 
-    Without a definition it is what most operators on x are computed in.
+    Without a definition the dtype is that of operators that do not ask for float64 (`Definition.is_wide`).
 
     Raises:
         TypeError: `x` is no JAX array of float16, bfloat16, float32 or float64.

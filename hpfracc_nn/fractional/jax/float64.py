@@ -53,7 +53,7 @@ def family_in_float64(family: Family, arguments: tuple[Array, ...], dtype: Any) 
     """Return the function family((0, ...)) of the arguments, as `in_float64` does; its derivatives are the family's.
 
     Args:
-        family: Of how often each argument is differentiated in; returns a function of as many float64 or complex128
+        family: Takes how often each argument is differentiated in; returns a function of as many float64 or complex128
             arrays, elementwise as in `in_float64`.
         arguments: Floating or complex, each of the shape [*c] with which the results' begins, or without axes.
         dtype: Of the result.

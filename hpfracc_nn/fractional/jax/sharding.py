@@ -27,10 +27,10 @@ def placed_like(x: Array, function: Callable[..., Any], *given: Any) -> Any:
 
 
 def unplaced(function: Callable[..., Any], *given: Any) -> Any:
-    """Return function(*given), also where arrays whose types show no sharding lie over explicit axes.
+    """Return function(*given), with explicit axes made automatic where no array's type shows a sharding over them.
 
-    Arrays do where `jax.vmap` maps over such an axis: a mapped array does not show it, and loops, scatters and
-    concatenations of JAX refuse such an array beside one that does not know the mesh.
+    No type shows the sharding where `jax.vmap` maps over an explicit axis; loops, scatters and concatenations of JAX
+    refuse such an array beside one that does not know the mesh.
     """
     arrays = _arrays(given)
     if not arrays or any(map(is_placed, arrays)):

@@ -390,7 +390,7 @@ def column_sums(stencil: Stencil, nodes: Nodes, number: int, *, grows: bool, xp:
     Args:
         stencil: The operator.
         nodes: The exponentials.
-        number: Which column.
+        number: The index of the column among the analytic ones.
         grows: Whether its entries are divided by the numbers of their rows, plus 1.
         xp: The namespace of the stencil.
     """
@@ -434,7 +434,7 @@ def _weights(rules: Rules, alpha: Array | None, nodes: Nodes) -> StreamWeights:
 
 
 def of_orders(made: Any, alpha: Array | None) -> Any:
-    """Return made(alpha, xp), a pytree of arrays [*c, ...] in the widest dtype, computed in float64.
+    """Return made(alpha, xp), a pytree of arrays [*c, ...], computed in float64 and rounded to the widest dtype.
 
     `alpha` are orders [*c] in an array, or None: then NumPy computes.
     """

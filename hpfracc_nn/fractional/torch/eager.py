@@ -311,7 +311,7 @@ def _workload(x: Tensor, dtype: torch.dtype, layout: Layout, source: Source, nee
 def computed_in(owner: str, x: Tensor, definition: Definition | FourierMultiplier | None = None) -> torch.dtype:
     """Return the dtype that an operator on `x` is computed in: float32 or float64.
 
-    Without a definition it is what most operators on x are computed in.
+    Without a definition the dtype is that of operators that do not ask for float64 (`Definition.is_wide`).
 
     Raises:
         TypeError: `x` is not float16, bfloat16, float32 or float64.

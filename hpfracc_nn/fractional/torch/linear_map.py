@@ -76,7 +76,7 @@ class Product(Protocol):
 
 @dataclass(eq=False, slots=True)
 class LinearMap:
-    """One application of a linear operator.
+    """One application of a linear operator by the kernel of a plan, forward and backward.
 
     Where the plan's kernel fails, plan and product become those of the kernel that did its work, with which the
     backward pass begins.

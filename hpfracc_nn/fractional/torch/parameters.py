@@ -428,9 +428,9 @@ class ProbabilisticAlpha(Alpha):
     def kl(self) -> Tensor:
         """Return the Kullback-Leibler divergence of the law from the prior in nats, summed over the orders, float64.
 
-        In closed form: no divergence changes when both numbers go through the same increasing map, so that it is that
-        of two normal, two beta or two uniform laws. A uniform law that reaches beyond its prior, by more than its
-        parameters are rounded, has an infinite one.
+        The divergence has a closed form: it does not change when both variables go through the same increasing map, so
+        that it is that of two normal, two beta or two uniform laws. A uniform law that reaches beyond its prior, by
+        more than its parameters are rounded, has an infinite divergence.
         """
         one, other = (torch.tensor(value, dtype=torch.float64, device=self.raw.device) for value in self._prior)
         return self._distribution.divergence(

@@ -560,7 +560,7 @@ class _Window:
     """Times near <= k < far at which some exponentials have not faded.
 
     Attributes:
-        near: A multiple of the length of a piece.
+        near: The first time, a multiple of the length of a piece.
         far: The end: such a multiple too, or less than a piece beyond `near`.
         rates: s of the exponentials that count here, [q], the slowest ones.
         like: A tensor of the dtype and device that is computed with.

@@ -352,8 +352,8 @@ class Weights(Operators):
 class WeightDerivatives(Operators):
     """The derivative of weights in alpha: used in place of the weights it gives the derivative of the result.
 
-    Each channel's is that in its own order. The weights themselves are not held: each would keep the other alive until
-    the garbage collector finds them.
+    The derivative of a channel's weights is that in the channel's own order. The weights themselves are not held: each
+    would keep the other alive until the garbage collector finds them.
     """
 
     def __init__(self, of: Weights, alpha: Tensor):
