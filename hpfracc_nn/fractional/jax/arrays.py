@@ -23,7 +23,7 @@ Array = jax.Array
 
 
 class JaxNamespace:
-    """See `fractional.namespace.Namespace`."""
+    """The functions that formulas call, by JAX; see `fractional.namespace.Namespace`."""
 
     float32 = jnp.float32
     result_type = staticmethod(jnp.result_type)
@@ -56,7 +56,7 @@ class JaxNamespace:
 
     @property
     def float64(self) -> Any:
-        """See `Namespace`."""
+        """The dtype of double precision: float64 where 64 bit types are enabled, else float32."""
         return widest()
 
     def asarray(self, value: Any) -> Array:
@@ -175,7 +175,13 @@ def at_least_single(dtype: Any) -> Any:
 
 
 def computed_in(owner: str, x: Array, definition: Definition | FourierMultiplier | None = None) -> str:
-    """Return the dtype that `x` is computed in, or raise unless it is real and floating."""
+    """Return the dtype, by name, that an operator on `x` is computed in: float32 or float64.
+
+    Without a definition the dtype is that of operators that do not ask for float64 (`Definition.is_wide`).
+
+    Raises:
+        TypeError: `x` is no JAX array of float16, bfloat16, float32 or float64.
+    """
     if not isinstance(x, jax.Array):
         raise TypeError(f"{owner}(x of type {type(x).__name__}): needs a JAX array; pass jax.numpy.asarray(x).")
     dtype = _COMPUTED_IN.get(x.dtype.name)
@@ -191,7 +197,7 @@ def computed_in(owner: str, x: Array, definition: Definition | FourierMultiplier
     return jnp.dtype(widest()).name if definition is not None and definition.is_wide else dtype
 
 
-ASSUMED = 256  # of whatever is left open: which kernel runs changes nothing of the result but its rounding
+ASSUMED = 256  # a size that is left open, for plans: which kernel runs changes only the rounding of the result
 
 
 def assumed(size: Any) -> int:
@@ -200,7 +206,7 @@ def assumed(size: Any) -> int:
 
 
 def fits(count: int, size: Any) -> bool:
-    """Return whether `count` covers `size`; a symbolic size is never split."""
+    """Return whether `size` rows fit into one part of `count` rows; a symbolic size, which is never split, does."""
     return is_symbolic_dim(size) or size <= count
 
 

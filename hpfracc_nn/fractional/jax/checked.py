@@ -27,15 +27,15 @@ except ImportError:  # JAX names them nowhere else; without them checks are effe
 
 
 def checked(value: Array, holds: Array, message: str, /, **details: Array) -> Array:
-    """Return `value`; under `jax.experimental.checkify` an error where `holds` is False.
+    """Return `value`; under `jax.experimental.checkify` report an error where `holds` is False.
 
-    The check is part of the computation of what is returned: use that, and the check is made where the result is
-    needed. Everything else, derivatives and compiled programs among it, is that of `value` alone.
+    The check is part of the computation of what is returned: use the returned array, and the check is made where that
+    is needed. Everything else, derivatives and compiled programs among it, is that of `value` alone.
 
     Args:
         value: What depends on the check.
         holds: Of no axes, bool.
-        message: What is said, as of `checkify.check`: a format string that may name the details.
+        message: What the error says, as in `checkify.check`: a format string that may name the details.
         details: Arrays that the message shows.
     """
     if error_checks is None:
@@ -86,9 +86,9 @@ def _batched(
 
 
 def _picked(is_it: Array, rows: Array) -> Array:
-    """Return the row of `rows` [batch, ...] at which `is_it` [batch] is True, which it is once.
+    """Return the row of `rows` [batch, ...] at the one place where `is_it` [batch] is True.
 
-    It is a sum over the batch, because sharded rows cannot be indexed.
+    The row is computed as a sum over the batch, because sharded rows cannot be indexed.
     """
     wanted = is_it.reshape(-1, *(1,) * (rows.ndim - 1))
     return jnp.where(wanted, rows, jnp.zeros((), rows.dtype)).sum(0, dtype=rows.dtype)
@@ -97,7 +97,7 @@ def _picked(is_it: Array, rows: Array) -> Array:
 def _seen(*given: Any, message: str, names: tuple[str, ...]) -> tuple[Any, Array]:
     """Checkify rule: return the error that checkify carries, with this check added to it, and `value`.
 
-    It applies the rule of JAX's own check. `given` begins with that rule's leading arguments, the error among them,
+    The rule of JAX's own check is applied. `given` begins with that rule's leading arguments, the error among them,
     which differ between versions of JAX; the primitive's arrays follow.
     """
     first = len(given) - len(names) - 2

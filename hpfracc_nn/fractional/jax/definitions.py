@@ -18,11 +18,11 @@ from hpfracc_nn.fractional.jax.checked import checked
 def checked_alpha(owner: str, definition: Definition) -> Array:
     """Return a definition's orders, an array, within its bounds.
 
-    Concrete ones that lie outside raise. Traced ones become NaN, and raise under `jax.experimental.checkify`.
+    Concrete orders out of bounds raise. Traced ones become NaN, and raise under `jax.experimental.checkify`.
 
     Raises:
-        TypeError: They are no floating array of JAX.
-        ValueError: They are concrete and out of bounds.
+        TypeError: The orders are no floating array of JAX.
+        ValueError: The orders are concrete and out of bounds.
     """
     alpha = floating_alpha(owner, definition.alpha)
     low, high = definition.interval
@@ -68,7 +68,8 @@ def bounded(alpha: Array, low: float, high: float, nearest: tuple[float, float] 
         alpha: The orders.
         low: The lower bound; what exceeds a bound by no more than it is rounded becomes the bound.
         high: The upper bound.
-        nearest: Of bounds that are no orders themselves the nearest ones that are, which orders on a bound become.
+        nearest: What orders on a bound become, where bounds are no orders themselves: the nearest two that are. None is
+            the bounds.
     """
     rounding = 4 * float(jnp.finfo(alpha.dtype).eps)  # of low + (high - low) * u, u from 0 to 1
     is_inside = (alpha >= low - rounding * abs(low)) & (alpha <= high + rounding * abs(high))

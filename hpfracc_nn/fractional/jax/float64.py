@@ -1,8 +1,8 @@
 """Functions of few numbers, such as weights of orders, computed in float64 whatever the process has enabled.
 
-64 bit types are enabled around the computation, never for the process. What leaves it is of the caller's dtype, and
-each derivative is a computation of its own: a transform of JAX that came to see the float64 operations from outside
-would narrow some of them and fail.
+64 bit types are enabled around the computation, never for the process. Its results are of the caller's dtype, and each
+derivative is a computation of its own: a transform of JAX that came to see the float64 operations from outside would
+narrow some of them and fail.
 
 A family is a function with all its partial derivatives: family(counts) is the function differentiated counts[i] times
 in its argument number i. Arguments are [*c] or scalars, results [*c, ...], elementwise over [*c]. One JAX primitive
@@ -32,9 +32,9 @@ Family = Callable[[Counts], Callable[..., Made]]  # a function and all its parti
 def in_float64(make: Callable[[Array], Made], orders: Array, dtype: Any) -> Made:
     """Return make(orders), computed in float64 and rounded to `dtype`, differentiable to any order.
 
-    Every transform of JAX follows: its derivatives are made by forward mode, inside, one for each order that is asked
-    for. `make` must be elementwise: entry [*c, ...] of each array may depend on orders[*c] only, and on nothing else
-    that is traced.
+    Every transform of JAX follows: derivatives are taken by forward mode inside the float64 computation, each as often
+    as it is asked for. `make` must be elementwise: entry [*c, ...] of each array may depend on orders[*c] only, and on
+    nothing else that is traced.
 
     Args:
         make: A function of a float64 array [*c] that returns arrays [*c, ...].
@@ -50,10 +50,10 @@ def jointly_in_float64(make: Callable[..., Made], arguments: tuple[Array, ...], 
 
 
 def family_in_float64(family: Family, arguments: tuple[Array, ...], dtype: Any) -> Made:
-    """Return family((0, ...))(*arguments) as `in_float64` does, with known partial derivatives.
+    """Return the function family((0, ...)) of the arguments, as `in_float64` does; its derivatives are the family's.
 
     Args:
-        family: Of how often each argument is differentiated in; returns a function of as many float64 or complex128
+        family: Takes how often each argument is differentiated in; returns a function of as many float64 or complex128
             arrays, elementwise as in `in_float64`.
         arguments: Floating or complex, each of the shape [*c] with which the results' begins, or without axes.
         dtype: Of the result.
@@ -62,7 +62,7 @@ def family_in_float64(family: Family, arguments: tuple[Array, ...], dtype: Any) 
 
 
 def mapped(make: Callable[[Array], Made], axes: int) -> Callable[[Array], Made]:
-    """Return `make`, written for orders of a number of axes, for orders with additional leading axes of a vmap."""
+    """Return `make`, a function of orders with `axes` axes, for orders with further leading axes, as under vmap."""
 
     def made(orders: Array) -> Made:
         function = make
@@ -91,7 +91,7 @@ class _Member:
             return jax.tree.map(lambda each: each.astype(self.dtype), found)
 
     def next(self, argument: int) -> _Member:
-        """Return this member, differentiated once more in the argument of that number."""
+        """Return this member, differentiated once more in argument number `argument`."""
         counts = tuple(count + (index == argument) for index, count in enumerate(self.counts))
         return _Member(self.family, counts, self.dtype)
 
@@ -146,7 +146,7 @@ def _moved(primals: Sequence[Array], tangents: Sequence[Any], *, member: _Member
 def _batched(
     arguments: Sequence[Array], axes: Sequence[int | None], *, member: _Member
 ) -> tuple[list[Array], list[int]]:
-    """Batching rule: return the results for arguments with one more axis, which is first, and these axes, all 0.
+    """Batching rule: return the results with a batch axis, which is their first, and the indices of those axes, all 0.
 
     `axes` are the batch axes of the arguments, None where there is none. To batch the rounded results would lose
     precision.

@@ -1,8 +1,8 @@
 """The kernels for JAX's arrays, registered on import: dense, fft and a chunked scan, which XLA compiles.
 
 A kernel is a linear operator of `fractional/linear.py`: `run(operator, d)` is a pure function, linear in the data, that
-JAX differentiates and XLA compiles with what stands around it. It is chosen when a call is traced. Nothing is timed
-unasked: see `planning.py`. The chunked scan is there for GPUs too, in Pallas: see `pallas_scan.py`.
+JAX differentiates and XLA compiles with what stands around it. A kernel is chosen when a call is traced. Nothing is
+timed unasked: see `planning.py`. The chunked scan is there for GPUs too, in Pallas: see `pallas_scan.py`.
 
 A Workload describes a call by its sizes, dtype and the gradients that it wants; a Cost is what a kernel's time is
 estimated from: operations, bytes moved, launches and working memory.
@@ -23,11 +23,11 @@ from hpfracc_nn.selection import Cost, Kernel, Workload, register
 
 _LARGEST = 1 << 28  # bytes of all matrices: those of a fixed order are constants of what is compiled
 PALLAS_LENGTH = 16  # samples per chunk of the Pallas kernel: plain products of small matrices
-_OPERATIONS = 30  # of one state in the scan and its conversions, measured on one core
+_OPERATIONS = 30  # for one state in the scan and its conversions, measured on one core
 
 
 def chunk_length(workload: Workload) -> int:
-    """Samples per chunk, as for torch's products: 64 where a chunk is multiplied from the left."""
+    """Return the samples of a chunk, as for torch's products: 128, or 64 where a chunk is multiplied from the left."""
     return 128 if workload.width == 1 else 64
 
 

@@ -60,7 +60,7 @@ class Call:
     dtype: str
 
     def workload(self) -> Workload:
-        """Return the workload for the manager; traced arrays may need gradients."""
+        """Return the Workload of the call, with gradients, which traced arrays may need."""
         layout = self.layout
         nodes = nodes_of(self.definition, layout.n, self.dt, np.dtype(self.dtype), self.is_traced)
         return Workload(
@@ -96,17 +96,26 @@ broadcast_to = jnp.broadcast_to
 
 
 def check_samples(owner: str, name: str, x: Array, definition: Definition | FourierMultiplier) -> str:
-    """Return the dtype that an operator on these samples is computed in, or raise."""
+    """Return the dtype, by name, that an operator on the samples x is computed in.
+
+    Raises:
+        TypeError: x is no JAX array of a real floating dtype.
+    """
     return computed_in(owner, x, definition)
 
 
 def is_hollow(x: Array) -> bool:
-    """Whether there are no values to compute."""
+    """Whether an array has no values to compute with."""
     return x.size == 0
 
 
 def checked_orders(owner: str, definition: FourierMultiplier) -> Array:
-    """Return a multiplier's orders: concrete ones that are none of it raise, traced ones are NaN."""
+    """Return a multiplier's orders, an array; those out of its range raise or, where they are traced, become NaN.
+
+    Raises:
+        TypeError: The orders are no floating array of JAX.
+        ValueError: A concrete order is out of range.
+    """
     alpha = floating_alpha(owner, definition.alpha)
     if isinstance(alpha, jax.core.Tracer):
         low, high = definition.interval
@@ -117,18 +126,18 @@ def checked_orders(owner: str, definition: FourierMultiplier) -> Array:
 
 
 def may_keep(x: Array) -> bool:
-    """Whether factors of fixed orders may be kept for later calls: NumPy makes them."""
+    """Whether factors of fixed orders may be kept for later calls: always, as NumPy makes them."""
     return True
 
 
 def kept(key: tuple[Hashable, ...], build: Callable[[], tuple[np.ndarray, ...]], like: Array) -> tuple[Array, ...]:
-    """Return build(), or what it returned for an equal key, as arrays."""
+    """Return build(), or what it returned for an equal key, as JAX arrays."""
     return tuple(map(jnp.asarray, CACHE.get(key, build)))
 
 
 @partial(jax.jit, static_argnames=("function", "arguments"))
 def compiled_once(function: Callable[..., Array], arguments: tuple[Any, ...], x: Array, alpha: Array | None) -> Array:
-    """Return function(x, alpha, *arguments), of the sharding of `x`; compiled once for each shape."""
+    """Return function(x, alpha, *arguments), sharded as `x` is; compiled once for each shape."""
 
     def computed(x: Array, alpha: Array | None) -> Array:
         with exactly(x):
@@ -152,7 +161,7 @@ def filtered(x: Array, symbol: Array, sizes: tuple[int, ...], axes: tuple[int, .
 
 @contextmanager
 def exactly(x: Array) -> Iterator[None]:
-    """Broadcast and promote in formulas on samples as NumPy does, whatever the caller allows."""
+    """Return a context in which formulas on samples broadcast and promote as NumPy does, whatever the caller allows."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
 
@@ -164,12 +173,12 @@ def _in_double(formula: Callable[..., Any], arguments: tuple[Any, ...], dtype: A
 
 
 def in_double(formula: Callable[..., Any], arguments: tuple[Any, ...], alpha: Array, like: Array) -> Any:
-    """Return formula(alpha, *arguments, xp), arrays [*c, ...] of alpha [*c], computed in float64."""
+    """Return formula(alpha, *arguments, JAX), arrays [*c, ...] of alpha [*c], computed in float64."""
     return _in_double(formula, arguments, jnp.dtype(widest()), alpha)
 
 
 def as_array(values: Any, like: Array) -> Array:
-    """Return any values as an array of the framework."""
+    """Return values as a JAX array."""
     return jnp.asarray(values)
 
 
@@ -209,7 +218,7 @@ def apply_at(owner: str, x: Array, definition: Definition, dt: float, dim: int, 
 def _over_devices(
     owner: str, x: Array, definition: Definition, dt: float, axis: int, site: Site, over: NamedSharding
 ) -> Array:
-    """Return the operator applied to samples whose time axis is known to lie over axes of a mesh: slice by slice."""
+    """Return the operator applied, slice by slice, to samples whose time axis lies over mesh axes, those of `over`."""
     alpha = None if definition.is_fixed else checked_alpha(owner, definition)
     kept = definition if alpha is None else replace(family(definition), side=definition.side)
     return _in_slices(owner, kept, dt, axis, site, over, x, alpha)
@@ -247,7 +256,7 @@ def _in_slices(
 
 @partial(jax.jit, static_argnames=("call", "kernel", "workload", "chunk"))
 def computed(call: Call, kernel: Kernel, workload: Workload, chunk: int | None, x: Array, alpha: Array | None) -> Array:
-    """Return the operator of a call by one kernel, `chunk` rows at a time; None for all at once."""
+    """Return the operator of a call on x by one kernel, `chunk` rows at a time; None for all at once."""
     return placed_like(x, partial(_by, call, kernel, workload, chunk), x, alpha)
 
 
@@ -271,4 +280,4 @@ def _run(plan: Plan, call: Call, x: Array, alpha: Array | None) -> Array:
     return computed(call, plan.kernel, plan.workload, plan.chunk, x, alpha)
 
 
-_TRACED = Work(_run, is_timed=False)  # what is traced tells no time, and what is computed is waited for by nobody
+_TRACED = Work(_run, is_timed=False)  # tracing shows no time, and nobody waits for what is computed

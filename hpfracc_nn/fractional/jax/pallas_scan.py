@@ -43,7 +43,7 @@ Name = Literal["product", "transpose", "gradient"]
 
 @dataclass(frozen=True)
 class Model:
-    """What is known of the weights when a call is traced.
+    """The static facts of the weights' state space model, known when a call is traced.
 
     Attributes:
         length: L, a power of two, at least 16.
@@ -57,7 +57,7 @@ class Model:
 
     @property
     def states(self) -> int:
-        """K: a power of two. States beyond those of the nodes are zero."""
+        """K, the number of states: a power of two, at least 16. States beyond those of the nodes are zero."""
         count = 0 if self.nodes is None else self.nodes.states
         return max(LEAST_STATES, 1 << max(count - 1, 0).bit_length())
 
@@ -112,7 +112,7 @@ def _applied(name: Name, model: Model, p: Array, q: Array) -> Array:
 
 
 def _computed(p: Array, q: Array, *, name: Name, model: Model) -> Array:
-    """Return a map of p, W or data, and q, data [batch, channels, n, width]."""
+    """Return one of the three maps, `name`, of p, which is W or data, and q, data [batch, channels, n, width]."""
     batch, channels, _, width = q.shape
     programs = -(-batch // ROWS) if width == 1 else batch * -(-width // ROWS)
     data = [x.reshape(x.shape[:3]) if width == 1 and x.ndim == 4 else x for x in (p, q)]
@@ -131,7 +131,7 @@ def _computed(p: Array, q: Array, *, name: Name, model: Model) -> Array:
 
 
 def _type(p: Any, q: Any, *, name: Name, model: Model) -> Any:
-    """Abstract evaluation rule: a type of the result's shape that varies as the arguments do."""
+    """Abstract evaluation rule: return the result's type, which varies over mesh axes as the arguments do."""
 
     def alike(p: Array, q: Array) -> Array:
         if name != "gradient":
@@ -142,7 +142,7 @@ def _type(p: Any, q: Any, *, name: Name, model: Model) -> Any:
 
 
 def _in_first(cotangent: Array, p: Any, q: Array, *, name: Name, model: Model) -> Array:
-    """Transposition rule in p."""
+    """Transposition rule in p: return the cotangent of p."""
     if name == "product":
         return _applied("gradient", model, q, cotangent)
     if name == "transpose":
@@ -151,7 +151,7 @@ def _in_first(cotangent: Array, p: Any, q: Array, *, name: Name, model: Model) -
 
 
 def _in_second(cotangent: Array, p: Array, q: Any, *, name: Name, model: Model) -> Array:
-    """Transposition rule in q."""
+    """Transposition rule in q: return the cotangent of q."""
     if name == "product":
         return _applied("transpose", model, p, cotangent)
     if name == "transpose":
@@ -160,7 +160,10 @@ def _in_second(cotangent: Array, p: Array, q: Any, *, name: Name, model: Model) 
 
 
 def _batched(arguments: Sequence[Array], axes: Sequence[int | None], *, name: Name, model: Model) -> tuple[Array, int]:
-    """Batching rule: where W has no batch axis it becomes part of the data's batch, and else of the channels."""
+    """Batching rule: return the map of arguments with a batch axis, and the result's batch axis.
+
+    Where W has none, the batch axis becomes part of the data's batch, and else of the channels.
+    """
     (p, q), (i, j) = arguments, axes
     size = p.shape[i] if i is not None else q.shape[j]  # type: ignore[index]
     if i is None and name != "gradient":
@@ -204,7 +207,7 @@ class _Tiles:
         self._is_row = self._row + lax.iota(jnp.int32, ROWS) < rows
 
     def _place(self, begin: Array) -> tuple[Any, Array]:
-        """Return where the samples from time `begin` on lie, and which of them there are."""
+        """Return the index of the chunk from time `begin` on in an array, and a mask of the samples that there are."""
         times, rows = pl.ds(begin, self._length), pl.ds(self._row, ROWS)
         is_time = begin + lax.iota(jnp.int32, self._length) < self._n
         if self._is_last:
@@ -212,7 +215,7 @@ class _Tiles:
         return (self._batch, self.channel, times, rows), is_time[:, None] & self._is_row[None]
 
     def read(self, ref: Any, begin: Array) -> Array:
-        """Return a chunk, 0 where there are no samples."""
+        """Return the chunk [ROWS, L] from time `begin` on, 0 where there are no samples."""
         at, is_there = self._place(begin)
         found: Array = triton.load(ref.at[at], mask=is_there, other=0.0)
         return found if self._is_last else found.T
@@ -231,7 +234,10 @@ _dot = partial(jnp.dot, precision=lax.Precision.HIGHEST)
 
 
 def _product(w_ref: Any, x_ref: Any, b_ref: Any, a_ref: Any, y_ref: Any, *, is_transposed: bool) -> None:
-    """Write the product with x into y; transposed, chunks are gone through from the last to the first."""
+    """Write the product with x, or with `is_transposed` its transpose, into y for this program's rows.
+
+    The transpose goes through the chunks from the last to the first.
+    """
     length, states = b_ref.shape
     tiles, steps = _Tiles(x_ref.shape, length), -(-x_ref.shape[2] // length)
     near, outward = w_ref[tiles.channel, :length, :], w_ref[tiles.channel, length:, :]

@@ -103,8 +103,8 @@ def calibrate(
     """Time every kernel on data of this shape, forward and backward, and return what was measured.
 
     Calls of JAX are traced, and tell the manager no times: without a calibration its plans follow from an estimate, or
-    from what was saved by a calibration before. What was traced already keeps its kernel. It takes about a second for
-    each kernel, most of it compilation.
+    from what was saved by a calibration before. What was traced already keeps its kernel. A calibration takes about a
+    second for each kernel, most of it compilation.
 
     Args:
         shape: Of the data, [..., n, ...].

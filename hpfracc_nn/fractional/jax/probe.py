@@ -14,11 +14,11 @@ from hpfracc_nn.selection import Rates, register_probe
 from hpfracc_nn.selection.memory import host_free
 from hpfracc_nn.selection.workload import is_host
 
-_NAMES = {"gpu": "cuda", "cuda": "cuda"}  # platforms whose name elsewhere is another one
+_NAMES = {"gpu": "cuda", "cuda": "cuda"}  # JAX's names of platforms that workloads call otherwise
 
 
 class JaxProbe:
-    """See `selection.Probe`."""
+    """JAX's answers about devices: threads, free memory and rates. See `selection.Probe`."""
 
     framework = "jax"
     waits_to_be_asked = True

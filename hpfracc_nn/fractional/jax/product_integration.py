@@ -1,7 +1,8 @@
 """Product integration on JAX arrays: operators at any times and of orders that vary.
 
 Times are known when a call is made or traced. Outside of `jax.jit` other times compile nothing anew: the weights are
-arguments of the product, and pytrees. Of fixed orders they are NumPy's, of traced ones made in float64.
+arguments of the product, and pytrees. NumPy makes the weights of fixed orders; those of traced orders are made in
+float64.
 
 Cells are the n intervals between times, data [sets, rows, inputs, cells] and results [sets, rows, cells], with `inputs`
 as in `fractional/product_integration.py`; C chunks have L cells. Signals of a set share times and orders; orders are
@@ -95,7 +96,7 @@ def _evaluated(sets: int, dtype: Any, formulas: cells.Cellwise | None, formula: 
     whole = sets, *alpha.shape[1:]
     shape = whole if whole[-1] > 1 else (sets,)  # what is computed begins with the axes of the orders
 
-    def of_orders(orders: Array) -> Array:  # which holds no alpha: it stays in programs
+    def of_orders(orders: Array) -> Array:  # must hold no alpha: compiled programs keep this function
         orders = orders.reshape(whole)
         return formula(orders if formulas is None else formulas.power(orders), JAX)
 
@@ -110,8 +111,8 @@ def _constants(grid: cells.Grid) -> cells.Constants:
 def _multiplied(weights: cells.Weights, z: Array, site: Site, *, learns: bool) -> Array:
     """Return the integral at the cells' ends, [sets, rows, cells], of data [sets, rows, inputs, cells].
 
-    Its orders are those of the weights. `site` keeps the plans, by which a kernel is chosen; `learns` is whether the
-    orders are traced.
+    The integral's orders are those of the weights. `site` keeps the plans, by which a kernel is chosen; `learns` is
+    whether the orders are traced.
     """
     sets, rows = map(assumed, z.shape[:2])
     facts = {"rows": sets * rows, "channels": sets, "needs_gradient": True, "learns_weights": learns}

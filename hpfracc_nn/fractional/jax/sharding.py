@@ -16,8 +16,8 @@ from hpfracc_nn.fractional.jax.arrays import Array
 def placed_like(x: Array, function: Callable[..., Any], *given: Any) -> Any:
     """Return function(*given), arrays whose first axes are those of `x`, sharded as `x` is.
 
-    Inside, explicit axes are automatic: XLA says how what is between lies. Where no array knows of the explicit axes
-    that `jax.make_mesh` makes, this is function(*given). What is traced comes as an argument.
+    Inside the function explicit axes are automatic: XLA decides how intermediate arrays are sharded. Where no array's
+    type names explicit axes, as `jax.make_mesh` makes them, this is function(*given). Traced arrays must be arguments.
     """
     mesh = _known(_arrays((x, given)))
     if mesh is None:
@@ -27,10 +27,10 @@ def placed_like(x: Array, function: Callable[..., Any], *given: Any) -> Any:
 
 
 def unplaced(function: Callable[..., Any], *given: Any) -> Any:
-    """Return function(*given), computed where no array is seen to be sharded over explicit axes.
+    """Return function(*given), with explicit axes made automatic where no array's type shows a sharding over them.
 
-    So it is where `jax.vmap` maps over such an axis: what is mapped does not show it, and loops, scatters and
-    concatenations of JAX refuse it beside what does not know the mesh.
+    No type shows the sharding where `jax.vmap` maps over an explicit axis; loops, scatters and concatenations of JAX
+    refuse such an array beside one that does not know the mesh.
     """
     arrays = _arrays(given)
     if not arrays or any(map(is_placed, arrays)):
@@ -41,8 +41,8 @@ def unplaced(function: Callable[..., Any], *given: Any) -> Any:
 def product(subscripts: str, *operands: Any) -> Array:
     """Return `jnp.einsum` in full precision, each axis of the result sharded as the operands' axis of that name.
 
-    What it is contracted over may lie over explicit axes, as it does where a product with a state is transposed to
-    give the derivative by its weights.
+    Axes that are summed over may lie over explicit axes, as they do where a product with a state is transposed to give
+    the derivative by its weights.
     """
     arrays = [jnp.asarray(each) for each in operands]
     computed = partial(jnp.einsum, subscripts, precision=jax.lax.Precision.HIGHEST)
@@ -64,8 +64,9 @@ def product(subscripts: str, *operands: Any) -> Array:
 def beside(x: Array, others: Any) -> Array:
     """Return `x`, varying over every mesh axis over which it or one of the others varies.
 
-    What a loop carries must lie from the first step on as it does after it: inside of `jax.shard_map`, whose axes JAX
-    follows through each operation, and where `jax.vmap` maps over an explicit axis. Elsewhere this is `x`.
+    What a loop carries must lie over mesh axes from the first step on as it does after that step: inside of
+    `jax.shard_map`, whose axes JAX follows through each operation, and where `jax.vmap` maps over an explicit axis.
+    Elsewhere the result is `x` itself.
     """
     over_axes = [each for each in jax.tree.leaves(others) if isinstance(each, jax.Array) and _is_over_axes(each)]
     for each in over_axes:
@@ -91,9 +92,9 @@ def _never(array: Array) -> Array:
 
 
 def lies_along(x: Array, axis: int) -> NamedSharding | None:
-    """Return the sharding of an array, one of whose axes is known to lie over several devices, else None.
+    """Return the sharding of an array whose axis `axis` is known to lie over several devices, else None.
 
-    It is known of explicit axes of a mesh, and outside of `jax.jit` of all arrays.
+    The sharding is known of explicit axes of a mesh, and outside of `jax.jit` of all arrays.
     """
     found: Any = jax.typeof(x).sharding if is_placed(x) else None
     if found is None and not isinstance(x, jax.core.Tracer):

@@ -6,9 +6,9 @@ for the slice of n samples that begins at sample t, as `torch/slices.py` says. H
 because `jax.shard_map` cuts an axis into equal parts, and one program runs on all devices, whose place is traced.
 
 Three things are exchanged, and none depends on the length: the first four samples of the series, which the boundary
-columns multiply; the last samples of the slice before; and the exponentials that each slice adds to the past of later
-ones, in one all-gather. Where samples are summed up before the product, the sum of each slice goes first. The backward
-pass is JAX's own transpose, with the exchanges the other way round.
+columns multiply; the last samples of the slice before; and what each slice adds to the states of the exponentials, the
+past of later slices, in one all-gather. Where samples are summed up before the product, the sum of each slice goes
+first. The backward pass is JAX's own transpose, with the exchanges the other way round.
 
 Slices that are shorter than what is exchanged are gathered as they are.
 
@@ -60,7 +60,7 @@ class Slices:
     """A series in equal slices over an axis of a mesh, as one of the devices sees it.
 
     Attributes:
-        axis_name: Of the mesh.
+        axis_name: The axis of the mesh over which the slices lie.
         count: How many slices.
         place: The number of this one in the order of time, traced.
         backwards: Whether the last device has the first slice.
@@ -73,21 +73,21 @@ class Slices:
 
     @classmethod
     def over(cls, axis_name: AxisName, *, backwards: bool = False) -> Slices:
-        """Return the slices over an axis that is there."""
+        """Return the slices over an axis of the mesh, as this device sees them inside of `jax.shard_map`."""
         count, index = lax.axis_size(axis_name), lax.axis_index(axis_name)
         return cls(axis_name, count, count - 1 - index if backwards else index, backwards)
 
     def gathered(self, x: Array) -> Array:
-        """Return what every slice has, in the order of time, [slices, *x]."""
+        """Return the arrays x of all slices, in the order of time, [slices, *x]."""
         found = lax.all_gather(x, self.axis_name)
         return jnp.flip(found, 0) if self.backwards else found
 
     def of_first(self, x: Array) -> Array:
-        """Return what the first slice has."""
+        """Return the array x of the first slice."""
         return lax.psum(jnp.where(self.place == 0, x, jnp.zeros_like(x)), self.axis_name)
 
     def of_previous(self, x: Array) -> Array:
-        """Return what the slice before has; the first one has zeros."""
+        """Return the array x of the slice before this one; in the first slice zeros."""
         if isinstance(self.axis_name, tuple) and len(self.axis_name) > 1:  # `ppermute` counts in the mesh's own order
             found = self.gathered(x)[jnp.maximum(self.place - 1, 0)]
             return jnp.where(self.place == 0, jnp.zeros_like(found), found)
@@ -96,9 +96,9 @@ class Slices:
         return jnp.where(self.place == 0, jnp.zeros_like(found), found)
 
     def weighted(self, x: Array, weights: Array) -> Array:
-        """Return the sum over the slices before this one of weights [slices, ...] times what they have, x.
+        """Return the sum over the slices before this one of their arrays x times weights [slices, ...].
 
-        The weights are those by how many slices lie between.
+        The weight of a slice is the entry whose number is how many slices lie between.
         """
         between = self.place - 1 - jnp.arange(self.count)
         factors = jnp.where((between >= 0).reshape(-1, *(1,) * (weights.ndim - 1)), weights[jnp.maximum(between, 0)], 0)
@@ -108,7 +108,7 @@ class Slices:
 def may_be_sliced(owner: str, x: Array, definition: Definition, dt: float, axis_name: Any) -> bool:
     """Return whether samples whose time axis is known to lie over mesh axes can be computed slice by slice.
 
-    Over explicit axes what cannot raises ValueError; elsewhere XLA gathers the series.
+    Where they cannot, XLA gathers the series, but over explicit axes ValueError is raised.
     """
     left = definition.to_the_left
     if x.size and exponentials(left.in_steps(dt), HORIZON, "stream") is not None:
@@ -140,7 +140,7 @@ def applied(
         definition: The operator; its orders may be traced.
         dt: Spacing of the samples.
         axis: The time axis.
-        axis_name: Of the mesh, over which the slices lie.
+        axis_name: The axis of the mesh over which the slices lie.
         whole: An ordinary call, for slices that are gathered.
 
     Raises:
@@ -166,7 +166,11 @@ def applied(
 
 
 def _checked(owner: str, x: Array, axis_name: AxisName) -> Slices:
-    """Return the slices, or raise where there is no such axis, or x is seen to be the same on all its devices."""
+    """Return the slices over a mesh axis, as this device sees them.
+
+    Raises:
+        ValueError: There is no such axis, or x is seen to be the same on all of its devices.
+    """
     try:
         slices = Slices.over(axis_name)
     except (NameError, KeyError, ValueError, TypeError):
@@ -198,7 +202,7 @@ def _along(
     slices: Slices,
     whole: Whole,
 ) -> Array:
-    """Return the slice of a left-sided operator's result."""
+    """Return a left-sided operator's result for the slice x, in its shape."""
     shape, n = (*x.shape[:axis], *x.shape[axis + 1 :]), x.shape[axis]
     total = slices.count * n
     horizon = max(HORIZON, 1 << (total - 1).bit_length())
@@ -215,7 +219,7 @@ def _along(
         d = _differenced(samples, start, first, m, slices)
         if (
             alpha is not None
-        ):  # else the gradients of whole matrices of weights were summed over the devices, not alpha's
+        ):  # else devices would sum the gradients in whole matrices of weights in place of that in alpha
             alpha = beside(alpha, slices.place)
         weights = _weights(rules, alpha, nodes)
         taps, columns = weights["taps"], weights["columns"]
@@ -233,13 +237,13 @@ def _along(
 
 @dataclass(frozen=True)
 class _Start:
-    """What the first samples give to all results.
+    """What all results take from the first samples of the series.
 
     Attributes:
         x: The first samples, [4, *shape].
         d: Their differences, [4, *shape].
         values: What the boundary columns multiply, [*shape] each.
-        boundary: Of the whole series.
+        boundary: The boundary of the whole series.
     """
 
     x: Array
@@ -276,7 +280,10 @@ def _differenced(x: Array, start: _Start, first: int, m: int, slices: Slices) ->
 
 
 def _weights(rules: Rules, alpha: Array | None, nodes: Nodes) -> dict[str, Any]:
-    """Return the weights as of a stream, and the boundary columns in the order of `boundary.values`, [rows, *c]."""
+    """Return "taps", as those of a stream, and "columns", a list of the boundary columns, [rows, *c] each.
+
+    The columns are in the order of `boundary.values`, as `column_rows` takes them. `nodes` are the exponentials.
+    """
 
     def made(orders: Array | None, xp: Namespace) -> dict[str, Any]:
         stencil = rules.stencil(orders, xp)

@@ -37,7 +37,7 @@ _ARRAYS = (np.ndarray, np.generic, list, tuple)  # what NumPy makes an array of;
 
 
 def mittag_leffler(z: Any, alpha: Any, beta: Any, derivative: Orders) -> Array:
-    """Return E or a derivative of it; see `fractional.special.functions`."""
+    """Return the Mittag-Leffler function or a derivative of it; see `fractional.special.functions`."""
     owner = "mittag_leffler"
     given = [_numbers(owner, name, value) for name, value in (("z", z), ("alpha", alpha), ("beta", beta))]
     _check_real(owner, alpha=given[1], beta=given[2])
@@ -55,7 +55,7 @@ def mittag_leffler(z: Any, alpha: Any, beta: Any, derivative: Orders) -> Array:
             fixed[index] = np.asarray(value) if np.ndim(value) == 0 else np.broadcast_to(value, shape)
 
     own = max(value.ndim for _, value in learned)
-    places = [index for index, _ in learned]  # what is traced comes as arguments: the family is kept in programs
+    places = [index for index, _ in learned]  # traced values are arguments: compiled programs keep the family
 
     def family(counts: tuple[int, ...]) -> Any:
         more = dict(zip(places, counts, strict=True))
@@ -182,7 +182,7 @@ def _check_real(owner: str, **values: Any) -> None:
 
 
 def _checked(owner: str, alpha: Any, beta: Any) -> list[Any]:
-    """Return [alpha, beta], where traced with a check of their range, under which `checkify` raises.
+    """Return [alpha, beta], with a check of their range added to traced ones, which raises under `checkify`.
 
     Elsewhere such a check does nothing, and values out of range give NaN.
     """
@@ -199,7 +199,7 @@ def _checked(owner: str, alpha: Any, beta: Any) -> list[Any]:
 
 
 def _floating(value: Array) -> Array:
-    """Return an array that has derivatives: integers as floats of the default dtype."""
+    """Return an array in a dtype that has derivatives: integers become floats of the default dtype."""
     return value if jnp.issubdtype(value.dtype, jnp.inexact) else value.astype(jnp.result_type(float))
 
 

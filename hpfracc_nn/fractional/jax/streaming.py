@@ -3,15 +3,15 @@
     y[t] = sum_(lag < first) w[lag] d[t-lag] + sum_q c_q S_q[t] + analytic[t] x(0) + start[t] d[1],
     S_q[t] = exp(-s_q) S_q[t-1] + d[t-first]
 
-with d the differenced samples and Q exponentials. A time slice of the samples has the shape [*shape], and the orders
-have axes [*c] that broadcast to it. `Rules` are the static facts of a stream.
+with d the differenced samples and S_q the states of Q exponentials. A time slice of the samples has the shape [*shape],
+and the orders have axes [*c] that broadcast to it. `Rules` are the static facts of a stream.
 
 The number of a step is traced. The boundary columns are memory functions as the weights are, and so they are the same
 sums of exponentials, fitted at the same lags; but that of x(0) of an integral above order 1 grows, and is divided by
 the number of its row first.
 
-A block of n steps is n steps at once: a product in each chunk of L samples, and the exponentials from chunk to chunk,
-as in `linear.py`'s `StateSpace`, whose states are those of the stream.
+A block of n steps is n steps at once: a product in each chunk of L samples, and the states of the exponentials from
+chunk to chunk, as in `linear.py`'s `StateSpace`, whose states are those of the stream.
 """
 
 from __future__ import annotations
@@ -64,10 +64,11 @@ class StreamWeights:
     """The weights of a stream, for its orders; all but the rates are [rows, *c], c fitting the time slice.
 
     Attributes:
-        taps: Exact weights, then coefficients of the exponentials.
+        taps: The exact weights, then the coefficients of the exponentials, [first + Q, *c].
         rates: s, [Q].
-        analytic: The same for the column on x(0), or None.
-        start: The same for the column on d[1], or None.
+        analytic: The first rows of the column on x(0), then coefficients of exponentials for later rows; None without
+            one.
+        start: The same for the column on d[1].
     """
 
     taps: Array
@@ -87,11 +88,11 @@ class StreamState:
 
     Attributes:
         step: How many samples it has seen, an integer array.
-        weights: Of its orders.
-        memory: The last samples of d, then the exponentials, [first + Q, *shape].
+        weights: The weights of its orders.
+        memory: The last samples of d, then the states of the exponentials, [first + Q, *shape].
         before: What differencing needs: x and its difference one step ago, or the sum so far, [2, *shape].
         held: x(0) and d[1], [2, *shape].
-        rules: What is static.
+        rules: The static facts of the stream.
     """
 
     step: Array
@@ -108,19 +109,19 @@ class StreamState:
 
     @property
     def horizon(self) -> int:
-        """How many steps it serves."""
+        """How many steps the state serves."""
         return self.rules.horizon
 
     @property
     def nbytes(self) -> int:
-        """Memory of all its arrays, the weights included; the same at every step."""
+        """Bytes of all arrays of the state, the weights included; the same at every step."""
         return sum(each.size * each.dtype.itemsize for each in jax.tree.leaves(self))
 
     def renew(self, weights: StreamState) -> StreamState:
-        """Return this past, without its gradient, with the weights of another state of the same shape and horizon.
+        """Return this state's past, without its gradient, with the weights of another state of equal shape and horizon.
 
-        This is one stretch of truncated backpropagation after another: after an optimizer's step a new
-        `initial_state` has the new alpha, and the past, which does not depend on alpha, goes on.
+        Renewing begins a stretch of truncated backpropagation: after an optimizer's step a new `initial_state` has the
+        new alpha, and the past, which does not depend on alpha, goes on.
         """
         self.rules.check_renewal(weights.rules)
         past = lax.stop_gradient(self)
@@ -245,7 +246,7 @@ def _run(x: Array, state: StreamState, axis: int) -> tuple[Array, StreamState]:
 
 
 def canonical(values: Array, layout: Layout) -> Array:
-    """Return values [k, *shape], k of anything, as [batch, channels, k, width]."""
+    """Return values [k, *shape], with any k, as [batch, channels, k, width]."""
     k = values.shape[0]
     values = jnp.moveaxis(values, 0, layout.axis)
     if layout.order is not None:
@@ -271,16 +272,16 @@ def canonical_weights(weights: Array, layout: Layout) -> Array:
 
 
 class Chunked(NamedTuple):
-    """The product of weights with a block of n samples, but for what the exponentials before the block bring.
+    """The product of weights with a block of n samples, without what the states before the block add.
 
-    Shapes as in `linear.py`: there are m chunks of L samples and Q exponentials.
+    The states are those of the exponentials. Shapes as in `linear.py`: there are m chunks of L samples and Q
+    exponentials.
 
     Attributes:
-        near: The product without the exponentials from chunk to chunk, [batch, channels, m, L, width].
-        before: The exponentials before each chunk, as if there were none before the block,
-            [batch, channels, m, Q, width].
-        carry_alone: Those after the block, [batch, channels, Q, width].
-        out: What the exponentials before a chunk bring to its samples, [channels, Q, L].
+        near: What a chunk's samples and the `first` ones before them add, [batch, channels, m, L, width].
+        before: The states before each chunk, if they were 0 before the block, [batch, channels, m, Q, width].
+        carry_alone: The states after the block, if they were 0 before it, [batch, channels, Q, width].
+        out: The matrix from the states before a chunk to its results, [channels, Q, L].
         rates: s, [Q].
         n: How many samples.
     """
@@ -293,23 +294,26 @@ class Chunked(NamedTuple):
     n: int
 
     def results(self, start: Array) -> Array:
-        """Return the product, [batch, channels, n, width], with the exponentials [..., Q, width] before the block."""
+        """Return the whole product, [batch, channels, n, width]: with what the states before the block add.
+
+        `start` are those states, [batch, channels, Q, width].
+        """
         batch, channels, m, length, width = self.near.shape
         decay = fading(self.rates, length * np.arange(m))[None, None, :, :, None]
         y = self.near + multiplied(self.before + decay * start[:, :, None], self.out)
         return y.reshape(batch, channels, m * length, width)[:, :, : self.n]
 
     def carry(self, start: Array) -> Array:
-        """Return the exponentials after the block, [batch, channels, Q, width], with those before it."""
+        """Return the states after the block, [batch, channels, Q, width], where those before it are `start`."""
         return fading(self.rates, self.n)[None, None, :, None] * start + self.carry_alone
 
 
 def chunked(d: Array, taps: Array, rates: Array) -> Chunked:
-    """Return the product of a block, in chunks.
+    """Return the product of weights with a block, as a Chunked, which adds the states before the block.
 
     Args:
-        d: The last `first` samples before the block, then its own n, [batch, channels, first + n, width]; the
-            exponentials stand for all older ones.
+        d: The last `first` samples before the block, then its own n, [batch, channels, first + n, width]; the states
+            before the block stand for all older ones.
         taps: The exact weights at lags below `first`, then coefficients of the exponentials, [channels, first + Q].
         rates: s, [Q].
     """
@@ -347,7 +351,7 @@ def fading(rates: Array, steps: Any) -> Array:
 
 
 def _boundary_rows(weights: StreamWeights, rules: Rules, t: Array, n: int) -> tuple[Array | None, Array | None]:
-    """Return n rows from step t on of the columns on x(0) and on d[1], [n, *c] each, or None where there is none."""
+    """Return n rows from step t on of the columns on x(0) and on d[1], [n, *c] each; None for an absent column."""
     analytic, start = (
         None if each is None else column_rows(each, weights.rates, t, n) for each in (weights.analytic, weights.start)
     )
@@ -386,7 +390,7 @@ def column_sums(stencil: Stencil, nodes: Nodes, number: int, *, grows: bool, xp:
     Args:
         stencil: The operator.
         nodes: The exponentials.
-        number: Which column.
+        number: The index of the column among the analytic ones.
         grows: Whether its entries are divided by the numbers of their rows, plus 1.
         xp: The namespace of the stencil.
     """
@@ -411,7 +415,7 @@ def _grows(rules: Rules) -> bool:
 
 
 def _weights(rules: Rules, alpha: Array | None, nodes: Nodes) -> StreamWeights:
-    """Return the weights of a stream, w, c, s, and the columns: of orders alpha [*c], or of the definition's for None.
+    """Return the StreamWeights of orders alpha [*c], or for None of the definition's own order.
 
     `nodes` are the exponentials, with their rates s.
     """
@@ -430,7 +434,7 @@ def _weights(rules: Rules, alpha: Array | None, nodes: Nodes) -> StreamWeights:
 
 
 def of_orders(made: Any, alpha: Array | None) -> Any:
-    """Return made(alpha, xp), a pytree of arrays [*c, ...] in the widest dtype, computed in float64.
+    """Return made(alpha, xp), a pytree of arrays [*c, ...], computed in float64 and rounded to the widest dtype.
 
     `alpha` are orders [*c] in an array, or None: then NumPy computes.
     """
@@ -441,7 +445,7 @@ def of_orders(made: Any, alpha: Array | None) -> Any:
 
 
 def _checked(owner: str, x: Any, state: Any, source: StreamSource | None) -> Array:
-    """Return the samples x of one step, or raise where x or the state does not fit.
+    """Return the samples x of one step; raise TypeError or ValueError where x or the state does not fit.
 
     `owner` is the name of the public function, for messages; `source` is the layer that must have made the state.
     """
@@ -452,9 +456,9 @@ def _checked(owner: str, x: Any, state: Any, source: StreamSource | None) -> Arr
 
 
 def _within(owner: str, x: Array, state: StreamState, n: int) -> Array:
-    """Return the samples x of n steps, or raise where they go beyond the horizon.
+    """Return the samples x of n steps; raise ValueError where they go beyond the horizon.
 
-    Where the state is traced that is checked under `jax.experimental.checkify`.
+    Where the state is traced the error is raised under `jax.experimental.checkify` only.
     """
     if isinstance(state.step, jax.core.Tracer):
         horizon = state.horizon

@@ -30,13 +30,13 @@ Formula = Callable[[Stencil, Namespace], tuple[Any, ...]]
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """The stencil of one definition on `n` samples, as kernels ask for it.
+    """The weights of one definition on `n` samples, as the linear operators that kernels are.
 
     Args:
         definition: With alpha a number or numbers; of traced orders, their family at its upper bound.
         n: Samples, at least 1.
         dt: Their spacing.
-        dtype: What the product is computed in.
+        dtype: That of the weights, in which the product is computed.
         orders: Traced orders, [channels]; None where the definition's own are meant.
     """
 
@@ -48,16 +48,16 @@ class Weights:
 
     @property
     def nodes(self) -> Nodes | None:
-        """The exponentials that can stand for the weights, None where none can or none are worth it."""
+        """The exponentials that can stand for the weights; None where none can, or the series is short."""
         return nodes_of(self.definition, self.n, self.dt, self.dtype, self.orders is not None)
 
     @cached_property
     def facts(self) -> Stencil:
-        """A stencil with the same differences, terms and starting index."""
+        """A stencil with the operator's differences, terms and starting index; its columns may be of other orders."""
         return fixed_stencil(self.definition, self.n, self.dt)
 
     def dense(self) -> DenseToeplitz:
-        """The matrices [channels, n, n]."""
+        """Return the weights as matrices, [channels, n, n]."""
         n = self.n
 
         def made(stencil: Stencil, xp: Namespace) -> tuple[Any]:
@@ -66,7 +66,7 @@ class Weights:
         return DenseToeplitz(self._made(("matrix", n), made)[0])
 
     def fft(self) -> FFTToeplitz:
-        """The column's transform [channels, length // 2 + 1, 1], made in float64."""
+        """Return the weights as the column's transform, [channels, length // 2 + 1, 1], made in float64."""
         n, length = self.n, padded_length(self.n)
 
         def made(stencil: Stencil, xp: Namespace) -> tuple[Any, Any]:
@@ -77,7 +77,7 @@ class Weights:
         return FFTToeplitz(lax.complex(real, imaginary)[:, :, None], length)
 
     def chunks(self, length: int) -> StateSpace:
-        """The model over chunks of `length`; with more than one chunk there must be exponentials."""
+        """Return the state space model over chunks of `length`; with more than one chunk `nodes` may not be None."""
         if self.n <= length:
             lags = np.arange(self.n)
 
@@ -97,7 +97,10 @@ class Weights:
         return StateSpace(intra, C, jnp.asarray(found.B, self.dtype), A)
 
     def boundary_columns(self) -> Array | None:
-        """The columns that multiply boundary values, [terms, channels, n]: start, then those of x(0) and dt x'(0)."""
+        """Return the columns that multiply boundary values, [terms, channels, n], or None where there are none.
+
+        The columns are the starting column, then those of x(0) and dt x'(0).
+        """
         facts, rows = self.facts, np.arange(self.n)
         if not (facts.starts or facts.terms):
             return None
@@ -110,7 +113,7 @@ class Weights:
     def _made(self, name: tuple[Hashable, ...], make: Formula) -> tuple[Array, ...]:
         """Return make(stencil, namespace), arrays [channels, ...] computed in float64, in the dtype of the weights.
 
-        Those of fixed orders are cached, under `name` and all that the weights depend on; those of traced orders are
+        Arrays of fixed orders are cached, under `name` and all that the weights depend on; those of traced orders are
         traced.
         """
         definition, n, dt, orders = self.definition, self.n, self.dt, self.orders
@@ -134,7 +137,10 @@ class Weights:
 
 
 def nodes_of(definition: Definition, n: int, dt: float, dtype: np.dtype, is_traced: bool) -> Nodes | None:
-    """Return the exponentials for a definition, for all orders between its bounds where they are traced."""
+    """Return the exponentials that can stand for a definition's weights; None where none can, or n is small.
+
+    Where orders are traced they stand for the weights of all orders in the bounds.
+    """
     if n <= SHORTEST:
         return None
     found = exponentials_over if is_traced else exponentials

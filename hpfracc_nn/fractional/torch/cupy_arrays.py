@@ -1,7 +1,7 @@
 """CuPy's arrays, which torch computes: there and back through DLPack, without a copy.
 
-Whose stream waits for whose is DLPack's: torch's current one for CuPy's before the data are read, CuPy's for torch's
-before the result is. Memory of the result is torch's, and is used anew only when CuPy's stream has come so far.
+DLPack orders the streams: torch's current one waits for CuPy's before the data are read, and CuPy's for torch's before
+the result is. The result's memory belongs to torch, which uses it anew only when CuPy's stream has come so far.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def applied(owner: str, x: Any, apply: Callable[[Tensor], Tensor]) -> Any:
 
 
 def missing() -> str | None:
-    """Return why torch cannot compute them, or None."""
+    """Return why torch cannot compute arrays of CuPy, or None if it can."""
     if torch.version.cuda is None and torch.version.hip is None:
         return "this torch was built without CUDA; install one that was built with it"
     return None if torch.cuda.is_available() else "it finds no CUDA device that it can use"
 
 
 def _is_forward(x: Any) -> bool:
-    """Return whether all strides are positive; torch knows no others."""
+    """Return whether no stride of a CuPy array is negative: torch has no negative strides."""
     return all(stride >= 0 for stride in x.strides)

@@ -1,15 +1,15 @@
 """The operators inside torch.compile and torch.export: one opaque operation that asks the manager when it runs.
 
 `hpfracc_nn::operator` takes tensors, numbers and strings only, one of which is the definition as JSON, so that an
-exported graph holds the whole definition and no address. A compiler sees its shape (the fake kernel) and its backward,
-`hpfracc_nn::operator_backward`; forward mode, torch.func and a gradient that is differentiated again get the formula
-in aten operations instead, and vmap makes one call with one more axis. The weights are never traced: that takes a
-second a layer.
+exported graph holds the whole definition and no address. A compiler sees the operation's shape (the fake kernel) and
+its backward, `hpfracc_nn::operator_backward`; forward mode, torch.func and a gradient that is differentiated again get
+the formula in aten operations instead, and vmap makes one call with one more axis. The weights are never traced: that
+takes a second a layer.
 
 Arguments are x, the samples, or in the backward g, the gradient in the result, and x only where alpha's gradient needs
 it; alpha, a tensor of orders or None; then those of `Operator`, among them the definition and `owner`, the name of the
 public function; and flags: `needs_x` and `needs_alpha`, which gradients are wanted, and `traced`, whether the operation
-stands in a compiled graph. `*given` are all that follow the tensors.
+stands in a compiled graph. `*given` are all arguments after the tensors.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from hpfracc_nn.fractional.torch.tracing import has_tangent, is_watched, plainly
 from hpfracc_nn.fractional.torch.weights import weights_of
 from hpfracc_nn.selection import BackendManager, Site, default_manager, given_manager, is_process_wide
 
-_SUM = "distributed_order"  # no definition of one order
+_SUM = "distributed_order"  # not in DEFINITIONS, which are those of one order
 _NAMES: dict[type, str] = {DistributedOrder: _SUM, **{kind: name for name, kind in DEFINITIONS.items()}}
 
 _OPERATOR = "str definition, float dt, int dim, str owner"
@@ -64,7 +64,7 @@ class Operator(NamedTuple):
     owner: str
 
     def eagerly(self, x: Tensor, alpha: Tensor | None) -> Tensor:
-        """Return what a plain call returns: autograd and every transform of torch.func follow it."""
+        """Return the operator on x as a plain call computes it: autograd and every transform of torch.func follow."""
         if not all(isinstance(size, int) for size in x.shape):
             x = x.reshape([int(size) for size in x.shape])  # the formula is written for one size
         return computed(self.owner, x, from_json(self.definition), self.dt, self.dim, _site(), alpha)
@@ -121,8 +121,8 @@ def _site() -> Site:
 def as_json(definition: Definition, is_learned: bool) -> str | None:
     """Return a definition as JSON, of a learned order its family at the upper bound; None where that is impossible.
 
-    Such as '{"definition":"caputo","alpha":0.5,"scheme":"l1_2","bounds":null,"side":"left"}'. Compilers follow this
-    function, but not Python's own.
+    For example '{"definition":"caputo","alpha":0.5,"scheme":"l1_2","bounds":null,"side":"left"}'. Compilers follow this
+    function, but not Python's json module.
     """
     name = _NAMES.get(type(definition))
     if name is None:
@@ -161,7 +161,7 @@ def _encoded(value: Any) -> str | None:
 
 @lru_cache(maxsize=1024)
 def from_json(text: str) -> Definition:
-    """Return the definition that `as_json` returned."""
+    """Return the definition whose text `as_json` returned."""
     values = json.loads(text)
     kind = _kind(values)
     return kind(**{each.name: _decoded(values[each.name]) for each in fields(kind) if each.init})
@@ -203,7 +203,7 @@ def _run(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
 def _fake(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
     """Fake implementation of `operator` for tracers: return an empty tensor like the result.
 
-    It checks all that can be checked without the values of tensors.
+    Arguments are checked as far as the values of tensors are not needed.
     """
     operator, *_ = _read(given)
     computed_in(operator.owner, x)
@@ -217,7 +217,8 @@ def _fake(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
 def _autograd(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
     """Implementation of `operator` for the Autograd dispatch key: return the result, with its derivatives recorded.
 
-    For a tracer the pair of opaque operations is recorded; otherwise the operator is called as eager code calls it.
+    For a tracer `_Opaque` is recorded, whose two passes are opaque operations; otherwise the operator is called as
+    eager code calls it.
     """
     operator, needs_x, needs_alpha, traced = _read(given)
     tensors = (x,) if alpha is None else (x, alpha)
@@ -326,9 +327,9 @@ def _formula_backward(
 ) -> list[Tensor]:
     """Return the wanted gradients, first that in x, then that in alpha, by the aten formula.
 
-    They are differentiable in g, x and alpha. Where x is None the gradient in alpha is not wanted.
+    The gradients are differentiable in g, x and alpha. Where x is None the gradient in alpha is not wanted.
     """
-    data = torch.zeros_like(g) if x is None else x  # the map is linear: where x counts for nothing it was not saved
+    data = torch.zeros_like(g) if x is None else x  # the map is linear: the gradient in x does not depend on x
     if not needs_alpha:
         pull = torch.func.vjp(lambda x: operator.eagerly(x, alpha), data)[1]
     elif needs_x:
@@ -371,8 +372,8 @@ def _with_batch(info: Any, x: Tensor, where: int | None) -> Tensor:
 def _orders_with_batch(info: Any, alpha: Tensor, where: int | None, ndim: int) -> Tensor:
     """Return alpha [*c] with the batch axis of a vmap first, [batch, 1, ..., *c].
 
-    It broadcasts to an x of `ndim` axes, the batch among them, without time. `where` is the batch axis that alpha has,
-    None if it has none; `info` knows the size of the batch.
+    The result broadcasts to an x of `ndim` axes, the batch among them, without time. `where` is the batch axis that
+    alpha has, None if it has none; `info` knows the size of the batch.
     """
     orders = _with_batch(info, alpha, where)
     return orders.reshape(info.batch_size, *(1,) * (ndim - 1 - orders.ndim), *orders.shape[1:])

@@ -1,8 +1,8 @@
-"""Derivatives of formulas in alpha, each number's in the one order that it depends on; for autograd functions.
+"""Derivatives in alpha of formulas whose every number depends on a single entry of alpha; for autograd functions.
 
-By autograd of the formula where gradients or transforms follow, else by a step into the complex plane: for an analytic
-f that is real on the real axis, Im f(p + i h) / h is f'(p) up to h**2, and nothing is subtracted, so that h may be as
-small as one likes.
+Autograd of the formula gives them where gradients or transforms follow, else a step into the complex plane: for an
+analytic f that is real on the real axis, Im f(p + i h) / h is f'(p) up to h**2, and nothing is subtracted, so that h
+may be as small as one likes.
 
 Squire & Trapp, SIAM Review 40 (1998) 110.
 """
@@ -26,8 +26,8 @@ _STEP = 1e-30
 def derivatives(formula: Callable[[Tensor], Sequence[Tensor]], alpha: Tensor) -> list[Tensor]:
     """Return the derivative of each of the formula's numbers in the one entry of alpha that it depends on.
 
-    By the formula's own autograd: what is pulled back with a seed is linear in the seed, and the derivative is its
-    factor. The result has a graph where gradients are recorded and alpha requires one.
+    The derivatives come from the formula's own autograd: its vector-Jacobian product is linear in the seed, and the
+    derivative is the seed's factor. The result has a graph where gradients are recorded and alpha requires one.
     """
     records = torch.is_grad_enabled()
     if not (records and alpha.requires_grad):
@@ -40,7 +40,7 @@ def derivatives(formula: Callable[[Tensor], Sequence[Tensor]], alpha: Tensor) ->
 
 
 def complex_step(formula: Callable[[np.ndarray, NumpyNamespace], np.ndarray], alpha: np.ndarray) -> np.ndarray:
-    """Return the derivative of a formula in alpha, in NumPy's arrays; each entry depends on one entry of alpha."""
+    """Return the derivative of a formula in alpha, entry by entry, by a complex step in NumPy."""
     return np.imag(formula(alpha + 1j * _STEP, COMPLEX)) / _STEP
 
 
@@ -57,9 +57,10 @@ COMPLEX = ComplexNamespace()
 
 
 def apart(x: Tensor | None) -> Tensor | None:
-    """Return x apart from what else is made of it, for gradients in several tensors of which one is made of another.
+    """Return a view of x as a tensor of its own for autograd, where gradients are taken in x and in a tensor made of x.
 
-    A backward pass owes the direct part alone: autograd goes on behind each tensor, and would count a path that it has
-    followed already once more. A second derivative still reaches x.
+    A backward pass has to return the gradient in x with the other tensor held fixed: autograd goes on behind each
+    tensor, and would count a path twice that the backward pass had followed already. A second derivative still reaches
+    x. None stays None.
     """
     return None if x is None else x.view_as(x)

@@ -14,7 +14,7 @@ from hpfracc_nn.selection.memory import host_free
 
 
 class TorchProbe:
-    """See `selection.Probe`."""
+    """PyTorch's answers about devices: threads, free memory and rates. See `selection.Probe`."""
 
     framework = "torch"
     waits_to_be_asked = False
@@ -42,7 +42,7 @@ class TorchProbe:
         """Time a matrix product, a transform, two element-wise passes and a small call; about 20 ms on a CPU."""
         check_place("calibrate", device, None)
         place = {"device": device, "dtype": getattr(torch, dtype)}
-        # A device is filled, and its launches take less than what is computed; in a few milliseconds still.
+        # Large enough to fill a GPU and to take longer than a launch, but only a few milliseconds.
         size, count = (256, 1 << 20) if torch.device(device).type == "cpu" else (4096, 1 << 24)
         a = torch.ones(2 * size, size, **place)
         b = torch.ones(size, size, **place)
@@ -73,9 +73,9 @@ class TorchProbe:
 
 
 def _seconds(call: Callable[[], object], device: str, repeats: int = 5) -> float:
-    """Return the shortest time, in seconds, of a few calls. It waits for the device, so no layer may call it.
+    """Return the shortest time, in seconds, of a few calls, waiting for the device, so that no layer may use this.
 
-    A device is given several calls at a time: it computes one while the host launches the next, as in a model.
+    A CUDA device is given several calls at a time: it computes one while the host launches the next, as in a model.
     """
     best, calls = float("inf"), 16 if device.startswith("cuda") else 1
     for _ in range(repeats):
@@ -94,7 +94,7 @@ def _wait(device: str) -> None:
 
 
 class EventMark:
-    """A CUDA event on the stream that is current; see `selection.registry.Mark`."""
+    """A CUDA event on the stream that was current when it was made; see `selection.registry.Mark`."""
 
     def __init__(self, device: torch.device) -> None:
         self._event = torch.cuda.Event(enable_timing=True)
@@ -109,7 +109,7 @@ class EventMark:
 
 
 def mark(device: str) -> EventMark | None:
-    """Return a mark in the work of a CUDA device, None on others and while a graph is captured."""
+    """Return a mark in the work of a CUDA device; None on other devices and while a graph is captured."""
     where = torch.device(device)
     return EventMark(where) if where.type == "cuda" and not torch.cuda.is_current_stream_capturing() else None
 

@@ -1,10 +1,12 @@
 """A plain call: the checks, the axes in the kernels' order, the weights, the plan, the product.
 
-A call of a fixed order finds a PreparedCall, the layout and the weights as a kernel takes them, by value.
+A call of a fixed order looks up a PreparedCall, which has the layout and the weights as a kernel takes them, by the
+values of the arguments.
 
 In the signatures `owner` is the name of the public function or layer, for messages; `dt` is the spacing of the samples
 and `dim` their time axis; a `Site` keeps the plans of one caller, such as a layer, and a `Plan` names the kernel for a
-workload. Kernels take data [batch, channels, n, width], n samples of each signal (`fractional/layout.py`).
+workload; `needs` and `learns` say whether a gradient is wanted, in the samples and in alpha. Kernels take data [batch,
+channels, n, width], n samples of each signal (`fractional/layout.py`).
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ _COMPUTED_IN = {
     torch.float32: torch.float32,
     torch.float64: torch.float64,
 }
-_MOST_KEPT = 64  # shapes of one operator
+_MOST_KEPT = 64  # PreparedCalls that the weights of one operator keep, one for each shape
 _NAMES = {each: str(each).removeprefix("torch.") for each in _COMPUTED_IN}
 
 Pick = Callable[[tuple, Callable[[], Workload]], Plan]  # a site's `pick` or `pick_backward`
@@ -55,7 +57,7 @@ def computed(
     owner: str, x: Tensor, definition: Definition, dt: float, dim: int, site: Site, alpha: Tensor | None = None
 ) -> Tensor:
     """Return the operator applied to `x` along `dim`; autograd and every transform of torch.func follow it."""
-    # True equals 1, and is none
+    # By exact type: True equals 1, but is no axis and no spacing.
     is_usual = is_plain(x) and type(dim) is int and type(dt) is float and x.layout is torch.strided and not x.is_nested
     if is_usual and x.dtype in _COMPUTED_IN and x.numel() and not x.is_meta:
         if alpha is None:
@@ -84,7 +86,10 @@ def computed(
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class PreparedCall:
-    """What a fixed operator needs for data of one shape; its weights own it."""
+    """What calls of an operator on samples of one shape share: their layout, and the weights as a kernel takes them.
+
+    Calls of fixed orders find it by a weak reference; the weights keep it alive.
+    """
 
     layout: Layout
     dtype: torch.dtype  # of the samples for the product
@@ -92,7 +97,7 @@ class PreparedCall:
     product: Toeplitz
 
     def __call__(self, site: Site, plan: Plan, x: Tensor, needs: bool, alpha: Tensor | None) -> Tensor:
-        """Return the result, with its gradient in x if `needs`, and in alpha where it is given."""
+        """Return the operator on x, with its gradient recorded in x if `needs`, and in alpha unless that is None."""
         data = x if self.is_direct else arranged(x, self.layout, self.dtype)
         linear = LinearMap(site, plan, self.product)
         y = linear.recorded(data, alpha) if needs or alpha is not None else linear.forward(data)
@@ -120,7 +125,9 @@ def _fixed(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, s
 def _weights(owner: str, x: Tensor, definition: Definition, dt: float, dim: int) -> tuple[Layout, Weights]:
     """Return the layout of x and the cached weights of a fixed operator.
 
-    Raise if `dt` is no positive number, or the dtype, `dim` or the shape of alpha does not fit.
+    Raises:
+        TypeError: The dtype of x is not floating, `dim` is no integer or `dt` no number.
+        ValueError: `dt` is not positive, x has no axis `dim`, or alpha does not broadcast to the other axes of x.
     """
     dt, dtype = errors.positive_step(owner, dt), computed_in(owner, x, definition)
     layout = layout_of(owner, x.shape, errors.axis(owner, dim, x.ndim), shape_of(definition.alpha))
@@ -147,7 +154,7 @@ def _prepared(
         operator = kernel.prepare(weights, kernel.given(workload) if workload.converts_to else workload)
         product = Toeplitz(operator, weights.boundary, layout.canonical, weights.again or (lambda: weights))
         call = PreparedCall(layout, dtype, layout.order is None and x_dtype == dtype, product)
-        if weights.again is not None:  # else they would hold each other
+        if weights.again is not None:  # weights in no cache and their call would hold each other
             if len(weights.kept) >= _MOST_KEPT:
                 weights.kept.clear()
             weights.kept[key] = call
@@ -201,7 +208,8 @@ def _learned(owner: str, x: Tensor, definition: Definition, dt: float, dim: int,
 class _Learned:
     """What all calls of a learned operator on samples of one shape share, whatever the values of its orders.
 
-    It has their layout, the dtype in which the product takes them, and what weights of all orders have in common.
+    That is the layout of the samples, the dtype in which the product takes them, and what weights of all orders have in
+    common.
     """
 
     layout: Layout
@@ -251,13 +259,13 @@ def _ordered(
 
 
 def arranged(x: Tensor, layout: Layout, dtype: torch.dtype) -> Tensor:
-    """Return `x` with its axes in the kernels' order."""
+    """Return `x` in `dtype`, with its axes in the kernels' order."""
     data = x if x.dtype == dtype else x.to(dtype)
     return data if layout.order is None else data.permute(layout.order)
 
 
 def restored(y: Tensor, layout: Layout, dtype: torch.dtype) -> Tensor:
-    """Return `y` with its axes in the caller's order, contiguous."""
+    """Return `y` in `dtype`, with its axes in the caller's order; contiguous if they are permuted."""
     if layout.inverse is not None:
         y = y.permute(layout.inverse).contiguous()
     return y if y.dtype == dtype else y.to(dtype)
@@ -266,13 +274,13 @@ def restored(y: Tensor, layout: Layout, dtype: torch.dtype) -> Tensor:
 def planned(
     pick: Pick, x: Tensor, weights: Weights, layout: Layout, site: Site, needs: bool, learns: bool
 ) -> tuple[Plan, Toeplitz]:
-    """Return the site's plan, and the operator with its weights as the plan's kernel takes them.
+    """Return a plan for the operator from `site`, and the operator with its weights as the plan's kernel takes them.
 
     Args:
         pick: `site.pick` in a forward pass, `site.pick_backward` in a backward pass that stands apart from it.
         x: The samples or their gradient, in the kernels' order.
-        weights: Of the operator.
-        layout: Of the caller's array.
+        weights: Those of the operator.
+        layout: That of the caller's array.
         site: Where the plans are kept.
         needs: A gradient in the samples is wanted.
         learns: A gradient in alpha is wanted.
@@ -302,7 +310,13 @@ def _workload(x: Tensor, dtype: torch.dtype, layout: Layout, source: Source, nee
 
 
 def computed_in(owner: str, x: Tensor, definition: Definition | FourierMultiplier | None = None) -> torch.dtype:
-    """Return the dtype that `x` is computed in, by one operator or else at least, or raise."""
+    """Return the dtype that an operator on `x` is computed in: float32 or float64.
+
+    Without a definition the dtype is that of operators that do not ask for float64 (`Definition.is_wide`).
+
+    Raises:
+        TypeError: `x` is not float16, bfloat16, float32 or float64.
+    """
     dtype = _COMPUTED_IN.get(x.dtype)
     if dtype is None:
         raise wrong_dtype(owner, x)
@@ -310,16 +324,17 @@ def computed_in(owner: str, x: Tensor, definition: Definition | FourierMultiplie
 
 
 def taken_as(x: torch.dtype, computed: torch.dtype, definition: Definition) -> torch.dtype:
-    """Return the dtype in which samples go to a product: half precision goes as it lies, if float32 computes it.
+    """Return the dtype in which samples of dtype `x` go to a product that is computed in `computed`.
 
-    A kernel that does not read it gets converted samples, see `tiles.py`; all do where there are cumulative sums before
-    the product, which half precision would not hold.
+    The result is `computed`, but half precision goes unconverted if float32 computes the product. A kernel that does
+    not read half precision gets converted samples, see `tiles.py`; all kernels do where there are cumulative sums
+    before the product, which half precision would not hold.
     """
     return x if x == computed or (computed == torch.float32 and definition.differences >= 0) else computed
 
 
 def wrong_dtype(owner: str, x: Tensor) -> TypeError:
-    """Return what is raised for samples that are not real and floating."""
+    """Return the TypeError for samples that are not of a real floating dtype."""
     return TypeError(
         f"{owner}(x of dtype {x.dtype}): needs float16, bfloat16, float32 or float64; "
         + ("take x.real and x.imag apart." if x.is_complex() else "convert with x.to(torch.float32).")
@@ -327,7 +342,7 @@ def wrong_dtype(owner: str, x: Tensor) -> TypeError:
 
 
 def no_tensor(owner: str, name: str, given: Any) -> TypeError:
-    """Return what is raised for what is no tensor."""
+    """Return the TypeError for an argument that is no tensor."""
     if isinstance(given, PackedSequence):
         return TypeError(
             f"{owner}({name}: PackedSequence): needs rows of one length; pass what torch.nn.utils.rnn."
@@ -339,7 +354,10 @@ def no_tensor(owner: str, name: str, given: Any) -> TypeError:
 
 
 def check_dense(owner: str, name: str, given: Any) -> None:
-    """Raise for what is no tensor, or one that is nested, sparse, in MKL-DNN's layout or spread over processes."""
+    """Raise TypeError unless an argument is a dense tensor of one process.
+
+    Nested and sparse tensors, DTensors and those in MKL-DNN's layout are refused.
+    """
     if not isinstance(given, Tensor):
         raise no_tensor(owner, name, given)
     if type(given) is not Tensor and is_spread(given):
@@ -359,12 +377,12 @@ def check_dense(owner: str, name: str, given: Any) -> None:
 
 
 def orders_shape(definition: Definition, alpha: Tensor | None) -> tuple[int, ...]:
-    """Return the shape of the orders: of a tensor in place of the definition's, or of its own."""
+    """Return the shape of the orders: that of `alpha`, or if it is None that of the definition's own."""
     return shape_of(definition.alpha) if alpha is None else tuple(alpha.shape)
 
 
 def floating_alpha(owner: str, alpha: Any) -> None:
-    """Raise unless alpha is a real floating tensor."""
+    """Raise TypeError unless alpha is a dense tensor of a real floating dtype."""
     if not isinstance(alpha, Tensor) or not alpha.is_floating_point():
         kind = f"{alpha.dtype} tensor" if isinstance(alpha, Tensor) else type(alpha).__name__
         raise TypeError(
@@ -374,16 +392,25 @@ def floating_alpha(owner: str, alpha: Any) -> None:
 
 
 def may_be_read(alpha: Tensor) -> bool:
-    """Whether a look at the values breaks nothing: on the CPU, outside tracing, where no gradient is wanted."""
+    """Whether alpha's values may be read without harm: on the CPU, outside tracing, where no gradient is wanted."""
     if torch.compiler.is_compiling():
         return False
     return not (alpha.requires_grad or alpha.device.type != "cpu" or is_traced(alpha, ()))
 
 
 def check_alpha(owner: str, definition: Definition, alpha: Tensor | None = None) -> None:
-    """Raise unless a tensor in place of the definition's alpha, or that alpha, is floating and within the bounds.
+    """Raise unless the orders are a floating tensor with values within the definition's bounds.
 
-    Its values are compared as far as they may be read.
+    The values are compared only where they may be read (`may_be_read`).
+
+    Args:
+        owner: The public function, for messages.
+        definition: The operator.
+        alpha: The orders in place of the definition's own; None checks these.
+
+    Raises:
+        TypeError: The orders are no dense floating tensor.
+        ValueError: An order is outside the bounds.
     """
     alpha = definition.alpha if alpha is None else alpha
     floating_alpha(owner, alpha)

@@ -1,12 +1,13 @@
 """A linear operator as one custom autograd function, made of a kernel's product, its adjoint and a derivative in alpha.
 
-Plain eager calls run the plan's kernel and save nothing of the data's size unless alpha is learned. Its gradient is
-<T'(alpha) x, g>: one more run, with the derivative of the weights. Double backwards and batched gradients run the same
-maps in torch's own operations. `Toeplitz` is the operator at equal steps; what stands around its product, differences
-and boundary columns, is in `tiles.py`.
+Plain eager calls run the plan's kernel and save nothing of the data's size unless alpha is learned. The gradient in
+alpha is <T'(alpha) x, g>: one more run, with the derivative of the weights. Double backwards and batched gradients run
+the same maps in torch's own operations. `Toeplitz` is the operator at equal steps; what stands around its product,
+differences and boundary columns, is in `tiles.py`.
 
-Every plain call on a CPU looks at the ends of its results (`fractional.gaps`), so that this must take no longer than
-one small call of torch. `y.numpy()` alone takes that long, and afterwards y's memory could never be resized.
+Every plain call on a CPU checks the ends of its results for NaN and infinities (`fractional.gaps`), so that the check
+must take no longer than one small call of torch. `y.numpy()` alone takes that long, and afterwards y's memory could
+never be resized.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Gradients = tuple[Tensor | None, Tensor | None]  # in x, in alpha
 
 
 class Product(Protocol):
-    """A linear operator with its weights as one kernel takes them."""
+    """A linear operator with its weights as one kernel takes them: what a `LinearMap` runs."""
 
     def with_kernel(self, plan: Plan) -> Product:
         """Return the same operator with the weights as another plan's kernel takes them."""
@@ -46,33 +47,36 @@ class Product(Protocol):
         """Return the kernel's product with x."""
 
     def adjoint(self, plan: Plan, g: Tensor) -> Tensor:
-        """Return the product of the transpose with g."""
+        """Return the kernel's product of the transpose with g."""
 
     def derivative(self, plan: Plan, x: Tensor, g: Tensor, alpha: Tensor) -> Tensor:
-        """Return the gradient in alpha, of alpha's shape."""
+        """Return the gradient in alpha, of alpha's shape, for samples x and the gradient g in the result."""
 
     def formula_backward(self, plan: Plan, x: Tensor | None, g: Tensor, alpha: Tensor | None) -> Gradients:
-        """Return the gradients in torch's own operations, themselves differentiable in x, g and alpha."""
+        """Return the gradients in x and alpha by torch's own operations, so that they are differentiable themselves."""
 
     def readable(self, x: Tensor) -> Tensor:
-        """Return x, which is not contiguous or still to be negated, as kernels read it."""
+        """Return x, which is not contiguous or has a negation still to be done, in a form that kernels read."""
 
     def is_clear(self, y: Tensor, *, is_adjoint: bool) -> bool:
-        """Whether y, from a CPU, is finite where a sample that is not would show."""
+        """Whether y, a result on a CPU, is finite at the times at which any sample that is not finite would show."""
 
     def without_gaps(self, x: Tensor, *, is_adjoint: bool) -> tuple[Tensor, Tensor] | None:
-        """Return x with finite numbers for all others, and where the result becomes NaN; None where x is finite."""
+        """Return x with finite numbers in place of NaN and infinities, and a mask; None where x is finite.
+
+        The mask, of the result's shape, is true where the result becomes NaN.
+        """
 
     def result_shape(self, x: Tensor, *, is_adjoint: bool) -> Sequence[int]:
-        """Return the shape of the result."""
+        """Return the shape of the result for x, or with `is_adjoint` of the transpose's."""
 
     def constants(self) -> list[Tensor]:
-        """Return the weights, by which a result may be not finite."""
+        """Return the tensors besides x, such as weights, that can make a result infinite or NaN."""
 
 
 @dataclass(eq=False, slots=True)
 class LinearMap:
-    """One application of a linear operator.
+    """One application of a linear operator by the kernel of a plan, forward and backward.
 
     Where the plan's kernel fails, plan and product become those of the kernel that did its work, with which the
     backward pass begins.
@@ -83,13 +87,13 @@ class LinearMap:
     product: Product
 
     def recorded(self, x: Tensor, alpha: Tensor | None = None) -> Tensor:
-        """Return the product with its gradients in x and in a learned alpha, where nothing is traced."""
+        """Return the product with its gradients in x and in a learned alpha recorded; for calls that nothing traces."""
         # `apply` of the class would do this too, and look for functorch's transforms, which have been looked for.
         unwrap = torch._C._functorch.unwrap_if_dead
         return _record(unwrap(x), self, alpha if alpha is None else unwrap(alpha))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the product, without a gradient."""
+        """Return the product with x, without recording a gradient."""
         product = self.product
         if not x.is_contiguous() or x.is_neg():
             x = product.readable(x)
@@ -117,8 +121,8 @@ class LinearMap:
     def _mended(self, x: Tensor, y: Tensor, run: Callable[[Tensor], Tensor], *, is_adjoint: bool = False) -> Tensor:
         """Return the result y for x, computed once more where x is not finite.
 
-        It is then NaN at the times that such samples reach, and exact at all others. `run(x)` returns the result for a
-        finite x; with `is_adjoint` the results are those of the transpose.
+        The result is then NaN at the times that such samples reach, and exact at all others. `run(x)` returns the
+        result for a finite x; with `is_adjoint` the results are those of the transpose.
         """
         found = self.product.without_gaps(x, is_adjoint=is_adjoint)
         if found is None:
@@ -127,18 +131,18 @@ class LinearMap:
         return run(finite).masked_fill_(reached, torch.nan)
 
     def adopt(self, plan: Plan) -> None:
-        """Go on with another plan's kernel."""
+        """Change to another plan, with the weights as its kernel takes them."""
         self.product, self.plan = self.product.with_kernel(plan), plan
 
     def fault(self, y: Tensor, x: Tensor, *, is_adjoint: bool) -> str | None:
-        """Return why the result y for x cannot be right; a number that is not finite is left to `blame`."""
+        """Return why y cannot be the result for x: its shape or its dtype; or None. Its numbers are left to `blame`."""
         shape = self.product.result_shape(x, is_adjoint=is_adjoint)
         if y.shape == shape and y.dtype == x.dtype:
             return None
         return f"{y.dtype} of shape {tuple(y.shape)} in place of {x.dtype} of shape {tuple(shape)}"
 
     def blame(self, results: Sequence[Tensor | None], given: Sequence[Tensor | None]) -> str | None:
-        """Return that results are not finite although data and weights are."""
+        """Return a Doubt where results are not finite although the data `given` and the weights are; else None."""
         if all(_is_finite(each, is_rounded=True) for each in results if each is not None):
             return None
         tensors = [each for each in given if each is not None] + self.product.constants()
@@ -179,9 +183,10 @@ def _fault_backward(
 
 
 def _is_finite(x: Tensor, *, is_rounded: bool = False) -> bool:
-    """Return whether all numbers of `x` are finite, without the copies that `isfinite` of all of it would take.
+    """Return whether all numbers of `x` are finite, without the copies that `isfinite` of the whole tensor would take.
 
-    With `is_rounded` infinities in half precision count as finite, because large numbers are rounded so; NaN does not.
+    With `is_rounded` infinities in half precision count as finite, because large numbers are rounded to them; NaN does
+    not.
     """
     x = x.detach().resolve_neg()
     if x.dtype in _INFINITE:
@@ -191,7 +196,7 @@ def _is_finite(x: Tensor, *, is_rounded: bool = False) -> bool:
     return bool(np.isfinite(values.min()) and np.isfinite(values.max()))  # both are NaN where any number is
 
 
-_INFINITE = {torch.float16: 0x7C00, torch.bfloat16: 0x7F80}  # the bits of it, without the sign
+_INFINITE = {torch.float16: 0x7C00, torch.bfloat16: 0x7F80}  # the bits of infinity, without the sign
 _FORWARD = Work(_run, _fault)
 _BACKWARD = Work(_run_backward, _fault_backward, "backward")
 
@@ -228,8 +233,8 @@ _record = super(torch.autograd.Function, _Recorded).apply
 class Toeplitz:
     """An operator at equal steps: its weights for a kernel, and the boundary around the product.
 
-    Data and results have any shape that is a view of `canonical`, [batch, channels, n, width]: views are made inside of
-    what autograd records, where each would be a step of its own, by the kernels.
+    Data and results have any shape that can be viewed as `canonical`, [batch, channels, n, width]. The kernels make the
+    views, inside of what autograd records as one step; outside each view would be a step of its own.
 
     Attributes:
         operator: The weights, as the kernel takes them.
@@ -244,12 +249,12 @@ class Toeplitz:
     weights: Callable[[], Weights]
 
     def with_kernel(self, plan: Plan) -> Toeplitz:
-        """See `Product`."""
+        """Return the same operator with the weights as another plan's kernel takes them."""
         operator = plan.kernel.prepare(self.weights(), plan.kernel.given(plan.workload))
         return Toeplitz(operator, self.boundary, self.canonical, self.weights)
 
     def run(self, plan: Plan, x: Tensor, direction: Literal["run", "adjoint"] = "run") -> Tensor:
-        """See `Product`; the kernel computes part by part of the batch if memory is short."""
+        """Return the operator, or with "adjoint" its transpose, on x; part by part of the batch if memory is short."""
         step = step_of(plan, direction) if plan.devices else getattr(plan.kernel, direction)
         operator, boundary, is_stored, y = self.operator, self.boundary, plan.kernel.as_stored, torch.empty_like(x)
         if operator.streams is not None:
@@ -261,7 +266,7 @@ class Toeplitz:
         return y
 
     def adjoint(self, plan: Plan, g: Tensor) -> Tensor:
-        """See `Product`."""
+        """Return the operator's transpose on g."""
         return self.run(plan, g, "adjoint")
 
     def derivative(self, plan: Plan, x: Tensor, g: Tensor, alpha: Tensor) -> Tensor:
@@ -286,11 +291,14 @@ class Toeplitz:
         return x.resolve_neg() if x.is_neg() else x
 
     def is_clear(self, y: Tensor, *, is_adjoint: bool) -> bool:
-        """See `Product`."""
+        """Return whether y is finite at its last time, or for the transpose at its first."""
         return is_clear(y, self.canonical, at_end=not is_adjoint)
 
     def without_gaps(self, x: Tensor, *, is_adjoint: bool) -> tuple[Tensor, Tensor] | None:
-        """See `Product`."""
+        """Return x with finite numbers in place of NaN and infinities, and a mask of the results that are NaN.
+
+        Both have x's shape. Return None where x is finite.
+        """
         numbers = x.detach().to(torch.float32) if x.dtype == torch.bfloat16 else x.detach()
         ahead = self.boundary.ahead
         found = held(numbers.numpy().reshape(self.canonical), ahead, backwards=is_adjoint)
@@ -300,20 +308,23 @@ class Toeplitz:
         return finite.to(x.dtype).view(x.shape), reached.view(x.shape)
 
     def result_shape(self, x: Tensor, *, is_adjoint: bool) -> Sequence[int]:
-        """See `Product`."""
+        """Return the shape of x, which the result has."""
         return x.shape
 
     def constants(self) -> list[Tensor]:
-        """See `Product`."""
+        """Return the column of weights and the boundary columns."""
         columns = [] if self.boundary.columns is None else [self.boundary.columns]
         return [self.weights().column().weights, *columns]
 
     def formula(self, x: Tensor) -> Tensor:
-        """Return y in plain aten, which every tracer and transform follows."""
+        """Return the operator on x in plain aten, which every tracer and transform follows."""
         return _shaped(_applied(_shaped(x, self.canonical), self.operator, self.boundary), x.shape)
 
     def formula_backward(self, plan: Plan, x: Tensor | None, g: Tensor, alpha: Tensor | None) -> Gradients:
-        """See `Product`."""
+        """Return the gradients in x and alpha in plain aten, so that they are differentiable themselves.
+
+        That in alpha is None unless alpha is learned.
+        """
         weights, operator, b = None, self.operator, self.boundary
         follow(operator.streams)
         if alpha is not None:
@@ -346,14 +357,14 @@ def _shaped(x: Tensor, shape: Sequence[int]) -> Tensor:
     return x if x.shape == shape else x.reshape(shape)
 
 
-_FEW = 64  # numbers, up to which Python adds them up sooner than NumPy multiplies them (measured)
+_FEW = 64  # numbers, up to which Python's sum is faster than NumPy's product (measured)
 _READ_AS = {torch.bfloat16: "h", torch.float16: "e", torch.float32: "f", torch.float64: "d"}
-_UPPER = int(sys.byteorder == "little")  # where the bits of bfloat16 stand in single precision
+_UPPER = int(sys.byteorder == "little")  # which half of a float32 has the bits of bfloat16
 _memory = (ctypes.c_char * (1 << 46)).from_address
 
 
 def is_clear(y: Tensor, shape: tuple[int, int, int, int], *, at_end: bool) -> bool:
-    """Return whether a contiguous y of a canonical shape, on a CPU, is finite at its last time or its first."""
+    """Return whether a contiguous y on a CPU, of a canonical shape, is finite at its last time, or else its first."""
     return _look(shape, y.dtype, at_end)(_memory(y.data_ptr()))
 
 

@@ -1,4 +1,7 @@
-"""PyTorch's instance of the namespace: the formulas' gradient in alpha comes from tracing them here, in float64."""
+"""PyTorch's functions for formulas that are written once for all frameworks (`fractional.namespace`).
+
+The formulas' gradient in alpha comes from tracing them with these functions, in float64.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _PLANNED = 2048  # points, above which one transform takes torch, which plans it
 
 
 class TorchNamespace:
-    """See `fractional.namespace.Namespace`."""
+    """The functions that formulas call, by PyTorch; see `fractional.namespace.Namespace`."""
 
     float32 = torch.float32
     result_type = staticmethod(torch.result_type)
@@ -169,7 +172,7 @@ class TorchNamespace:
 
 
 def _may_be_read(x: Tensor) -> bool:
-    """Whether x lies on a CPU and nobody follows it, so that NumPy may compute with it."""
+    """Whether x lies on a CPU and neither autograd nor a transform follows it, so that NumPy may compute with it."""
     return x.is_cpu and not (x.requires_grad or is_traced(x, ()))
 
 

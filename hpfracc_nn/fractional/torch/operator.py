@@ -28,12 +28,15 @@ from hpfracc_nn.fractional.torch.tracing import is_traced, uncompiled
 from hpfracc_nn.fractional.weights import CACHE
 from hpfracc_nn.selection import BackendManager, Site, given_manager
 
-ARRAYS = (Tensor, torch.nn.Parameter)  # the classes that need no further look
+ARRAYS = (Tensor, torch.nn.Parameter)  # classes that are torch's without a look at their bases
 HALVES = (torch.float16, torch.bfloat16)
 
 
 def parts(x: Tensor) -> tuple[Tensor, ...] | None:
-    """Return other numbers as floats of the default dtype, complex ones in two parts; None for all else."""
+    """Return integers and booleans as one float tensor, complex numbers as two, real and imaginary; None for all else.
+
+    Integers and booleans become the default dtype.
+    """
     if not isinstance(x, Tensor) or x.is_floating_point():
         return None
     if x.is_complex():
@@ -43,7 +46,7 @@ def parts(x: Tensor) -> tuple[Tensor, ...] | None:
 
 
 def whole(parts: list[Tensor]) -> Tensor:
-    """Return the number that was taken apart by `parts`."""
+    """Return the tensor that `parts` took apart: a single part itself, or two as a complex tensor."""
     return parts[0] if len(parts) == 1 else torch.complex(*parts)
 
 
@@ -51,20 +54,29 @@ broadcast_to = torch.broadcast_to
 
 
 def check_samples(owner: str, name: str, x: Tensor, definition: Definition | FourierMultiplier) -> torch.dtype:
-    """Return the dtype that an operator on these samples is computed in, or raise."""
+    """Return the dtype that an operator on the samples x is computed in.
+
+    Raises:
+        TypeError: x is not a dense tensor of a real floating dtype.
+    """
     dtype = computed_in(owner, x, definition)
     check_dense(owner, name, x)
     return dtype
 
 
 def checked_alpha(owner: str, definition: Definition) -> Tensor:
-    """Return a definition's orders, a tensor, or raise."""
+    """Return a definition's orders, a tensor; raise TypeError or ValueError as `check_alpha` does."""
     check_alpha(owner, definition)
     return definition.alpha  # type: ignore[return-value]
 
 
 def checked_orders(owner: str, definition: FourierMultiplier) -> Tensor:
-    """Return a multiplier's orders, a tensor, or raise as far as it may be read."""
+    """Return a multiplier's orders, a tensor; values out of its range raise where they may be read.
+
+    Raises:
+        TypeError: The orders are no dense floating tensor.
+        ValueError: An order is out of range.
+    """
     alpha = definition.alpha
     floating_alpha(owner, alpha)
     if may_be_read(alpha):
@@ -74,7 +86,7 @@ def checked_orders(owner: str, definition: FourierMultiplier) -> Tensor:
 
 
 def may_keep(x: Tensor) -> bool:
-    """Whether factors of fixed orders may be kept for later calls: where no compiler or transform looks on."""
+    """Whether factors of fixed orders may be kept for later calls: no compiler or transform follows a call on x."""
     return not (torch.compiler.is_compiling() or is_traced(x, ()))
 
 
@@ -94,7 +106,7 @@ def kept(key: tuple[Hashable, ...], build: Callable[[], tuple[np.ndarray, ...]],
 def compiled_once(
     function: Callable[..., Tensor], arguments: tuple[Any, ...], x: Tensor, alpha: Tensor | None
 ) -> Tensor:
-    """Return function(x, alpha, *arguments), in which nothing is cast by autocast."""
+    """Return function(x, alpha, *arguments), computed without autocast."""
     if torch.is_autocast_enabled(x.device.type):
         with torch.autocast(x.device.type, enabled=False):
             return function(x, alpha, *arguments)
@@ -102,7 +114,7 @@ def compiled_once(
 
 
 def filtered(x: Tensor, symbol: Tensor, sizes: tuple[int, ...], axes: tuple[int, ...]) -> Tensor:
-    """Return the inverse transform of a symbol times the transform of `x`."""
+    """Return the inverse Fourier transform of a symbol times the transform of `x`, over axes with these sizes."""
     if x.requires_grad and not symbol.requires_grad and torch.is_grad_enabled() and may_keep(x):
         return _Filtered.apply(x, symbol, sizes, axes)
     return torch.fft.irfftn(torch.fft.rfftn(x, dim=axes) * symbol, sizes, dim=axes)
@@ -111,8 +123,8 @@ def filtered(x: Tensor, symbol: Tensor, sizes: tuple[int, ...], axes: tuple[int,
 class _Filtered(torch.autograd.Function):
     """Autograd function of a Fourier multiplier of fixed order; the backward pass multiplies by the conjugate symbol.
 
-    That takes half the transforms that autograd's own backward takes. It is applied to x, its symbol on the bins of
-    `torch.fft.rfftn`, and the sizes and indices of the transformed axes.
+    Such a backward pass takes half the transforms that autograd's own takes. The function is applied to x, its symbol
+    on the bins of `torch.fft.rfftn`, and the sizes and indices of the transformed axes.
     """
 
     @staticmethod
@@ -128,22 +140,22 @@ class _Filtered(torch.autograd.Function):
 
 
 def is_hollow(x: Tensor) -> bool:
-    """Whether there are no values to compute."""
+    """Whether a tensor has no values to compute with: it is empty, or a meta tensor."""
     return x.numel() == 0 or x.device.type == "meta"
 
 
 def exactly(x: Tensor) -> Any:
-    """Return a context for formulas on samples: nothing is cast behind their back."""
+    """Return a context for formulas on samples, in which autocast casts nothing on their device."""
     return torch.autocast(x.device.type, enabled=False)
 
 
 def in_double(formula: Callable[..., Any], arguments: tuple[Any, ...], alpha: Tensor, like: Tensor) -> Any:
-    """Return formula(alpha, *arguments, xp) in float64."""
+    """Return formula(alpha, *arguments, TORCH), with alpha in float64 on the device of `like`."""
     return formula(alpha.to(like.device, torch.float64), *arguments, TORCH)
 
 
 def as_array(values: Any, like: Tensor) -> Tensor:
-    """Return any values as a tensor; numbers on the device of `like`."""
+    """Return values as a tensor: tensors as they are, all else on the device of `like`."""
     return values if isinstance(values, Tensor) else torch.as_tensor(values, device=like.device)
 
 
@@ -171,7 +183,7 @@ def apply(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, ma
 def apply_at(
     owner: str, x: Tensor, definition: Definition, dt: float, dim: int, site: Site, alpha: Tensor | None = None
 ) -> Tensor:
-    """Return the same for arguments that were checked before, with the plans of `site`.
+    """Return the operator applied to `x`, as `apply` does, for arguments that were checked before.
 
     Args:
         owner: Whose call it is, for messages.

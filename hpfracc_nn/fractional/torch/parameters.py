@@ -1,6 +1,7 @@
-"""Parameters of layers: learned orders, fixed or random, mapped into bounds; and the devices, dtypes and meshes of all.
+"""Parameters of layers: learned orders, fixed or random, mapped into bounds; and checks of devices, dtypes and meshes.
 
-A module whose parameters mean nothing without numbers that it was built with, such as bounds, keeps these in its state.
+A module whose parameters mean nothing without numbers that it was built with, such as bounds, keeps those numbers in
+its state.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from hpfracc_nn.fractional.distributions import (
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.fractional.torch.tracing import is_plain, is_watched
 
-_PREFIX = "stated_"  # of the buffers' names
-_LETTERS = 16  # of a word, so that every word has one shape
+_PREFIX = "stated_"  # with which the names of the buffers begin
+_LETTERS = 16  # to which a word is padded, so that the buffers of all words have one shape
 
 
 class StateMetadata(nn.Module):
@@ -41,8 +42,8 @@ class StateMetadata(nn.Module):
 
     A state dict holds these numbers in its metadata, where torch keeps the versions of modules and which `torch.save`
     writes; those passed to `keep` also as buffers, which every format writes. A state without either loads unchecked.
-    Buffers are int64, which no cast rounds, and are written from the attributes each time: whatever was averaged,
-    broadcast or left empty, the attributes are right.
+    Buffers are int64, which no cast rounds, and are written from the module's attributes at each save and load: the
+    attributes are right even where buffers were averaged, broadcast or left empty.
     """
 
     def state_metadata(self) -> dict[str, Any]:
@@ -87,7 +88,7 @@ class StateMetadata(nn.Module):
         A state of other bounds, say, has parameters that would mean something else in this module.
         """
         present = {k: v for k, v in state_dict.items() if k.startswith(prefix) and isinstance(v, Tensor)}
-        is_read = not all(_PREFIX in key[len(prefix) :] for key in present)  # else there is nothing to misread
+        is_read = not all(_PREFIX in key[len(prefix) :] for key in present)  # else no parameter could be misread
         for name, own in self.state_metadata().items():
             theirs = local_metadata.get(name, own)
             if theirs == own:
@@ -98,14 +99,17 @@ class StateMetadata(nn.Module):
                     f"the state has {name}={theirs!r}, make the layer as that of the state was made."
                 )
                 return
-        for name, code in self._codes().items():  # also where there is none, as in older files: it is not missing
+        for name, code in self._codes().items():  # older files have no such buffers, which must not count as missing
             state_dict[prefix + name] = code.to(next(iter(present.values()), self.get_buffer(name)).device)
         arguments = prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         super()._load_from_state_dict(state_dict, *arguments)
 
 
 def with_axes(module: nn.Module, state_dict: Any, prefix: str) -> None:
-    """Add the axis that parameters of one number have to those of an older state, which had none."""
+    """Reshape numbers of an older state, which had no axis, to [1] where the module's parameters have that shape.
+
+    `state_dict` is changed in place; `prefix` is that of the module's names in it.
+    """
     for name, parameter in module.named_parameters():
         value = state_dict.get(prefix + name)
         if isinstance(value, Tensor) and value.ndim == 0 and parameter.shape == (1,):
@@ -115,8 +119,8 @@ def with_axes(module: nn.Module, state_dict: Any, prefix: str) -> None:
 def _code(value: Any) -> Tensor:
     """Return a value of `StateMetadata.state_metadata` as int64 numbers, on the CPU.
 
-    These are the bits of a pair of floats, the letters of a word, or of tuples of indices the number of each index's
-    tuple.
+    For a pair of floats the numbers are their bits, for a word its letters, and for tuples of indices, for each index,
+    the number of the tuple that has it.
     """
     if isinstance(value, str):
         return torch.tensor(list(value.encode().ljust(_LETTERS)), device="cpu")
@@ -127,9 +131,10 @@ def _code(value: Any) -> Tensor:
 
 
 def _read(code: Any, own: Any) -> Any:
-    """Return the value that a loaded buffer encodes, to be compared with `own`, the value of the module itself.
+    """Return the value that a loaded buffer `code` encodes, to be compared with `own`, the value of the module itself.
 
-    It is `own` where `code` is no tensor, and a list of bare numbers where they encode no such value.
+    The result is `own` also where `code` is no tensor or a meta tensor, and a list of bare numbers where these encode
+    no such value.
     """
     if not isinstance(code, Tensor) or code.is_meta:
         return own
@@ -149,12 +154,12 @@ def _read(code: Any, own: Any) -> Any:
 class Alpha(StateMetadata):
     """Orders that stay strictly between two bounds: alpha = low + (high - low) sigmoid(raw).
 
-    A layer with `learn_alpha=True` makes one and calls it `order`. One that is passed as a layer's alpha is that
+    A layer with `learn_alpha=True` makes one and calls it `order`. An Alpha that is passed as a layer's alpha is that
     layer's order itself, so that several layers may share it.
 
     A state dict says between which bounds alpha lies, in a small buffer and in torch's metadata; only an order with the
-    same bounds loads it. One that does not say it is taken at its word. The parameter of one order has one axis, which
-    alpha has not: FSDP takes no other.
+    same bounds loads it. A state dict without bounds loads unchecked. The parameter of a single order has one axis,
+    which alpha has not, because FSDP takes no parameter without axes.
 
     Args:
         init: The first value or values, inside the bounds.
@@ -205,7 +210,7 @@ class Alpha(StateMetadata):
         """Return alpha in real units, float64."""
         low, high = self.bounds
         part = torch.sigmoid(self._free(self.raw))
-        if high - low != 1:  # a factor of 1 would be a step of autograd's all the same
+        if high - low != 1:  # autograd would record a factor of 1 too
             part = (high - low) * part
         return low + part if low else part
 
@@ -235,12 +240,15 @@ class Alpha(StateMetadata):
         return self()
 
     def taken_by(self, owner: str, bounds: Any, shape: tuple[int, ...]) -> tuple[float, float]:
-        """Return the bounds, or raise where a layer cannot have this module as its order.
+        """Return the order's bounds for a layer that takes this module as its order; raise where it cannot.
 
         Args:
             owner: The layer.
             bounds: The layer's own argument `bounds`, which must be None.
             shape: The shape that the layer needs.
+
+        Raises:
+            ValueError: `bounds` is not None, or `shape` is not that of alpha.
         """
         check_taken(owner, type(self).__name__, self.bounds, self.shape, bounds, shape)
         return self.bounds
@@ -259,17 +267,18 @@ class Alpha(StateMetadata):
             first = torch.as_tensor(values, device="cpu").expand(self._shape).reshape(parameter.shape)
             parameter.copy_(placed_as(first, parameter))
 
-    _last = cast(Any, None)  # a value of the parameter, the bounds and alpha then; an order of an older pickle has none
+    # The parameter's value at the last call, the bounds, and alpha for them; orders from older pickles have only None.
+    _last = cast(Any, None)
 
     def _read(self) -> Tensor:
-        """Return alpha; one number that needs no gradient only is computed where it has changed."""
+        """Return alpha; a single number on a CPU that needs no gradient is computed only where it has changed."""
         raw = self.raw
         if raw.requires_grad and torch.is_grad_enabled():
             return self()
         if torch.compiler.is_compiling() or raw.numel() != 1 or not (is_plain(raw) and raw.is_cpu):
             return self()
         if type(self).forward is not Alpha.forward or self._forward_hooks or self._forward_pre_hooks:
-            return self()  # which may read more than the parameter
+            return self()  # a forward of its own, or a hook, may read more than the parameter
         value, last = raw.item(), self._last
         if last is None or last[0] != value or last[1] is not self.bounds:
             last = self._last = value, self.bounds, self()
@@ -304,14 +313,14 @@ class Alpha(StateMetadata):
             super()._load_from_state_dict(state_dict, prefix, *given)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Accept pickles of older versions: an order without an axis, and no initial values."""
+        """Restore a pickled order; one of an older version gets its parameter's axis, initial values and buffers."""
         super().__setstate__(state)
         if "_shape" in self.__dict__:
             return
         self._shape = tuple(self.raw.shape)
         for parameter in self._parameters.values():
             if parameter is not None and parameter.ndim == 0:
-                parameter.data = parameter.data.reshape(1)  # it stays the one that an optimizer knows
+                parameter.data = parameter.data.reshape(1)  # the same Parameter, which an optimizer may hold
         self._first = {
             name: parameter.detach().to("cpu", torch.float64).reshape(self._shape).numpy()
             for name, parameter in self._parameters.items()
@@ -322,7 +331,7 @@ class Alpha(StateMetadata):
 
 
 def _has_nan(value: Any) -> bool:
-    """Return whether a value of a state has NaN; False where it has no numbers to read, as a meta tensor."""
+    """Return whether a value of a state dict has NaN; False where it has no numbers to read, such as a meta tensor."""
     if not isinstance(value, Tensor) or not value.is_floating_point() or value.is_meta:
         return False
     found = gathered(value.detach())
@@ -419,9 +428,9 @@ class ProbabilisticAlpha(Alpha):
     def kl(self) -> Tensor:
         """Return the Kullback-Leibler divergence of the law from the prior in nats, summed over the orders, float64.
 
-        In closed form: no divergence changes when both numbers go through the same increasing map, so that it is that
-        of two normal, two beta or two uniform laws. A uniform law that reaches beyond its prior, by more than its
-        parameters are rounded, has an infinite one.
+        The divergence has a closed form: it does not change when both variables go through the same increasing map, so
+        that it is that of two normal, two beta or two uniform laws. A uniform law that reaches beyond its prior, by
+        more than its parameters are rounded, has an infinite divergence.
         """
         one, other = (torch.tensor(value, dtype=torch.float64, device=self.raw.device) for value in self._prior)
         return self._distribution.divergence(
@@ -458,11 +467,11 @@ class ProbabilisticAlpha(Alpha):
 
 
 class _Noise(NamedTuple):
-    """PyTorch's random numbers, as a `distributions.Noise`: `shape` draws for each number of an array."""
+    """PyTorch's random numbers for `distributions.Noise`: methods draw `shape` numbers for each number of an array."""
 
     shape: tuple[int, ...]  # how many draws of each number
     generator: torch.Generator | None
-    least: float = 1e-100  # draws are 0 and 1 long before
+    least: float = 1e-100  # with parameters this small a beta draw has long been 0 or 1
 
     def normal(self, like: Tensor) -> Tensor:
         return torch.randn(self._of(like), dtype=like.dtype, device=like.device, generator=self.generator)
@@ -479,7 +488,10 @@ class _Noise(NamedTuple):
 
 
 def check_place(owner: str, device: Any, dtype: Any) -> None:
-    """Raise unless parameters can be of this dtype, and the device is the name of one; None is torch's default."""
+    """Raise TypeError or ValueError unless parameters can have this dtype and lie on this device; None passes.
+
+    A dtype must be a floating one of torch, a device a torch.device, an index or a name that torch knows.
+    """
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise TypeError(f"{owner}(dtype={dtype!r}): needs a floating dtype of torch; pass such as torch.float32.")
     if device is None or isinstance(device, torch.device):
@@ -509,12 +521,15 @@ def gathered(tensor: Tensor) -> Tensor:
 
 
 def is_spread(tensor: Any) -> bool:
-    """Whether a tensor is a DTensor, without importing torch.distributed; compilers follow it."""
+    """Whether a tensor is a DTensor, found out without importing torch.distributed; compilers follow this function."""
     return hasattr(type(tensor), "full_tensor")
 
 
 def placed_as(value: Tensor, like: Tensor) -> Tensor:
-    """Return a value that every process has, distributed as the DTensor `like` is; unchanged if `like` is none."""
+    """Return `value`, which every process has in full, distributed as the DTensor `like` is.
+
+    `value` is returned unchanged if `like` is no DTensor or `value` is one already.
+    """
     if not is_spread(like) or is_spread(value):
         return value
     from torch.distributed.tensor import distribute_tensor  # loaded, since there is such a tensor

@@ -97,9 +97,9 @@ _DTYPES: dict[torch.dtype, np.dtype] = {torch.float32: np.dtype(np.float32), tor
 def weights_of(
     formulas: cells.Cellwise, alpha: np.ndarray | Tensor, times: Times, x: Tensor, dtype: torch.dtype
 ) -> cells.Weights:
-    """Return the weights of the integral of orders alpha, [a, 1], or each row its own, [a, cells].
+    """Return the weights of the integral of orders alpha, [a, 1], or one for each cell, [a, cells].
 
-    They are kept where the orders are fixed and nobody traces; what a tracer sees is not kept.
+    The weights are kept where the orders are fixed and nothing traces: what a tracer sees must not be kept.
     """
     device, power, is_seen = x.device, formulas.power(alpha), is_traced(x, ())
     grid = cells.grid_of(times, formulas.inputs, _DTYPES[dtype])
@@ -118,7 +118,7 @@ def weights_of(
 def _evaluated(device: torch.device, dtype: torch.dtype, formula: cells.Formula, orders: np.ndarray | Tensor) -> Tensor:
     """Return the values of a formula at the orders, as a tensor on `device` in `dtype`.
 
-    They are computed by NumPy where neither autograd nor a transform follows the orders, else by torch.
+    NumPy computes the values where neither autograd nor a transform follows the orders, else torch.
     """
     if isinstance(orders, Tensor) and _is_followed(orders):
         return formula(orders, TORCH).to(dtype)
@@ -128,7 +128,7 @@ def _evaluated(device: torch.device, dtype: torch.dtype, formula: cells.Formula,
 def _derived(dtype: torch.dtype, formula: cells.Formula, orders: Tensor) -> Tensor:
     """Return the derivative of a formula in the orders, each value's in the one order that it depends on.
 
-    It is computed by NumPy or by torch, as in `_evaluated`.
+    NumPy or torch computes the derivative, as in `_evaluated`.
     """
     if _is_followed(orders):
         return derivatives(lambda orders: [formula(orders, TORCH)], orders)[0].to(dtype)
@@ -138,7 +138,7 @@ def _derived(dtype: torch.dtype, formula: cells.Formula, orders: Tensor) -> Tens
 def _is_followed(orders: Tensor) -> bool:
     """Return whether torch, and not NumPy, must compute the weights of these orders.
 
-    It must where autograd or a transform follows them, and where they are not on the CPU.
+    Torch must where autograd or a transform follows the orders, and where they are not on the CPU.
     """
     recorded = orders.requires_grad and torch.is_grad_enabled()
     return recorded or is_traced(orders, ()) or orders.device.type != "cpu"
@@ -149,7 +149,7 @@ def _values(orders: np.ndarray | Tensor) -> np.ndarray:
 
 
 def _constants(grid: cells.Grid, device: torch.device, by_numpy: bool, is_kept: bool) -> cells.Constants:
-    """Return (B, C, A) of the state space model on the device: all of it that does not depend on the orders.
+    """Return (B, C, A) of the state space model on the device: all of the model that does not depend on the orders.
 
     C stays a NumPy array on a CPU, and on a device if `by_numpy`: its formula is evaluated there. With `is_kept` the
     copies on a device are cached with the grid.
@@ -179,7 +179,7 @@ class Integral:
     operator: cells.LinearOperator
 
     def with_kernel(self, plan: Plan) -> Integral:
-        """See `Product`."""
+        """Return the same integral with the weights as another plan's kernel takes them."""
         return Integral(self.weights, plan.kernel.prepare(self.weights, plan.workload))
 
     def run(self, plan: Plan, x: Tensor) -> Tensor:
@@ -187,32 +187,38 @@ class Integral:
         return cells.in_parts(plan.kernel.run, self.operator, x, plan.chunk)
 
     def adjoint(self, plan: Plan, g: Tensor) -> Tensor:
-        """See `Product`."""
+        """Return the integral's transpose, [sets, rows, inputs, cells], on g [sets, rows, cells]."""
         return cells.in_parts(plan.kernel.adjoint, self.operator, g, plan.chunk)
 
     def derivative(self, plan: Plan, x: Tensor, g: Tensor, alpha: Tensor) -> Tensor:
-        """Return the gradient in the integral's orders: the product with the weights' derivatives, times g."""
+        """Return the gradient in the integral's orders: the product with the weights' derivatives, times g, summed."""
         derived = self.weights.of(alpha, partial(_derived, x.dtype))
         moved = Integral(derived, plan.kernel.prepare(derived, plan.workload)).run(plan, x) * g
         return moved.to(torch.float64).sum(1).sum_to_size(alpha.shape)
 
     def formula_backward(self, plan: Plan, x: Tensor | None, g: Tensor, alpha: Tensor | None) -> Gradients:
-        """See `Product`."""
+        """Return the gradients in x and the orders by torch's own operations, so that they have derivatives themselves.
+
+        That in the orders is None unless they are learned.
+        """
         if x is None or alpha is None:
             return self.adjoint(plan, g), None
         traced = Integral(self.weights.of(alpha), self.operator).with_kernel(plan)
         return traced.adjoint(plan, g), self.derivative(plan, x, g, alpha)
 
     def readable(self, x: Tensor) -> Tensor:
-        """See `Product`."""
+        """Return x without a negation that is still to be done."""
         return x.resolve_neg()
 
     def is_clear(self, y: Tensor, *, is_adjoint: bool) -> bool:
-        """See `Product`."""
+        """Return whether y is finite at the last cell, or for the transpose at the first."""
         return are_finite(y.numpy()[..., 0 if is_adjoint else -1])
 
     def without_gaps(self, x: Tensor, *, is_adjoint: bool) -> tuple[Tensor, Tensor] | None:
-        """See `Product`."""
+        """Return x with finite numbers in place of NaN and infinities, and a mask of the results that are NaN.
+
+        Return None where x is finite.
+        """
         data = x.detach()[:, :, None] if is_adjoint else x.detach()
         found = held(data.mT.numpy(), backwards=is_adjoint)
         if found is None:
@@ -221,7 +227,7 @@ class Integral:
         return (finite[:, :, 0], reached) if is_adjoint else (finite.contiguous(), reached.any(dim=2))
 
     def result_shape(self, x: Tensor, *, is_adjoint: bool) -> Sequence[int]:
-        """See `Product`."""
+        """Return the shape of the result for x: [sets, rows, cells], of the transpose's [sets, rows, inputs, cells]."""
         sets, rows, *_, n = x.shape
         return (sets, rows, self.weights.grid.inputs, n) if is_adjoint else (sets, rows, n)
 

@@ -17,18 +17,21 @@ from hpfracc_nn.selection import Plan, Workload, register_rehearsal
 
 
 class Made:
-    """Weights of zeros, in the sizes of a workload's: what is compiled does not depend on their values."""
+    """Weights of zeros, in the sizes of a workload, which stand in for `weights.Weights` where a kernel is compiled.
+
+    What is compiled does not depend on their values.
+    """
 
     def __init__(self, workload: Workload):
         self._workload = workload
         self._place = {"dtype": getattr(torch, workload.converted.dtype), "device": torch.device(workload.device)}
 
     def column(self) -> Column:
-        """As `Weights.column`."""
+        """Return a column of zeros, [channels, n], in place of `Weights.column`."""
         return Column(torch.zeros(self._workload.channels, self._workload.n, **self._place))
 
     def chunks(self, length: int) -> StateSpace:
-        """As `Weights.chunks`."""
+        """Return a state space model of zeros over chunks of `length` samples, in place of `Weights.chunks`."""
         channels = self._workload.channels
         states = max(1, self._workload.exponentials) if self._workload.n > length else 1
         decay = torch.zeros(states, dtype=torch.float64, device=self._place["device"])
@@ -57,9 +60,9 @@ def rehearse(plan: Plan) -> None:
 
 
 def _boundaries(workload: Workload) -> list[Boundary]:
-    """Return what stands around the product, with each number of differences: some kernels are compiled for it.
+    """Return boundaries without columns, for 0, 1 and 2 differences: some kernels are compiled for that number.
 
-    A sample is subtracted: what only that needs is loaded too.
+    In all of them the first sample is subtracted, so that what only this needs is loaded too.
     """
     dtype = getattr(torch, workload.converted.dtype)
     stencils = [Stencil(workload.n, lambda lags: np.zeros(lags.size), differences, True) for differences in (0, 1, 2)]
@@ -69,7 +72,7 @@ def _boundaries(workload: Workload) -> list[Boundary]:
 def _on_each_device(plan: Plan) -> list[Plan]:
     """Return [plan], or where it names several devices a copy for each of them alone.
 
-    So the kernel runs on each: of a call of several parts some device may get none.
+    Otherwise a device might get no part of a small call, and the kernel would not be compiled for it.
     """
     return [replace(plan, devices=(device,)) for device in plan.devices] or [plan]
 

@@ -4,13 +4,15 @@
 
 for the slice of n samples that begins at sample t, with T the product inside of the slice, d the m-th differences, and
 the boundary columns of `fractional/boundary.py`. The second term is the past: the last `first` entries of d before the
-slice, whose weights are exact, and the exponentials of `fractional/streaming.py`, which stand for all older ones.
+slice, whose weights are exact, and the states of the exponentials of `fractional/streaming.py`, which stand for all
+older entries.
 
-A slice gives later ones its first samples, its last ones, and its own part of the exponentials: the numbers do not
-depend on its length. The exponentials of all slices add up, each faded by what lies between.
+A slice gives later ones its first samples, its last samples, and its own part of the states of the exponentials: how
+many numbers these are does not depend on the slice's length. The parts of all slices add up, each faded by the time
+since.
 
 Inside of a slice, d is taken as if the samples before it equalled its first one, so that T is the product of an
-ordinary call. The entries of d that this leaves out, m of them, count among the past.
+ordinary call. What the first m entries of d lack by that counts among the past.
 
 Shapes: time is first, [n, *shape]; `shape` is that of one time slice, and Q counts exponentials. Samples are float32 or
 float64: half precision is converted before, since the gradients of a product and of what a slice gives cancel.
@@ -49,9 +51,9 @@ from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.fractional.weights import CACHE
 
 HEAD = 4  # first samples that the boundary columns and the differences read
-_PIECE = 1024  # samples whose exponentials are one matrix
+_PIECE = 1024  # samples of a piece: exp(-s k) over a piece is one matrix
 _FADED = 40.0  # exp(-40) is below the rounding of double precision
-_TILE, _COPIED = 2**24, 2**20  # numbers that are worked on together, as they lie and where they are copied first
+_TILE, _COPIED = 2**24, 2**20  # numbers that are worked on together: in place, and where they are copied first
 
 Spans = dict[tuple[int, int, int], Tensor | None]  # what `_Window.spanned` found, by a column's number and its window
 
@@ -62,8 +64,8 @@ class Parts(NamedTuple):
     Attributes:
         head: Its first samples, [HEAD, *shape]; zeros follow where it has fewer.
         tail: The last samples that are differenced, [first + m, *shape]; zeros precede them where it has fewer.
-        carry: Its part of the exponentials, [Q, *shape]: of all d but the last `first`, as seen from its end. Of a
-            slice that is shorter than `tail` zeros: its tail says all.
+        carry: Its part of the states of the exponentials, [Q, *shape]: of all d but the last `first`, as seen from its
+            end. Zeros where the slice is shorter than `tail`, which then has all of its samples.
     """
 
     head: Tensor
@@ -73,12 +75,12 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True)
 class Slices:
-    """A series in slices, of one operator.
+    """A series that is cut into slices along time, as one of the slices sees it, and the operator on the whole series.
 
     Attributes:
         rules: Of the recurrence; its definition is a `Convolution` where what is given is differenced already.
-        nodes: Its exponentials.
-        lengths: Of the slices, in the order of time.
+        nodes: The exponentials of the recurrence.
+        lengths: How many samples each slice has, in the order of time.
         place: Which of the slices is this one.
     """
 
@@ -89,39 +91,41 @@ class Slices:
 
     @property
     def rates(self) -> np.ndarray:
-        """The s of the exponentials, [Q]."""
+        """The decay rates s of the exponentials, [Q]."""
         return self.nodes.rates
 
     @property
     def n(self) -> int:
-        """Samples of this slice."""
+        """How many samples this slice has."""
         return self.lengths[self.place]
 
     @property
     def begin(self) -> int:
-        """The number of its first sample."""
+        """The number in the series of this slice's first sample."""
         return sum(self.lengths[: self.place])
 
     @property
     def reach(self) -> int:
-        """How many of the last samples later slices see; a slice with fewer is given away as it is."""
+        """How many last samples of a slice the later ones read, first + m; of a shorter slice they read all."""
         return self.rules.first + self.rules.differences
 
     @property
     def is_ordinary(self) -> bool:
-        """Whether an ordinary call on this slice has its results: nothing precedes it, and it has the whole start."""
+        """Whether an ordinary call on this slice has its results: it is first and has all that the columns read."""
         return self.begin == 0 and self.n >= min(HEAD, sum(self.lengths))
 
     @property
     def inner(self) -> Definition:
-        """The operator inside of a slice, for samples that are differenced there."""
+        """The definition of the product inside of a slice, whose differences read no sample before the slice."""
         definition = self.rules.definition
         if isinstance(definition, Convolution):
             return definition
         return Increments.with_weights_of(definition)
 
     def given(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Return z to go on with, and the `Parts` of this slice, packed: [HEAD + first + m + Q, *shape], float64.
+        """Return z, for the product inside of the slice, and the packed `Parts` of the slice.
+
+        The parts are [HEAD + first + m + Q, *shape], float64.
 
         Args:
             x: The samples, [n, *shape].
@@ -161,7 +165,7 @@ class Slices:
         return self.added(y, axis, parts[self.place], past, start, taps, columns, spans)
 
     def parts(self, packed: Tensor) -> Parts:
-        """Return what `given` packed."""
+        """Return the `Parts` of a slice from what `given` packed."""
         return Parts(*packed.split([HEAD, self.reach, self.rates.size]))
 
     def added(
@@ -175,17 +179,17 @@ class Slices:
         columns: list[Tensor],
         spans: Spans,
     ) -> Tensor:
-        """Return the product y inside of the slice with what comes of the past and the start, written into y.
+        """Add to y, the product inside of the slice, what the past and the boundary columns contribute, and return y.
 
         Args:
-            y: Of at least `reach` samples, with time on `axis`.
+            y: Of at least `reach` samples, with time on `axis`; written to.
             axis: The time axis.
             part: What the slice gives later ones.
-            past: Before it.
-            start: What the first samples of the series give.
+            past: The past before the slice.
+            start: What all results take from the first samples of the series.
             taps: The exact weights, then the coefficients of the exponentials, [first + Q, *c].
             columns: The boundary columns in the slice, [n, *c], in the order of `start.values`.
-            spans: What is known of these columns, and what comes to be known.
+            spans: A cache of what `_Window.spanned` finds for these columns; entries are added.
         """
         first = self.rules.first
         d = self._left_out(part.head, self.begin, past, start)
@@ -197,10 +201,10 @@ class Slices:
     def _weights(
         self, stencil: Stencil, alpha: Tensor | None, device: torch.device
     ) -> tuple[Tensor, list[Tensor], Spans]:
-        """Return the exact weights and the coefficients of the exponentials, and the boundary columns in the slice.
+        """Return the taps, the boundary columns in the slice, and the cache `spans` of these columns; see `added`.
 
-        They are [first + Q, *c], and [n, *c] in the order of `boundary.values`, with what is known of the columns.
-        Those of fixed orders are kept.
+        The taps are the exact weights, then the coefficients of the exponentials, [first + Q, *c]; the columns are
+        [n, *c], in the order of `boundary.values`. All are kept for fixed orders.
         """
 
         def made() -> tuple[Tensor, list[Tensor], Spans]:
@@ -219,7 +223,7 @@ class Slices:
         return CACHE.get(("weights of a slice", self.rules, stencil.n, self.begin, self.n, device), made)
 
     def _start(self, parts: list[Parts], stencil: Stencil) -> Start:
-        """Return what the first samples of the series give to all results."""
+        """Return the Start of the series, from the first samples of its slices."""
         heads = [part.head[: min(length, HEAD)] for part, length in zip(parts, self.lengths, strict=True)]
         x = torch.cat(heads)[:HEAD]
         boundary, shape = boundary_of(stencil), x.shape[1:]
@@ -229,7 +233,7 @@ class Slices:
         return Start([each.reshape(shape) for each in values(canonical, d, boundary)], second)
 
     def _past(self, parts: list[Parts], start: Start) -> Past:
-        """Return the past before this slice."""
+        """Return the past before this slice, from the parts of those before it."""
         zeros = torch.zeros_like(parts[0].head)
         memory = zeros.new_zeros(self.rules.first + self.rates.size, *zeros.shape[1:])
         past, t = Past(memory, zeros[:2], zeros[:2]), 0
@@ -253,7 +257,7 @@ class Slices:
         return Past(memory, block.before, block.held)
 
     def _differenced(self, z: Tensor, t: int, past: Past, start: Start) -> Block:
-        """Return the differences of samples that begin at sample t; all but the first m need no past."""
+        """Return the Block of samples z that begin at sample t: their differences, of which m depend on the past."""
         block = differenced(z, t, past, self.rules, TORCH)
         if start.second is None or not t <= 1 < t + z.shape[0]:
             return block
@@ -261,20 +265,23 @@ class Slices:
         return block._replace(d=torch.cat([block.d[:at], start.second, block.d[at + 1 :]]))
 
     def _left_out(self, head: Tensor, t: int, past: Past, start: Start) -> Tensor:
-        """Return d before a slice, and what the product inside of the slice leaves out of d, [first + m, *shape]."""
+        """Return d before a slice, and what the product inside of the slice leaves out of d, [first + m, *shape].
+
+        `head` are the first samples of the slice, which begins at sample t.
+        """
         m, first = self.rules.differences, self.rules.first
         d = self._differenced(head[:2], t, past, start).d
         inside = torch.stack([torch.zeros_like(head[0]), head[1] - head[0]])
         return torch.cat([d[:first], (d[first:] - inside)[:m]])
 
     def _response(self, d: Tensor, memory: Tensor, taps: Tensor, n: int) -> Tensor:
-        """Return the first n <= first + m results that come of the past, [n, *shape].
+        """Return what the past adds to the first n <= first + m results of the slice, [n, *shape].
 
         Args:
             d: Before the slice, and entries at its beginning, [first + more, *shape].
             memory: Before the slice, [first + Q, *shape].
-            taps: As in `answered`.
-            n: How many.
+            taps: As in `added`.
+            n: How many results.
         """
         first, rates = self.rules.first, self.rates
         lags = np.arange(first + n)
@@ -289,11 +296,11 @@ class Slices:
 
 
 class Start(NamedTuple):
-    """What the first samples give to all results.
+    """What all results take from the first samples of the series.
 
     Attributes:
         values: What the boundary columns multiply, [*shape] each.
-        second: d[1], [1, *shape], where it is no plain difference.
+        second: d[1], [1, *shape], where it is no plain difference; else None.
     """
 
     values: list[Tensor]
@@ -305,7 +312,7 @@ def _followed(d: Tensor, count: int) -> Tensor:
 
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a backward pass: what is to be differentiated again raises, and autocast casts nothing in it."""
+    """Return a backward pass that runs without autocast, and raises RuntimeError where it would be differentiated."""
 
     @wraps(backward)
     def first(ctx: Any, *grads: Tensor) -> Any:
@@ -321,11 +328,12 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Given(torch.autograd.Function):
-    """The packed `Parts` of a slice, beside the slice: z [n, *shape] -> z, [HEAD + reach + Q, *shape].
+    """Autograd function that returns a slice and its packed `Parts`: z [n, *shape] -> z, [HEAD + reach + Q, *shape].
 
-    The exponentials are sum over k < count of exp(-s (count - 1 - k)) d[k], with d the m-th differences of z, taken as
-    if the samples before z equalled its first one. Backward, what comes of the parts is added to the gradient of z in
-    place: that is the result of the product inside of the slice, which nobody else has.
+    The states of the exponentials are sum over k < count of exp(-s (count - 1 - k)) d[k], with d the m-th differences
+    of z, taken as if the samples before z equalled its first one. The backward pass adds the gradient from the parts to
+    that of z in place: z's gradient is the result of the transposed product inside of the slice, which nothing else
+    uses.
     """
 
     @staticmethod
@@ -347,7 +355,7 @@ class _Given(torch.autograd.Function):
         reach, count, m, rates = ctx.given
         found, (head, tail, carry) = grads[0], grads[1].split([HEAD, reach, rates.size])
         n = found.shape[0]
-        if n < reach:  # there is no such product
+        if n < reach:  # so short a slice has no product inside, and its gradient is not ours to write to
             found = found.clone()
         rows = found.movedim(0, -1)
         if count > m:  # of shorter ones no difference is read
@@ -369,7 +377,7 @@ class _Given(torch.autograd.Function):
 
 
 def _ends(count: int, m: int, rates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return what summation by parts leaves at the ends of `count` samples: where [k], and the coefficients [Q, k].
+    """Return what summation by parts leaves at the ends of `count` samples: their indices [k] and coefficients [Q, k].
 
         sum over i of exp(-s (count - 1 - i)) d[i] = (1 - exp(s))**m sum over i of exp(-s (count - 1 - i)) x[i] + more,
 
@@ -388,11 +396,11 @@ def _ends(count: int, m: int, rates: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 class _Added(torch.autograd.Function):
-    """What the past and the boundary columns add to the product inside of a slice, written into that.
+    """Autograd function that adds the past and the boundary columns to the product inside of a slice, in place.
 
-    It is applied to the product y, its time axis, the rates, the first rows that are added [head, *shape], the
-    exponentials after them, times their coefficients [Q, *shape], the spans and the number of the columns, the columns
-    [n, *c] and what they multiply [*shape].
+    The function is applied to the product y, its time axis, the rates, the first rows that are added [head, *shape],
+    the states of the exponentials after them, times their coefficients [Q, *shape], the spans and the number of the
+    columns, the columns [n, *c] and what they multiply [*shape].
     """
 
     @staticmethod
@@ -450,14 +458,17 @@ class _Added(torch.autograd.Function):
 
 
 def _with_columns(part: Tensor, columns: list[tuple[Tensor, Tensor]], begin: int, end: int) -> Tensor:
-    """Return what is added at some times [*shape, k], and the columns at those times with it."""
+    """Return `part` [*shape, end - begin] plus the columns times their values at times from `begin` to before `end`."""
     for column, value in columns:
         part = torch.addcmul(part, column[..., begin:end], value)
     return part
 
 
 def _weighted(rows: Tensor, column: Tensor) -> Tensor:
-    """Return the sums of rows [rows, n] times a column [n], [rows], float64: in the rows' dtype along a piece only."""
+    """Return the sums of rows [rows, n] times a column [n], [rows], float64.
+
+    Within a piece they are summed in the dtype of the rows.
+    """
     pieces = zip(rows.split(_PIECE, 1), column.to(rows).split(_PIECE), strict=True)
     return torch.stack([each @ part for each, part in pieces]).sum(0, dtype=torch.float64)
 
@@ -510,11 +521,11 @@ def _recall(
     """Add the sum over q of exp(-s_q k) values[:, q] to the samples k of rows [*shape, n], in place.
 
     Args:
-        rows: They are written to.
+        rows: The samples, [*shape, n], which are written to.
         values: [rows, Q].
         rates: s, [Q].
         columns: What else is added: columns [*c, n] times values [*shape, 1], by their numbers.
-        spans: What is known of the columns, and what comes to be known.
+        spans: A cache of what `_Window.spanned` finds for the columns; entries are added.
         backwards: Whether the last sample counts as the first; then there are no columns.
     """
     n, strides = rows.shape[-1], rows.stride()
@@ -549,7 +560,7 @@ class _Window:
     """Times near <= k < far at which some exponentials have not faded.
 
     Attributes:
-        near: A multiple of the length of a piece.
+        near: The first time, a multiple of the length of a piece.
         far: The end: such a multiple too, or less than a piece beyond `near`.
         rates: s of the exponentials that count here, [q], the slowest ones.
         like: A tensor of the dtype and device that is computed with.
@@ -571,7 +582,7 @@ class _Window:
         return -(-(self.far - self.near) // _PIECE)
 
     def at(self, n: int, backwards: bool) -> slice:
-        """Return which of n samples these are; with `backwards` the last one counts as the first."""
+        """Return the slice of this window among n samples; with `backwards` the last sample counts as the first."""
         return slice(n - self.far, n - self.near) if backwards else slice(self.near, self.far)
 
     def in_pieces(self, samples: Tensor) -> Tensor:
@@ -581,8 +592,9 @@ class _Window:
     def spanned(self, column: Tensor, j: int, spans: Spans) -> Tensor | None:
         """Return c [pieces * rank] for which a column [far - near] is the sum over r of c[p r] V[r, i], or None.
 
-        To half a rounding of single precision. The weights and columns of operators fade as the exponentials do. What
-        is found for column `j` is kept in `spans`.
+        V are the factors of the window, and the sum must meet the column to half a rounding of single precision.
+        Columns meet this where they fade as the exponentials do, as those of operators. The result for column number
+        `j` is kept in `spans`.
         """
         n = self.far - self.near
         if self.like.dtype != torch.float32 or n % _PIECE or column.numel() != n:  # of several orders, or none
@@ -624,11 +636,13 @@ class _Window:
 
 
 def _windows(n: int, rates: np.ndarray, like: Tensor, *, in_place: bool) -> Iterator[_Window]:
-    """Yield windows that make up n: of one piece, then each as long as all before it, up to a bound, then the rest.
+    """Yield windows that cover n samples.
+
+    The first is one piece, each of the next as long as all before it, up to a bound, and the last one the rest.
 
     Args:
         n: The number of samples.
-        rates: They increase, [Q].
+        rates: The decay rates, which increase, [Q].
         like: [rows, ...], of the dtype and device that is computed with.
         in_place: Whether the samples are used as they lie, without a copy of a window's.
     """

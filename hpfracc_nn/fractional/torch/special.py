@@ -280,7 +280,7 @@ class _Opaque(torch.autograd.Function):
 def _autograd(z: Tensor, alpha: Tensor, beta: Tensor, m: int, n: int) -> Tensor:
     """Implementation of `hpfracc_nn::mittag_leffler` for the Autograd dispatch key: return F[m, n], differentiable.
 
-    It is recorded as an autograd function; under transforms of torch.func and in forward mode it is the formula.
+    An autograd function is recorded; under transforms of torch.func and in forward mode F[m, n] comes from its formula.
     """
     tensors = (z, alpha, beta)
     if torch._C._are_functorch_transforms_active() or has_tangent(*tensors):

@@ -3,8 +3,8 @@
     y[t] = sum_(lag < first) w[lag] d[t-lag] + sum_q c_q S_q[t] + analytic[t] x(0) + start[t] d[1],
     S_q[t] = exp(-s_q) S_q[t-1] + d[t-first]
 
-with d the differenced samples and Q exponentials. A time slice of the samples has the shape [*shape], and the orders
-have axes [*c] that broadcast to it. The boundary columns are `start` and `analytic`.
+with d the differenced samples and S_q the states of Q exponentials. A time slice of the samples has the shape [*shape],
+and the orders have axes [*c] that broadcast to it. The boundary columns are `start` and `analytic`.
 
 A step knows its number, so that the rows of the boundary columns come from their closed formulas, a block at a time.
 """
@@ -52,8 +52,8 @@ from hpfracc_nn.fractional.torch.tracing import is_plain, is_traced, is_watched,
 from hpfracc_nn.selection import Site
 
 _BLOCK = 64  # rows of the boundary columns that are computed together
-_EXACT_ROWS, _TABLED = 128, 512  # of a counted state's starting column: every row, then geometrically further apart
-_LONG = 1024  # samples of a block that is worth the parts of a slice
+_EXACT_ROWS, _TABLED = 128, 512  # rows of a CountedState's starting column: the first ones, then in geometric steps
+_LONG = 1024  # samples from which a block is computed as a slice is (`slices.py`)
 
 
 def register_tree(
@@ -70,7 +70,7 @@ def register_tree(
     Args:
         kind: The class.
         names: The attributes.
-        facts: Returns what else a state has, and no transform changes.
+        facts: Returns the rest of a state, which no transform changes.
         unflatten: Returns a state from the attributes and the facts.
         options: Of torch's `register_pytree_node`.
     """
@@ -107,11 +107,11 @@ class StreamState:
 
     step: int
     _rules: Rules
-    _alpha: Tensor | None  # where it is a tensor
+    _alpha: Tensor | None  # the orders, if they are in a tensor
     _taps: Tensor  # exact weights, then coefficients: [first + Q, *c]
     _decay: Tensor  # exp(-s): [Q, 1, ...]
     _boundary: Tensor | None  # a block of rows of the columns on x(0) and d[1]: [block, 2, *c]
-    _memory: Tensor  # the last samples of d, then the exponentials: [first + Q, *shape]
+    _memory: Tensor  # the last samples of d, then the states of the exponentials: [first + Q, *shape]
     _before: Tensor  # what differencing needs: x and its difference one step ago, or the sum so far: [2, *shape]
     _held: Tensor  # x(0) and d[1]: [2, *shape]
 
@@ -122,24 +122,24 @@ class StreamState:
 
     @property
     def horizon(self) -> int:
-        """How many steps it serves."""
+        """How many steps the state serves."""
         return self._rules.horizon
 
     @property
     def device(self) -> torch.device:
-        """Where it is."""
+        """The device of the state's tensors."""
         return self._memory.device
 
     @property
     def nbytes(self) -> int:
-        """Memory of all its tensors, the weights included; the same at every step."""
+        """Bytes of all tensors of the state, the weights included; the same at every step."""
         return sum(t.numel() * t.element_size() for t in self._tensors().values() if t is not None)
 
     def to(self, device: torch.device | str | int) -> StreamState:
         """Return the state on another device; its dtype stays float64, which takes samples of any.
 
         Raises:
-            TypeError: `device` is none, such as a dtype.
+            TypeError: `device` is something else, such as a dtype.
         """
         if not isinstance(device, torch.device | str | int):
             given = device if isinstance(device, torch.dtype) else type(device).__name__
@@ -150,18 +150,18 @@ class StreamState:
         return self._mapped(lambda t: t.to(device))
 
     def detach(self) -> StreamState:
-        """Return the state without its history of gradients; also alpha's ends here, see `renew`."""
+        """Return the state detached from autograd's graph, so that no gradient reaches alpha either; see `renew`."""
         return self._mapped(Tensor.detach)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> StreamState:
-        """Return the state in memory of its own; its graph, and alpha's in it, is that of this one."""
+        """Return a copy of the state in memory of its own, with the same history of gradients, alpha's included."""
         return self._mapped(Tensor.clone)
 
     def renew(self, weights: StreamState) -> StreamState:
-        """Return this past, detached, with the weights of another state of the same shape and horizon.
+        """Return this state's past, detached, with the weights of another state of the same shape and horizon.
 
-        This is one stretch of truncated backpropagation after another: after an optimizer's step a new
-        `initial_state` has the new alpha, and the past, which does not depend on alpha, goes on.
+        Renewing begins a stretch of truncated backpropagation: after an optimizer's step a new `initial_state` has the
+        new alpha, and the past, which does not depend on alpha, goes on.
         """
         self._rules.check_renewal(weights._rules, is_here=weights.device == self.device)
         past = self.detach()
@@ -169,7 +169,7 @@ class StreamState:
         return replace(fresh, _boundary=fresh._rows(self.step - self.step % _BLOCK))
 
     def counted(self) -> CountedState:
-        """Return the same for programs of `torch.export`: a state whose number of steps is a tensor.
+        """Return this state for programs of `torch.export`, as a CountedState, whose number of steps is a tensor.
 
         A program of a module that calls `step` with it serves every number of steps, up to the horizon.
         """
@@ -207,7 +207,7 @@ class StreamState:
 
 
 def first_of(columns: Callable[[np.ndarray], Any] | None) -> Callable[[np.ndarray], Any] | None:
-    """Return the first of the analytic columns, or None where there are none."""
+    """Return a function of the rows of the first analytic column, that of x(0); None where there is no column."""
     return None if columns is None else lambda rows: columns(rows)[..., 0, :]
 
 
@@ -221,9 +221,9 @@ def _stacked(columns: list[Tensor | None]) -> Tensor | None:
 class CountedState:
     """A `StreamState` whose number of steps is a tensor: what programs of `torch.export` take and return.
 
-    Columns on x(0) and on d[1] do not follow from a number that is not known, a block of rows at a time. The first is a
-    sum of exponentials as the weights are; the second is a table, exact in the first rows, and from there on cubic in
-    log(t + 1), where t times the column hardly changes.
+    Where the number of a step is not known in Python, rows of the boundary columns cannot be computed a block at a
+    time. The column on x(0) is a sum of exponentials as the weights are; that on d[1] is a table, exact in the first
+    rows, and from there on cubic in log(t + 1), where t times the column hardly changes.
 
     Attributes:
         step: How many samples it has seen, int64, [].
@@ -247,12 +247,12 @@ class CountedState:
 
     @property
     def horizon(self) -> int:
-        """How many steps it serves. Programs, and calls on a GPU, do not look whether there were more."""
+        """How many steps the state serves. Programs, and calls on a GPU, do not check whether there were more."""
         return self._rules.horizon
 
     @property
     def device(self) -> torch.device:
-        """Where it is."""
+        """The device of the state's tensors."""
         return self._memory.device
 
     def counted(self) -> CountedState:
@@ -292,7 +292,7 @@ class CountedState:
 
 
 def counted(state: StreamState) -> CountedState:
-    """Return a state with its number of steps in a tensor."""
+    """Return a StreamState as a CountedState, with the number of steps in a tensor."""
     rules, xp = state._rules, NUMPY if state._alpha is None else TORCH
     stencil, nodes = rules.stencil(state._alpha, TORCH), rules.nodes(state._alpha)
     analytic, start, place = first_of(stencil.analytic_columns), stencil.start_column, state.device
@@ -377,7 +377,7 @@ def step(owner: str, x: Tensor, state: Any, source: StreamSource | None = None) 
     is_counted = isinstance(state, CountedState)
     check_state(owner, state, CountedState if is_counted else StreamState)
     check_dense(owner, "x", x)
-    computed_in(owner, x)  # raises where the dtype is none of ours
+    computed_in(owner, x)  # raises unless x is floating
     rules, t = state._rules, state.step
     check_step(owner, x.shape, rules, source)
     _check_device(owner, x, state)
@@ -449,7 +449,10 @@ def _recorded(owner: str, x: Tensor, state: StreamState, axis: int, site: Site) 
 
 
 def _is_sliced(x: Tensor, state: StreamState, n: int) -> bool:
-    """Whether a block is computed as it lies, as a slice is: a long one of which nobody takes a gradient."""
+    """Whether a block of n samples is computed by `_in_place`: a long one that nobody differentiates or transforms.
+
+    The definition must take differences, or else subtract no first sample.
+    """
     rules = state._rules
     is_recorded = torch.is_grad_enabled() and (
         x.requires_grad or any(each is not None and each.requires_grad for each in state._tensors().values())
@@ -459,11 +462,11 @@ def _is_sliced(x: Tensor, state: StreamState, n: int) -> bool:
 
 
 def _in_place(owner: str, x: Tensor, state: StreamState, axis: int, site: Site) -> tuple[Tensor, Past]:
-    """Return the results for a block and the past after it: of `slices.py`, without a copy of the block in float64."""
+    """Return the results for a block and the past after it, by `slices.py`, without a copy of the block in float64."""
     rules, t, n = state._rules, state.step, x.shape[axis]
     past, samples = Past(state._memory, state._before, state._held), x.to(computed_in(owner, x)).movedim(axis, 0)
     kept = rules if rules.differences else replace(rules, definition=Convolution.with_weights_of(rules.definition))
-    slices = Slices(kept, rules.nodes(state._alpha), (t, n, 1), 1)  # one that is read by what follows
+    slices = Slices(kept, rules.nodes(state._alpha), (t, n, 1), 1)  # a sample follows, as the past after it is wanted
     part = slices.parts(slices.given(samples, samples)[1])
     inside = samples.movedim(0, axis).to(computed_in(owner, x, slices.inner))
     y = computed(owner, inside, slices.inner, rules.dt, axis, site, state._alpha)
@@ -489,7 +492,7 @@ for _function in (initial_state, run):
 
 
 def _dumped(rules: Rules) -> dict[str, Any]:
-    """Return what does not change from step to step as JSON has it."""
+    """Return the rules of a stream as a dictionary of what JSON can hold; `_loaded` takes it back."""
     source = rules.source
     made = None if source is None else [source.owner, as_json(source.definition, False), source.learns, source.dt]
     return {

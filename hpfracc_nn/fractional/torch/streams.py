@@ -1,8 +1,9 @@
-"""What is kept on a CUDA device, and the streams that read it.
+"""Tensors that are kept on a CUDA device for later calls, and the streams that read them.
 
-A kept tensor is made on the stream that is current when it is first asked for. Another stream may read it only after
-that, and its memory may be used anew only when that stream has read it; torch sees to neither. So whoever makes one
-leaves an event. A stream that comes later waits for it once, on the device, and is recorded with the tensor's memory.
+A kept tensor is made on the stream that is current at the first request. Another stream may read the tensor only after
+that, and its memory may be used anew only when that stream has read it; torch sees to neither. So whoever makes a
+tensor leaves an event. A stream that comes later waits for the event once, on the device, and is recorded with the
+tensor's memory.
 
 A stream that is captured in a CUDA graph cannot wait for what was recorded outside of the capture, and need not:
 `torch.cuda.graph` lets the device come to rest before. What a graph reads is never let go, because it replays
@@ -33,22 +34,25 @@ class Streams:
     """The tensors that one owner keeps on a CUDA device, and the streams that may read them.
 
     Args:
-        device: Where they lie.
+        device: The CUDA device.
     """
 
     def __init__(self, device: torch.device):
         self._device = device
         self._made: list[_Made] = []
-        self._seen: dict[int, int] = {}  # how many of them each stream may read
+        self._seen: dict[int, int] = {}  # how many of `_made` each stream may read, by its address
 
     def record(self, made: Any) -> None:
-        """Record an event after the tensors that the current stream has just made."""
+        """Record an event behind `made`, tensors of the current stream, so that other streams can wait for them."""
         stream, event = torch.cuda.current_stream(self._device), torch.cuda.Event()
         event.record(stream)
         self._made.append(_Made(stream.cuda_stream, event, _tensors(made)))
 
     def follow(self) -> None:
-        """Let the current stream read all that was made so far, before what it does next."""
+        """Make the current stream wait, before what it does next, for all tensors recorded so far on other streams.
+
+        A captured stream need not wait; the tensors are then kept as long as the process lives.
+        """
         if is_captured():
             _captured.add(self)
             return
@@ -64,7 +68,10 @@ class Streams:
         self._seen[stream.cuda_stream] = count
 
     def kept(self, store: MutableMapping[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
-        """Return store[key], or make() in its place if it is not there, for the current stream to read."""
+        """Return store[key], ready for the current stream to read; make() is stored there if the key is missing.
+
+        A captured stream gets make() itself, which is not stored.
+        """
         found = store.get(key)
         if found is None:
             found = recorded(self, make())
@@ -75,8 +82,8 @@ class Streams:
         return found
 
 
-_ORDERED = ("cuda",)  # kinds of devices whose work has an order for each stream
-_captured: set[Streams] = set()  # whose tensors a graph reads, as long as the process lives
+_ORDERED = ("cuda",)  # kinds of devices that work in streams, each of which keeps its own order
+_captured: set[Streams] = set()  # those whose tensors a CUDA graph reads: kept alive, because it replays addresses
 
 
 def is_captured() -> bool:
@@ -85,35 +92,44 @@ def is_captured() -> bool:
 
 
 def is_ordered(device: torch.device) -> bool:
-    """Return whether the work of a device has an order for each stream."""
+    """Return whether a device works in streams, each of which keeps its own order: CUDA devices do."""
     return device.type in _ORDERED
 
 
 def streams_on(device: torch.device) -> Streams | None:
-    """Return the streams of a new owner of tensors on a device; None where work has no order for each stream."""
+    """Return new Streams for an owner of tensors on a device; None for a device that does not work in streams."""
     return Streams(device) if device.type in _ORDERED else None
 
 
 def streams_of(store: MutableMapping[Any, Any], device: torch.device) -> Streams | None:
-    """Return the streams of the tensors that a dictionary holds on a device, which are an entry of it, or None."""
+    """Return the Streams of the tensors that a dictionary keeps on a device; None if it does not work in streams.
+
+    The Streams are an entry of that dictionary, made on first use.
+    """
     return store.setdefault(("streams", device), Streams(device)) if device.type in _ORDERED else None
 
 
 def recorded(streams: Streams | None, made: T) -> T:
-    """Return tensors that the current stream has just made, recorded unless it is captured."""
+    """Return tensors that the current stream has just made, after recording them in `streams`.
+
+    The tensors are not recorded where `streams` is None or the current stream is captured in a CUDA graph.
+    """
     if streams is not None and not is_captured():
         streams.record(made)
     return made
 
 
 def follow(streams: Streams | None) -> None:
-    """Let the current stream read what an owner made so far."""
+    """Make the current stream wait for all tensors that `streams` has recorded; for None do nothing."""
     if streams is not None:
         streams.follow()
 
 
 def kept(streams: Streams | None, store: MutableMapping[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
-    """Return store[key], or make() in its place if it is not there, for the current stream to read."""
+    """Return store[key], ready for the current stream to read; make() is stored there if the key is missing.
+
+    `streams` are those of the dictionary's owner, or None for a device that does not work in streams.
+    """
     if streams is not None:
         return streams.kept(store, key, make)
     found = store.get(key)
@@ -121,7 +137,10 @@ def kept(streams: Streams | None, store: MutableMapping[Any, Any], key: Any, mak
 
 
 def placed(make: Callable[P, T]) -> Callable[P, T]:
-    """Keep the last 64 results of a function that makes tensors on the device which is its last argument."""
+    """Return the function `make`, of tensors on the device that is its last argument, with its last 64 results cached.
+
+    The returned function has an attribute `forget`, which clears the cache.
+    """
 
     @lru_cache(maxsize=64)
     def made(*given: Any) -> tuple[Streams | None, T]:
@@ -139,7 +158,7 @@ def placed(make: Callable[P, T]) -> Callable[P, T]:
 
 
 def _tensors(made: Any) -> list[Tensor]:
-    """Return the tensors in `made`: a tensor, or a list, tuple or dataclass of such, however nested."""
+    """Return the tensors in `made`, which is one tensor or a list, tuple or dataclass of tensors, however nested."""
     if isinstance(made, Tensor):
         return [made]
     if is_dataclass(made):

@@ -1,9 +1,9 @@
 """The operator around a kernel's product, tile by tile and a few rows at a time.
 
-A tile of data is differenced and padded to whole chunks, the kernel multiplies it, and the boundary columns are added
-(`fractional/boundary.py`). On a CPU a tile's differences, states and result stay in a cache. Everything that can be is
-prepared once for all tiles: a tile costs a handful of calls. A kernel with passes of its own does all of this itself.
-Tensors are [batch, channels, n, width].
+A tile is some entries of the batch. It is differenced and padded to whole chunks, the kernel multiplies it, and the
+boundary columns are added (`fractional/boundary.py`). On a CPU a tile's differences, states and result stay in a cache.
+Everything that can be is prepared once for all tiles: a tile costs a handful of calls. A kernel that computes the whole
+operator in passes of its own does all of this itself. Tensors are [batch, channels, n, width].
 
 What takes too much memory at once is computed in parts. There half precision is converted for kernels that do not read
 it, part by part, to the product's dtype and back.
@@ -33,8 +33,8 @@ from hpfracc_nn.selection import Plan, Workload
 _KEPT_BYTES = 8 << 20  # larger buffers are made anew
 _LOCAL = threading.local()
 
-_WIDE = 16  # signals side by side, from which on a matrix product with them is as fast as with time last (measured)
-_FEW = 2048  # samples, below which the calls that turn them round take longer than they save (measured)
+_WIDE = 16  # signals side by side, from which on a matrix product is as fast as with time last (measured)
+_FEW = 2048  # samples, below which permuting them takes longer than it saves (measured)
 _BY_NUMPY = 32768  # samples of a tile that NumPy differences: its views cost a tenth, and torch uses one thread too
 _BYTES = 1 << 21  # of one tile's data: below it a tile's dozen calls cost more than the cache gives
 
@@ -43,7 +43,7 @@ def in_tiles(x: Tensor, y: Tensor) -> tuple[int, Iterable[tuple[Tensor, Tensor]]
     """Return how many batch entries make a tile of x and y [batch, channels, n, width], and the pairs of tiles."""
     batch, channels, n, width = x.shape
     if x.numel() * x.element_size() <= _BYTES or channels > 1 or not x.is_cpu:
-        return batch, ((x, y),)  # with several channels they are regrouped anyway
+        return batch, ((x, y),)  # several channels are regrouped in a copy anyway
     rows = max(1, _BYTES * torch.get_num_threads() // max(1, n * width * x.element_size()))
     if rows >= batch:
         return batch, ((x, y),)
@@ -60,10 +60,10 @@ def tile_bytes(workload: Workload) -> int:
 
 
 def is_narrow(samples: int, width: int) -> bool:
-    """Return whether time is in the middle, with so few signals side by side that turning the data round pays.
+    """Return whether time is in the middle, with so few signals side by side that a copy with time last pays.
 
     Products with so narrow matrices are 3 to 30 times as slow as with time last, in both precisions, which is more than
-    turning them round and back takes.
+    permuting the data there and back takes.
 
     Args:
         samples: Of all signals.
@@ -73,7 +73,10 @@ def is_narrow(samples: int, width: int) -> bool:
 
 
 def with_time_last(x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield x tile by tile as [signals, channels, n, 1], and an array for the result, which is then written into y."""
+    """Yield a copy of each tile of x as [signals, channels, n, 1], and an array for its result.
+
+    After each step the result is written into y, permuted back.
+    """
     (rows, pairs), (_, channels, n, width) = in_tiles(x, y), x.shape
     data, result = (scratch(use, (rows, width, channels, n), x) for use in ("turned", "turned result"))
     for part, done in pairs:
@@ -89,7 +92,7 @@ def cut(x: Tensor, rows: int) -> tuple[Tensor, ...]:
 
 
 def buffer(use: str, x: Tensor, rows: int, length: int) -> Tensor:
-    """Return an array [rows, channels, length, width] for one tile of padded data, zero behind the samples."""
+    """Return an array [rows, channels, length, width] for one tile of padded data, zero behind x's n samples."""
     _, channels, n, width = x.shape
     room = scratch(use, (rows, channels, length, width), x)
     if length > n:
@@ -108,7 +111,10 @@ def padded(x: Tensor, rows: int, length: int, use: str = "padded") -> Iterable[T
 
 
 def differenced(x: Tensor, rows: int, length: int, b: Boundary) -> Iterable[Tensor]:
-    """Return the tiles of d, padded with zeros; a tile is overwritten by the next."""
+    """Return the tiles of d, the differences of x, padded with zeros to `length` samples.
+
+    A tile is overwritten by the next.
+    """
     if not (b.differences or b.subtract):
         return padded(x, rows, length, "difference")
     if rows < x.shape[0]:
@@ -167,7 +173,15 @@ Multiply = Callable[[Tensor, Tensor], None]  # of a tile's data, and the array o
 
 
 def forward(multiply: Multiply, b: Boundary, x: Tensor, y: Tensor, chunk: int) -> None:
-    """Write the operator on x into y, whose product `multiply` writes tile by tile, in whole chunks."""
+    """Write the operator on x into y, tile by tile.
+
+    Args:
+        multiply: Writes the product of a tile, in whole chunks, into an array.
+        b: The differences before and the boundary columns after the product.
+        x: Samples.
+        y: Where the results are written.
+        chunk: Samples of a chunk, to a multiple of which tiles are padded.
+    """
     (rows, pairs), n, factors = in_tiles(x, y), b.n, b.factors
     if factors is None:
         factors = b.factors = [] if b.columns is None else list(b.columns.unsqueeze(-1).unbind())
@@ -185,7 +199,15 @@ def forward(multiply: Multiply, b: Boundary, x: Tensor, y: Tensor, chunk: int) -
 
 
 def backward(multiply: Multiply, b: Boundary, g: Tensor, gx: Tensor, chunk: int) -> None:
-    """Write the operator's transpose on g into gx; `multiply` writes that of the product."""
+    """Write the operator's transpose on g into gx, tile by tile.
+
+    Args:
+        multiply: Writes the transposed product of a tile, in whole chunks, into an array.
+        b: The differences before and the boundary columns after the product.
+        g: What the transpose is applied to.
+        gx: Where the results are written.
+        chunk: Samples of a chunk, to a multiple of which tiles are padded.
+    """
     (rows, pairs), n = in_tiles(g, gx), b.n
     length = -(-n // chunk) * chunk
     back = buffer("result", g, rows, length)
@@ -201,12 +223,12 @@ Steps = tuple[Callable[..., None], Callable[..., None]]
 def by_tiles(
     product: Callable[[Any], Multiply], adjoint: Callable[[Any], Multiply], *, turns_narrow: bool = False
 ) -> Steps:
-    """Return a kernel's run and adjoint, made of those of the product alone.
+    """Return a kernel's run and adjoint, made of functions for the product alone.
 
     Args:
-        product: Of the weights it makes the function that multiplies a tile.
-        adjoint: The same for the transpose.
-        turns_narrow: Whether data with time in the middle and few signals side by side are turned round first.
+        product: Returns, for the weights, the function that writes the product of a tile.
+        adjoint: The same for the transpose of the product.
+        turns_narrow: Whether data with time in the middle and few signals side by side are copied with time last first.
     """
 
     def step_by(step: Callable[..., None], multiply: Callable[[Any], Multiply]) -> Callable[..., None]:
@@ -255,16 +277,16 @@ def run_in_parts(
     *,
     as_stored: bool,
 ) -> None:
-    """Run one direction of a kernel, `rows` signals at a time; None: at once.
+    """Run one direction of a kernel, `rows` signals at a time; all at once for None.
 
     Args:
-        step: The direction.
+        step: The direction: the kernel's run or adjoint.
         rows: See `parts`.
         operator: The weights, as the kernel takes them.
-        b: Around the product.
+        b: The differences before and the boundary columns after the product.
         shape: Of x and y.
-        x: What goes in.
-        y: Room for what comes out, of x's dtype.
+        x: The samples, or what the transpose is applied to.
+        y: Where the results are written, of x's dtype.
         as_stored: Whether the kernel takes x in its own dtype.
     """
     converts = not as_stored and x.dtype != b.dtype
@@ -282,7 +304,7 @@ def step_of(plan: Plan, direction: Literal["run", "adjoint"]) -> Callable[..., N
 
 
 def widely(step: Step, operator: Operator, b: Boundary, shape: Shape, x: Tensor, y: Tensor) -> None:
-    """Run one direction on samples of the product's dtype, and round the results to that of y."""
+    """Run one direction of a kernel on x in the product's dtype, and write the results into y, rounded to its dtype."""
     data = x.to(b.dtype)
     found = torch.empty_like(data)
     step(operator, b, shape, data, found)
@@ -290,7 +312,10 @@ def widely(step: Step, operator: Operator, b: Boundary, shape: Shape, x: Tensor,
 
 
 def multiplied(run: Callable[..., None], operator: Operator, b: Boundary, shape: Shape, x: Tensor, g: Tensor) -> Tensor:
-    """Return for each channel the sum of what `run` makes of x, times g."""
+    """Return for each channel the sum of the operator's results for x times g, in float64; [] for one channel.
+
+    `run` is a kernel's run.
+    """
     moved = torch.empty(x.shape, dtype=b.dtype, device=x.device)
     run(operator, b, shape, x.to(b.dtype), moved)
     moved.mul_(g)
@@ -322,5 +347,5 @@ def scratch(use: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
 
 
 def drop_scratch() -> None:
-    """Let go of the buffers that this thread keeps."""
+    """Drop the buffers that this thread keeps."""
     _LOCAL.__dict__.pop("kept", None)

@@ -12,16 +12,22 @@ from torch._C._dynamo import eval_frame
 from torch.autograd import forward_ad
 
 PLAIN = (Tensor, torch.nn.Parameter)
-_KNOWS_FRAMES = hasattr(eval_frame, "_FrameAction")  # PyTorch 2.6 does not yet: a call costs a microsecond more there
+_KNOWS_FRAMES = hasattr(eval_frame, "_FrameAction")  # not in PyTorch 2.6: there a call costs a microsecond more
 
 
 def is_watched(x: Tensor) -> bool:
-    """Whether a compiler, a dispatch mode or a tensor's subclass sees this call's torch operations, and only those."""
+    """Whether torch operations on `x` are seen by a compiler, a dispatch mode or a subclass of Tensor.
+
+    Such an observer sees operations only, and no memory that a kernel reads or writes.
+    """
     return bool(type(x) not in PLAIN or torch._C._len_torch_dispatch_stack() or torch.compiler.is_compiling())
 
 
 def is_plain(x: Tensor) -> bool:
-    """Whether nothing looks at a call with `x` but autograd, and no mode changes what an operation does."""
+    """Whether nothing but autograd follows a call with `x`, and no mode changes what an operation does.
+
+    The modes are dispatch modes, transforms of functorch, tracing, inference mode and autocast.
+    """
     return (
         type(x) in PLAIN
         and forward_ad._current_level < 0
@@ -36,14 +42,14 @@ def is_plain(x: Tensor) -> bool:
 
 
 def is_traced(x: Tensor, weights: tuple[Tensor, ...]) -> bool:
-    """Whether a tracer, a functorch transform or forward mode looks at this call."""
+    """Whether a tracer, a functorch transform or forward mode follows a call with samples `x` and these weights."""
     if is_watched(x) or torch._C._are_functorch_transforms_active():
         return True
     return forward_ad._current_level >= 0 and has_tangent(x, *weights)
 
 
 def has_tangent(*tensors: Tensor) -> bool:
-    """Whether forward mode looks at this call, also where only a compiler's graph entered its level."""
+    """Whether a tensor has a tangent of forward mode, also where only a compiled graph has entered its level."""
     return any(unpacked(tensor)[1] is not None for tensor in tensors)
 
 
@@ -53,9 +59,10 @@ def unpacked(tensor: Tensor) -> tuple[Tensor, Tensor | None]:
 
 
 def is_followed(g: Tensor) -> bool:
-    """Whether something looks at a backward pass with the gradient `g`, so that it must consist of torch operations.
+    """Whether a backward pass with the gradient `g` must consist of torch operations, because something follows it.
 
-    Kernels read memory, which a tensor of a class of its own, or of a dispatch mode, may not have.
+    Autograd, vmap, a tracer or forward mode may follow it. Kernels read memory, which a tensor of a class of its own,
+    or of a dispatch mode, may not have.
     """
     return (
         torch.is_grad_enabled() or is_batched(g) or is_watched(g) or (forward_ad._current_level >= 0 and has_tangent(g))
@@ -72,9 +79,10 @@ def is_batched(tensor: Tensor) -> bool:
 def uncompiled(function: Any, reason: str | None = None) -> Any:
     """Keep a compiler away from `function` and all that it calls, and return `function`.
 
-    It is what torch.compiler.disable does, but without a cost per call and without importing the compiler. A compiled
-    caller breaks its graph here; with fullgraph=True it raises and names the reason. A caller's frame that the
-    compiler gave up is safe too: else it would compile what that frame calls, piece by piece.
+    The effect is that of torch.compiler.disable, but without a cost per call and without importing the compiler. A
+    compiled caller breaks its graph at the call; with fullgraph=True the compiler raises and names the reason. It also
+    stays away where it has given up the caller's frame; otherwise it would then compile what that frame calls, piece by
+    piece.
     """
     if not _KNOWS_FRAMES:
         return torch.compiler.disable(function, recursive=True)
@@ -87,7 +95,7 @@ def uncompiled(function: Any, reason: str | None = None) -> Any:
 def around_compiled(function: Any) -> Any:
     """Keep a compiler away from `function`, but not from what it calls, and return `function`.
 
-    It is what torch.compiler.disable(recursive=False) does, in the way of `uncompiled`.
+    The effect is that of torch.compiler.disable(recursive=False), reached in the way of `uncompiled`.
     """
     if not _KNOWS_FRAMES:
         return torch.compiler.disable(function, recursive=False)
@@ -113,10 +121,10 @@ _PLAIN_KEYS = (
 
 @contextmanager
 def plainly() -> Iterator[None]:
-    """Compute as in a plain call, whatever was entered on the way here.
+    """Return a context in which operations run as in a plain call without gradients, whatever modes the caller is in.
 
-    An operation may run inside a dispatch mode, as the first call of a compiled graph does: there autograd records
-    nothing, and the lazy conjugate of a tensor is its plain value.
+    Kernels may be run inside a dispatch mode, as in the first call of a compiled graph: there autograd records nothing,
+    and the lazy conjugate of a tensor would be taken for its plain value.
     """
     with (
         torch.inference_mode(False),

@@ -38,12 +38,12 @@ from hpfracc_nn.fractional.weights import CACHE, fixed_stencil, transitions, wit
 
 
 class Source:
-    """What weights take from everything but the values of a learned order: nodes, stencil and tables.
+    """What weights need besides the values of a learned order: the definition, the grid, exponentials and tables.
 
     Attributes:
-        definition: With its order, or any order in its bounds for a learned one.
+        definition: The operator: with its own order, or with any order in its bounds where that is learned.
         is_fixed: Whether the order is the definition's own.
-        family: Whose tables serve a learned order; None where there are none.
+        family: The definition whose tables serve a learned order; None where there are none.
         nodes: The exponentials that may stand for the weights, None where none can or the series is short.
         states: What a recurrence carries; 0 without exponentials.
         is_host: Whether the weights lie on a CPU, where NumPy may compute them.
@@ -62,28 +62,31 @@ class Source:
             self.family = family(in_steps)
         self.states = 0 if self.nodes is None else self.nodes.states
         self._tables: dict[int, Callable[[], Table | None] | None] = {}
-        self.lately: dict[Hashable, Callable[[], Weights | None] | None] = {}  # by values of a learned order
+        self.lately: dict[Hashable, Callable[[], Weights | None] | None] = {}  # weights seen, by values of their order
         self.is_host = device.type == "cpu" and not is_ordered(device)
 
     @cached_property
     def domain(self) -> Domain:
-        """Where a learned order lies, of all tables."""
+        """The interval of a learned order, as all tables of the family have it."""
         assert self.family is not None, "there are tables"
         return tables.domain_of(self.family, self.n)
 
     @cached_property
     def facts(self) -> Stencil | None:
-        """A stencil with the same differences, terms and starting index as that of any order in the bounds."""
+        """A stencil with the differences, terms and starting index of any order in the bounds; None without tables."""
         return None if self.family is None else fixed_stencil(self.family, self.n, 1.0)
 
     @cached_property
     def boundary(self) -> Boundary:
-        """What stands around the product, but for its columns."""
+        """The boundary around the product, without its columns."""
         assert self.facts is not None, "there are tables"
         return boundary_of(self.facts, None, self.dtype)
 
     def table(self, length: int) -> Table | None:
-        """Return the table of chunks of so many samples, or of the column for 0, with the boundary columns."""
+        """Return the table of matrices over chunks of `length` samples, or of the whole column for 0; None without one.
+
+        The table has the boundary columns too, unless these have no table.
+        """
         if length in self._tables:
             reference = self._tables[length]
             found = None if reference is None else reference()
@@ -108,13 +111,13 @@ def source_of(
 
 
 class Operators:
-    """What a stencil's columns are to kernels: linear operators, and the boundary columns.
+    """The columns of a stencil as kernels take them: the weights as linear operators, and the boundary columns.
 
     Args:
-        source: Of the weights.
+        source: What the weights are made of besides alpha.
         alpha: A learned order; None where it is the definition's own.
         tabulated: Whether a learned order may use tables; without them the formulas are traced, which is slower.
-        streams: Of a CUDA device, where the weights are kept.
+        streams: Those of the CUDA device on which the weights are kept; None for weights that are not.
     """
 
     def __init__(self, source: Source, alpha: Tensor | None, tabulated: bool, streams: Streams | None):
@@ -128,7 +131,7 @@ class Operators:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all that was made so far."""
+        """Bytes of the operators and boundary columns that were made so far."""
         return nbytes((self._operators, self._boundary_columns))
 
     @property
@@ -138,21 +141,21 @@ class Operators:
 
     @cached_property
     def stencil(self) -> Stencil:
-        """The operator: of fixed orders in NumPy's arrays, else in tensors, by its formulas."""
+        """The stencil, with its formulas in NumPy for fixed orders, and else in torch."""
         if self._alpha is None:
             return fixed_stencil(self.definition, self.n, self._dt)
-        alpha = self._alpha.to(torch.float64, copy=True)  # the values must stay until a backward pass
+        alpha = self._alpha.to(torch.float64, copy=True)  # no write to alpha may change it before a backward pass
         return self.definition.stencil_at(alpha, self.n, self._dt, TORCH)
 
     @property
     def facts(self) -> Stencil:
-        """A stencil with the same differences, terms and starting index; its columns are of other orders."""
+        """A stencil with this one's differences, terms and starting index; its columns may be of other orders."""
         found = self.source.facts if self._tabulated else None
         return self.stencil if found is None else found
 
     @property
     def boundary(self) -> Boundary:
-        """What stands around the product."""
+        """The boundary around the product, with its columns."""
         if self._boundary is None:
             columns = self.boundary_columns() if self._boundary_columns is None else self._boundary_columns
             known = self.source.boundary if self._tabulated else boundary_of(self.stencil, None, self.dtype)
@@ -160,7 +163,7 @@ class Operators:
         return self._boundary
 
     def column(self) -> Column:
-        """The whole column, [channels, n]."""
+        """Return the whole column of weights, [channels, n], as a linear operator."""
         if 0 not in self._operators:
             table = self.source.table(0) if self._tabulated else None
             if table is None:
@@ -170,7 +173,7 @@ class Operators:
         return self._operators[0]  # type: ignore[return-value]
 
     def chunks(self, length: int) -> StateSpace:
-        """The model over chunks of `length`; with more than one chunk `nodes` may not be None."""
+        """Return the state space model over chunks of `length`; with more than one chunk `nodes` may not be None."""
         if length not in self._operators:
             nodes = self.nodes if self.n > length else None
             assert nodes is not None or self.n <= length, "the kernel accepts sums of exponentials only"
@@ -182,7 +185,10 @@ class Operators:
         return self._operators[length]  # type: ignore[return-value]
 
     def boundary_columns(self) -> Tensor | None:
-        """The columns that multiply boundary values, [terms, channels, n]: start, then those of x(0) and dt x'(0)."""
+        """Return the columns that multiply boundary values, [terms, channels, n], or None where there are none.
+
+        The columns are the starting column, then those of x(0) and dt x'(0).
+        """
         stencil = self.facts
         if self._boundary_columns is None and (stencil.starts or stencil.terms):
             table = self.source.table(0) if self._tabulated else None
@@ -230,9 +236,9 @@ class Operators:
         return orders.evaluate(table, self.dtype)
 
     def _orders_in(self, table: Table) -> Orders | NumpyOrders:
-        """Return where in a table's domain of orders its Chebyshev series are evaluated, for the weights' orders.
+        """Return the weights' orders as points of a table's domain, at which its Chebyshev series are evaluated.
 
-        They are made from the first table that is asked, and kept: all tables of these weights have the same domain.
+        The points are made for the first table, and kept: all tables of these weights have the same domain.
         """
         if self._orders is None:
             assert self._alpha is not None, "fixed orders have no tables"
@@ -279,14 +285,14 @@ class Weights(Operators):
         definition: With alpha a number, numbers, or a tensor of as many values as there are channels.
         n: Samples.
         dt: Their spacing.
-        dtype: What the product is computed in.
-        device: Where.
-        alpha: A tensor that stands for the definition's order, which then is any in its bounds.
+        dtype: That of the weights, in which the product is computed.
+        device: Where the weights are to lie.
+        alpha: A tensor in place of the definition's order, which then may be any within its bounds.
         tabulated: Whether a tensor alpha may use tables; without them the formulas are traced, which is slower.
         streams: Of a CUDA device, where the weights are kept.
 
     Attributes:
-        kept: What callers make of them, with the same life.
+        kept: What callers make of the weights, kept as long as these.
         again: Returns weights of the cache, anew where they were dropped; None for weights that are in no cache.
     """
 
@@ -313,7 +319,7 @@ class Weights(Operators):
     def of(
         cls, source: Source, alpha: Tensor | None, tabulated: bool = True, streams: Streams | None = None
     ) -> Weights:
-        """Return the weights of a source, of its own order or of a learned one."""
+        """Return the weights of a source, of its own order (`alpha` is None) or of a learned one."""
         found = cls.__new__(cls)
         Operators.__init__(found, source, alpha, tabulated, streams)
         found.kept, found.again = {}, None
@@ -321,7 +327,10 @@ class Weights(Operators):
 
     @classmethod
     def plain(cls, source: Source, alpha: Tensor) -> Weights:
-        """Return those of a learned order that only autograd follows, by the derivative: by NumPy on a CPU."""
+        """Return the weights of a learned order that nothing traces, and whose gradient comes from `derivatives`.
+
+        On a CPU NumPy computes them from tables.
+        """
         found = cls.of(source, alpha)
         if source.is_host and alpha.is_cpu and source.family is not None:
             found._orders = NumpyOrders(alpha, source.domain, source.dt)
@@ -336,14 +345,15 @@ class Weights(Operators):
         return WeightDerivatives(self, alpha)
 
     def at(self, alpha: Tensor) -> Weights:
-        """Return the weights of another alpha, made anew."""
+        """Return the weights of the same source at another alpha, in no cache."""
         return Weights.of(self.source, alpha, self._tabulated)
 
 
 class WeightDerivatives(Operators):
-    """The derivative of weights in alpha, each channel's in its own: in place of the weights they give the result's.
+    """The derivative of weights in alpha: used in place of the weights it gives the derivative of the result.
 
-    They do not hold the weights: each would keep the other alive until the garbage collector finds them.
+    The derivative of a channel's weights is that in the channel's own order. The weights themselves are not held: each
+    would keep the other alive until the garbage collector finds them.
     """
 
     def __init__(self, of: Weights, alpha: Tensor):
@@ -352,7 +362,7 @@ class WeightDerivatives(Operators):
 
     @cached_property
     def stencil(self) -> Stencil:
-        """The operator's derivative, in tensors."""
+        """The stencil whose columns are the derivatives in alpha, in tensors."""
         assert self._alpha is not None, "only learned orders have derivatives"
         return _derived(self.definition, self._alpha, self.n, self._dt)
 
@@ -363,7 +373,7 @@ class WeightDerivatives(Operators):
 def _derived(definition: Definition, alpha: Tensor, n: int, dt: float) -> Stencil:
     """Return a stencil with the derivatives in alpha in place of its columns, by autograd of their formulas.
 
-    Each column's are those in its own channel's order.
+    The derivatives of a column are those in its own channel's order.
     """
     alpha = TORCH.asarray(alpha)
     of = definition.stencil_at(alpha, n, dt, TORCH)
@@ -411,14 +421,14 @@ def weights_of(
 def weights_at(source: Source, alpha: Tensor) -> Weights:
     """Return the weights of a tensor alpha that needs no gradient and lies on a CPU.
 
-    Those of values that come a second time are kept. An alpha that is learned has others at every step.
+    Weights of values that come a second time are cached. An alpha that is learned has others at every step.
     """
     values = alpha.item() if alpha.numel() == 1 else _read(alpha).tobytes()
     lately, key = source.lately, (alpha.shape, values)
     reference = lately.get(key)
     found = None if reference is None else reference()
     if found is None:
-        copy = alpha.detach().clone()  # the values must stay, whatever is written into alpha
+        copy = alpha.detach().clone()  # so that no write to alpha changes the weights
         if key not in lately:
             if len(lately) >= _MOST_SEEN:
                 lately.clear()
@@ -438,17 +448,19 @@ def weights_at(source: Source, alpha: Tensor) -> Weights:
     return found
 
 
-_MOST_SEEN = 64
+_MOST_SEEN = 64  # values of a learned order that `Source.lately` remembers
 
 
 def orders_in(alpha: Tensor, domain: Domain, dt: float, device: torch.device) -> Orders | NumpyOrders:
-    """Return the orders of all channels as points of a domain: by NumPy on a CPU where nobody follows them.
+    """Return the orders of all channels as points of a domain.
+
+    NumPy computes with them on a CPU, unless a gradient or a transform follows alpha.
 
     Args:
         alpha: Any shape. A value further outside its bounds than a tenth of their width has weights that are NaN.
-        domain: Where they lie.
+        domain: The interval of the orders.
         dt: Spacing of the samples.
-        device: Of what is evaluated.
+        device: Where the tables' arrays are wanted.
     """
     traced = is_traced(alpha, ())
     is_host = alpha.is_cpu and device.type == "cpu" and not is_ordered(device)
@@ -458,7 +470,7 @@ def orders_in(alpha: Tensor, domain: Domain, dt: float, device: torch.device) ->
 
 
 class NumpyOrders:
-    """Orders by NumPy, a call of which costs a quarter of torch's on arrays as small as these."""
+    """Orders as points of a table's domain, in NumPy: on arrays this small a call costs a quarter of torch's."""
 
     def __init__(self, alpha: Tensor, domain: Domain, dt: float):
         # A copy: the values must stay, whatever an optimizer writes into alpha.
@@ -466,17 +478,17 @@ class NumpyOrders:
         self._points = Points(orders, domain, dt, NUMPY, None)
 
     def evaluate(self, table: Table, dtype: torch.dtype) -> list[Tensor]:
-        """Return the arrays of a table, each [channels, *shape]."""
+        """Return the arrays of a table at these orders, each [channels, *shape]."""
         return _split(self._points.basis(table.degree), table, dtype)
 
     def derivatives(self, table: Table, dtype: torch.dtype) -> list[Tensor]:
-        """Return their derivatives in alpha, each [channels, *shape]."""
+        """Return the derivatives in alpha of a table's arrays at these orders, each [channels, *shape]."""
         return _split(self._points.derivative(table.degree), table, dtype)
 
     def constants(
         self, table: Table, name: str, arrays: Callable[[], tuple[np.ndarray, ...]], dtype: torch.dtype
     ) -> tuple[Tensor, ...]:
-        """Return arrays that belong to a table as tensors, kept with it."""
+        """Return arrays that belong to a table as tensors; they are kept with the table, by `name`."""
         found: tuple[Tensor, ...] | None = table.placed.get((name, _CPU, dtype))
         if found is None:
             found = tuple(torch.as_tensor(array, device=_CPU).to(dtype) for array in arrays())
@@ -484,7 +496,7 @@ class NumpyOrders:
         return found
 
     def shared(self, table: Table, dtype: torch.dtype) -> dict[Any, Any]:
-        """Return what kernels keep with a table in this dtype."""
+        """Return the dictionary in which kernels keep what they make of a table in this dtype."""
         found: dict[Any, Any] = table.placed.setdefault(("shared", _CPU, dtype), {})
         return found
 
@@ -514,24 +526,24 @@ def _split(basis: np.ndarray, table: Table, dtype: torch.dtype) -> list[Tensor]:
 
 
 class Orders:
-    """Orders in plain aten, which autograd and transforms follow to any order."""
+    """Orders as points of a table's domain, in plain aten, which autograd and transforms follow to any order."""
 
     def __init__(self, alpha: Tensor, domain: Domain, dt: float, device: torch.device, traced: bool):
         self._device, self._traced = device, traced
         self._points = Points(alpha.reshape(-1, 1).to(device, torch.float64), domain, dt, TORCH, self._constant)
 
     def evaluate(self, table: Table, dtype: torch.dtype) -> list[Tensor]:
-        """See `NumpyOrders`."""
+        """Return the arrays of a table at these orders, each [channels, *shape]."""
         return self._arrays(table, self._points.basis(table.degree), dtype)
 
     def derivatives(self, table: Table, dtype: torch.dtype) -> list[Tensor]:
-        """See `NumpyOrders`."""
+        """Return the derivatives in alpha of a table's arrays at these orders, each [channels, *shape]."""
         return self._arrays(table, self._points.derivative(table.degree), dtype)
 
     def constants(
         self, table: Table, name: str, arrays: Callable[[], tuple[np.ndarray, ...]], dtype: torch.dtype
     ) -> tuple[Tensor, ...]:
-        """Return arrays that belong to a table as tensors: kept with it, but what a tracer sees is not kept."""
+        """Return arrays that belong to a table as tensors, kept with the table by `name` unless something traces."""
 
         def make() -> tuple[Tensor, ...]:
             return tuple(torch.as_tensor(array, device=self._device).to(dtype) for array in arrays())
@@ -539,7 +551,10 @@ class Orders:
         return self._kept(table.placed, (name, self._device, dtype), make)
 
     def shared(self, table: Table, dtype: torch.dtype) -> dict[Any, Any]:
-        """Return what kernels keep with a table, on this device in this dtype."""
+        """Return the dictionary in which kernels keep what they make of a table on this device in this dtype.
+
+        While something traces the dictionary is a new one.
+        """
         return {} if self._traced else table.placed.setdefault(("shared", self._device, dtype), {})
 
     def _arrays(self, table: Table, basis: Tensor, dtype: torch.dtype) -> list[Tensor]:
@@ -555,7 +570,7 @@ class Orders:
         return self._kept(_SMALL, (name, self._device), make)
 
     def _kept(self, store: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
-        """Return store[key], or make() and store it there; while something traces, make() alone.
+        """Return store[key]; make() is stored there if the key is missing. While something traces, return make() alone.
 
         What a tracer sees must not be kept.
         """

@@ -29,7 +29,7 @@ Scan = Callable[[Tensor, int, int, StateSpace, bool], Callable[[], None]]
 
 
 def chunk_length(workload: Workload) -> int:
-    """Samples per chunk: the longest that is not slower, because the scan between chunks is what costs.
+    """Return the samples of a chunk: the longest that is not slower, because the scan between chunks is what costs.
 
     Measured on a CPU from 16 to 256: 128 is the fastest, or as fast, from 256 x 256 to 1 x 65536 samples in both
     precisions, 2 to 4 times as fast as 32; with time in the middle, where a chunk is multiplied from the left, 64.
@@ -42,7 +42,7 @@ def prepare(weights: Weights, workload: Workload) -> StateSpace:
 
 
 class Operands(NamedTuple):
-    """The matrices of one direction: inside a chunk, from it to the states, and from the states to it."""
+    """The matrices of one direction: inside a chunk, from a chunk to the states, and from the states to a chunk."""
 
     intra: Tensor
     inward: Tensor
@@ -61,7 +61,7 @@ class Product:
 
     Args:
         model: The weights.
-        scan: Between the chunks.
+        scan: The scan between the chunks; see the module.
         reverse: Whether it is the transpose.
     """
 
@@ -121,7 +121,7 @@ class _Shared:
 
     @staticmethod
     def give(result: Tensor, out: Tensor) -> None:
-        pass  # a view of it
+        pass  # the result is a view of `out`
 
 
 class _PerChannel(_Shared):
@@ -193,7 +193,7 @@ def _arranged(x: Tensor) -> type[_Shared]:
     return _Shared if x.shape[1] == 1 else _PerChannel
 
 
-_COPIES = 13  # of a tile's states, while they are scanned: one, and six in float64 (measured)
+_COPIES = 13  # copies of a tile's states while they are scanned: one, and six in float64, which count twice (measured)
 
 
 # Measured on one core: the blocked scan takes as long as this many operations a state, and this many calls a pass. One
@@ -202,22 +202,22 @@ _OPERATIONS, _CALLS, _CALLS_OF_ONE = 100, 60, 8
 
 
 def cost(workload: Workload) -> Cost:
-    """A product inside the chunks, one into and one out of the states, for each pass."""
+    """Return the cost: a product inside the chunks, one into and one out of the states, for each pass."""
     chunks = -(-workload.n // chunk_length(workload))
     launches = _CALLS if chunks > 1 else _CALLS_OF_ONE
     return cost_of(workload, workload.rows, chunks, launches=launches, operations=_OPERATIONS)
 
 
 def cost_of(workload: Workload, rows: int, chunks: int, *, launches: int, operations: int, tiles: int = 0) -> Cost:
-    """Return the cost where so many rows and chunks are computed in place of the workload's own.
+    """Return the cost of a workload where `rows` rows of `chunks` chunks are computed in place of its own.
 
     Args:
         workload: What is to be computed.
-        rows: In all.
-        chunks: Of a row.
-        launches: Of a pass.
+        rows: Batch times channels.
+        chunks: How many chunks of each row.
+        launches: Small calls of a pass.
         operations: Of one state in the scan.
-        tiles: Of the data, that are held besides.
+        tiles: Further copies of a tile's data that are held.
     """
     length = chunk_length(workload)
     k = workload.exponentials if chunks > 1 else 0
@@ -241,7 +241,10 @@ _BLOCK = 16  # chunks that are summed by one product; longer runs are scanned bl
 
 
 def scan(states: Tensor, rows: int, count: int, model: StateSpace, reverse: bool) -> Callable[[], None]:
-    """Return what replaces the states in place by the state before each chunk; float64 inside."""
+    """Return a function that replaces the states in place by the state before each chunk, computed in float64.
+
+    Arguments are those of a scan in the module's docstring, with `count` the number of chunks.
+    """
     decay = model.A[0]
     view = states.view(rows, count, decay.shape[0], -1)
 

@@ -83,16 +83,16 @@ struct Problem {
     Index batch, channels, n, width;
     Index padded;          // n, rounded up to whole chunks
     Index segment;         // chunks of a segment
-    Index own_inward, own_outward;  // what lies between two channels, 0 where they share
+    Index own_inward, own_outward;  // distance between the matrices of two channels, 0 where all share one
     int segments, side;    // `side`: chunks of one signal that a block works on at once, a power of two
     int count;             // states
     int m, subtract, taylor, start, terms;  // see `stencil.py`; start is -1 where no column acts on the differences
 };
 
 struct Head {
-    double lead;  // S, where it is subtracted
+    double lead;  // dt x'(0), where it is subtracted
     T base;       // x(0)
-    T second;     // the second of the second differences
+    T second;     // the second entry of the second differences
     T values[3];  // what the columns multiply
 };
 
@@ -157,7 +157,7 @@ __device__ inline T difference_back(int m, T now, T later, T last) {
     return m == 0 ? now : m == 1 ? now - later : (now - later) - (later - last);
 }
 
-// Write the first samples of the adjoint, where what is subtracted and what the columns multiply goes back to.
+// Write the first samples of the adjoint, with the gradients of what is subtracted and of what the columns multiply.
 // `record` holds the product's first HEAD samples, 0 where there are none, and the sums over all of them.
 __device__ inline void finish_head(const Problem& p, const double* record, S* out) {
     double e[HEAD], total = record[HEAD], moment = record[HEAD + 1];
@@ -183,7 +183,7 @@ __device__ inline Index origin(const Problem& p, Index signal) {
     return signal / p.width * p.n * p.width + signal % p.width;
 }
 
-// Where the state of a signal at the beginning of a segment lies: side by side as the threads that read it.
+// Where the state of a signal at the beginning of a segment lies: in the order of the threads that read it.
 __device__ inline Index place(const Problem& p, Index signal, Index segment, int q) {
     if (p.width == 1) return (signal * p.segments + segment) * p.count + q;
     return (segment * p.count + q) * (p.batch * p.width) + signal;

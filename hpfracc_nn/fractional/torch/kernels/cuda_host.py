@@ -1,6 +1,6 @@
 """Causal Toeplitz product of data on the host by CUDA devices: parts go through pinned buffers on two streams of each.
 
-While one part is computed the next one is on its way there and the one before on its way back. It runs only where the
+While a part is computed the next is on its way there and the one before on its way back. The kernel runs only where the
 user allows that data leave the host (`configure(offload=True)`); the device is torch's current one, or those that the
 user names. Each part goes to a stream that is free, so that a device which is busy, or slower, gets fewer of them.
 
@@ -31,13 +31,13 @@ from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, register
 _LANES = 2
 _PART = 32 << 20  # bytes of a part: its way takes a millisecond, a launch a hundredth of that
 _LAUNCHES = 20  # small calls of torch that a part takes
-_LOOKED = 5e-5  # seconds until all are asked again whether they are free
+_LOOKED = 5e-5  # seconds between two looks at which lanes are free
 
 Compute = Callable[[Shape, Tensor, Tensor], None]  # of the data and the array of the result, on the device
 
 
 class Lane(Protocol):
-    """One way there and back, for one part at a time."""
+    """A way to the device and back, for one part of the data at a time."""
 
     def begin(self, shape: Shape, data: Tensor, room: Tensor) -> None:
         """Send a part [batch, channels, n, width] to the device; its result will be written into `room`."""
@@ -46,17 +46,17 @@ class Lane(Protocol):
         """Return whether the part has come back, or there is none, without waiting."""
 
     def finish(self) -> None:
-        """Wait until the part has come back, if there is one, and put it where it belongs."""
+        """Wait until the part has come back, if there is one, and write its result into its `room`."""
 
 
 class Stream:
-    """A lane of a device: a stream of its own, and buffers for a part on the host and there, in both directions.
+    """A lane of a CUDA device: a stream of its own, and buffers for a part on host and device, in both directions.
 
     Args:
-        device: Which.
+        device: The CUDA device.
         count: The most samples of a part.
         dtype: Of the samples.
-        compute: What is done there.
+        compute: Writes the result of a part on the device.
     """
 
     def __init__(self, device: torch.device, count: int, dtype: torch.dtype, compute: Compute):
@@ -69,7 +69,10 @@ class Stream:
         self._room: Tensor | None = None
 
     def begin(self, shape: Shape, data: Tensor, room: Tensor) -> None:
-        """See `Lane`; the host copies the data and goes on."""
+        """Copy a part into pinned memory, and queue its way to the device, its computation and the way back.
+
+        `finish` will write the result into `room`.
+        """
         count = data.numel()
         self._given[:count].copy_(data.reshape(-1))
         with torch.cuda.stream(self._stream):
@@ -81,11 +84,11 @@ class Stream:
         self._room = room
 
     def is_free(self) -> bool:
-        """See `Lane`."""
+        """Return whether the part has come back, or there is none, without waiting."""
         return self._room is None or self._done.query()
 
     def finish(self) -> None:
-        """See `Lane`."""
+        """Wait until the part has come back, if there is one, and write its result into its `room`."""
         if self._room is not None:
             self._done.synchronize()
             self._room.view(-1).copy_(self._found[: self._room.numel()])
@@ -94,12 +97,12 @@ class Stream:
 
 @dataclass(frozen=True)
 class There:
-    """The arrangement of a state space model on a device."""
+    """The arrangement of a state space model that is a copy on a device; see `StateSpace.cached`."""
 
     device: torch.device
 
     def operands(self, model: StateSpace) -> StateSpace:
-        """Return the model there."""
+        """Return a copy of the model on the device."""
         streams = streams_on(self.device)
         intra, C, B, *A = recorded(
             streams, tuple(part.to(self.device) for part in (model.intra, model.C, model.B, *model.A))
@@ -108,7 +111,10 @@ class There:
 
 
 def through(lanes: Sequence[Lane], shape: Shape, rows: int, x: Tensor, y: Tensor) -> None:
-    """Compute `rows` signals at a time, each on a lane that is free; every part of y is written when this returns."""
+    """Send x through the lanes in parts of `rows` signals, and write the results into y before this returns.
+
+    Each part goes to a lane that is free.
+    """
     waiting = list(lanes)  # the one that began longest ago comes first
     for part, (data, room) in parts(shape, rows, x, y):
         lane = _free(waiting)
@@ -132,8 +138,8 @@ def _free(lanes: Sequence[Lane]) -> Lane:
 def part_rows(shape: Shape, itemsize: int, lanes: int = _LANES) -> int:
     """Return the signals of a part: batch times channels, at least one of each channel.
 
-    Where several devices share the work they share the pinned memory too, and there are two parts or more for each
-    lane, as far as there are signals and they are not longer than a part.
+    Several devices share the pinned memory too, and then there are two parts or more for each lane, as far as there are
+    signals and they are not longer than a part.
     """
     batch, channels, n, width = shape
     most = batch if lanes <= _LANES else max(1, batch // (2 * lanes))
@@ -183,7 +189,10 @@ run, adjoint = (partial(_apply, backward=backward) for backward in (False, True)
 
 
 def cost(workload: Workload) -> Cost:
-    """Into and out of pinned memory, and there and back: all at about the rate of the host's memory, by one device."""
+    """Return the cost: copies into and out of pinned memory, and to the device and back, by one device.
+
+    All of them run at about the rate of the host's memory.
+    """
     passes = 1 + workload.needs_gradient + workload.learns_weights
     count = -(-workload.bytes // _PART)
     batch = max(1, workload.rows // workload.channels)
@@ -212,7 +221,11 @@ def reaches(device: str) -> str | None:
 
 
 def compiles(workload: Workload) -> Compilation | None:
-    """The gradient in the order of half precision is computed in single precision, by a source of its own."""
+    """Return what a call must still compile, or None.
+
+    Where half precision has a gradient in its order there are two sources: that gradient is computed in single
+    precision.
+    """
     found = cuda_launch.compilation_anywhere(_source(workload))
     return found or (cuda_launch.compilation_anywhere(_source(workload.converted)) if workload.learns_weights else None)
 

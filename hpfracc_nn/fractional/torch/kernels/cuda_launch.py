@@ -25,7 +25,7 @@ STORED = {"float16": "Half", "bfloat16": "BFloat"}  # computed in float; see cud
 
 _INCLUDE = '#include "cuda_common.cuh"\n'
 _DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-_USUAL = 48 << 10  # bytes of shared memory that every kernel may have; more is asked for
+_USUAL = 48 << 10  # bytes of shared memory that every kernel may have; more must be requested
 _COMPILED = 4.0  # seconds, of one source by NVRTC
 
 _ready: set[tuple[Source, str]] = set()  # what was loaded, and on which device
@@ -35,11 +35,10 @@ class Source(NamedTuple):
     """One of our files, compiled for one dtype.
 
     Attributes:
-        package: Where it lies.
+        package: The package that it lies in.
         file: Its name there.
         dtype: Of the samples as they are stored: float32, float64, or half precision where the source reads it.
-        states: What STATES is defined as, 0 where the source does without.
-        inlined: Whether it begins with what the products share.
+        states: The number of states, as the macro STATES; 0 where the source does without.
     """
 
     package: str
@@ -49,7 +48,7 @@ class Source(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The source, with what it includes."""
+        """The text of the source, with cuda_common.cuh in place of the line that includes it."""
         source = (files(self.package) / self.file).read_text(encoding="utf-8")
         if _INCLUDE not in source:
             return source
@@ -57,7 +56,7 @@ class Source(NamedTuple):
 
     @property
     def definitions(self) -> tuple[str, ...]:
-        """What a compiler is told."""
+        """The compiler's options: the C++ standard, and macros for the dtype and the number of states."""
         found = ["-std=c++17", f"-DSAMPLE={C_TYPES.get(self.dtype, 'float')}"]
         if self.dtype in STORED:
             found.append(f"-DSTORED={STORED[self.dtype]}")
@@ -73,7 +72,7 @@ class _Stream(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What a launch depends on: multiprocessors, and bytes of shared memory that a block may have."""
+    """Facts of a device that a launch depends on: multiprocessors, and bytes of shared memory that a block may have."""
 
     processors: int
     shared: int
@@ -85,13 +84,13 @@ def launch(
     """Launch a kernel on torch's current stream of a device.
 
     Args:
-        source: That holds it.
-        function: Its name.
+        source: The source that has the kernel.
+        function: The kernel's name in the source.
         device: Where its data lie.
-        grid: Blocks.
-        block: Threads of each.
-        shared: Bytes of shared memory of each.
-        given: Its one argument, handed over by value: an array of one structure.
+        grid: How many blocks.
+        block: Threads of each block.
+        shared: Bytes of shared memory of each block.
+        given: The kernel's one argument, handed over by value: an array of one structure.
 
     Raises:
         RuntimeError: CUDA's, through CuPy.
@@ -122,13 +121,16 @@ def _loaded(source: Source, function: str, device: int, is_large: bool) -> Any:
 
 @cache
 def facts(device: str) -> Facts:
-    """Return what launches on a device depend on."""
+    """Return the Facts of a device, such as "cuda:0"."""
     found = torch.cuda.get_device_properties(torch.device(device))
     return Facts(found.multi_processor_count, getattr(found, "shared_memory_per_block_optin", _USUAL))
 
 
 def missing() -> str | None:
-    """Return what there is not of all that a device needs to be used; nothing is imported or opened."""
+    """Return why no CUDA device can be used here, for want of a driver or of a torch with CUDA; None if one may be.
+
+    No package is imported and no device opened.
+    """
     if not _has_driver():
         return f"there is no NVIDIA driver here: {_DRIVER} does not load"
     if torch.version.cuda is None:
@@ -137,7 +139,7 @@ def missing() -> str | None:
 
 
 def unusable(workload: Workload) -> str | None:
-    """Return what our sources have against a workload on a device that can be used: its dtype, or a missing CuPy."""
+    """Return why our sources cannot compute a workload on a usable device: its dtype, or a missing CuPy; or None."""
     if workload.converted.dtype not in C_TYPES:
         return f"{workload.dtype} is not computed in; it takes {' and '.join(C_TYPES)}"
     if find_spec("cupy") is None:
@@ -155,7 +157,7 @@ def refusal(workload: Workload) -> str | None:
 
 
 def absent(device: str) -> str | None:
-    """Return why a device cannot be used where others can: it is another kind, or there are fewer."""
+    """Return why `device` is none of the CUDA devices that torch sees: of another kind, or beyond them; or None."""
     kind, _, index = device.partition(":")
     if kind != "cuda" or int(index or 0) >= torch.cuda.device_count():
         return f"torch sees {torch.cuda.device_count()} CUDA devices, and {device} is none of them"
@@ -163,13 +165,16 @@ def absent(device: str) -> str | None:
 
 
 def compilation(workload: Workload, source: Source) -> Compilation | None:
-    """Return what the next call compiles or loads, None where it has run on that device."""
+    """Return what the next call compiles or loads, None where the source has run on the workload's device."""
     device = workload.device
     return None if (source, device) in _ready else Compilation(_COMPILED, ("cuda", device, source))
 
 
 def compilation_anywhere(source: Source) -> Compilation | None:
-    """Return the same where any device will do: on another one, what CuPy has compiled is only loaded."""
+    """Return what a call on any device compiles, None where the source has run on one.
+
+    On another device, what CuPy has compiled is only loaded.
+    """
     return None if any(source == ready for ready, _ in _ready) else Compilation(_COMPILED, ("cuda", source))
 
 

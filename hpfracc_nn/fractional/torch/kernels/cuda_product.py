@@ -42,10 +42,10 @@ from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, register
 CHUNK = 16
 THREADS = 64  # of a block
 RECORD = 13  # numbers that a segment leaves for `finish`
-SPLIT_BELOW, SPLIT_INTO = 4, 8  # blocks of a multiprocessor: fewer are too few, so many are wanted
+SPLIT_BELOW, SPLIT_INTO = 4, 8  # blocks per multiprocessor: if there are fewer than 4, signals are cut for about 8
 
 _FINISHED_BY = 32  # threads that finish a signal of several segments
-_LAUNCHES = 2  # small calls of torch that one of ours takes
+_LAUNCHES = 2  # small calls of torch that take as long as one launch here
 
 # As `Problem` in cuda_common.cuh.
 _POINTERS = ("x", "y", "inward", "outward", "near", "decay", "columns", "states", "records", "against", "products")
@@ -59,7 +59,7 @@ PROBLEM = np.dtype(
 
 
 class Operands(NamedTuple):
-    """What one direction multiplies with; rows of states are as many as the kernel wants."""
+    """The matrices that one direction multiplies with; K states, filled up to a multiple that the kernel wants."""
 
     inward: Tensor  # [C or 1, K, 16]
     outward: Tensor  # [C or 1, K, 16]
@@ -80,7 +80,7 @@ class Arrangement:
     multiple: int
 
     def operands(self, model: StateSpace) -> Operands:
-        """Return those of a model."""
+        """Return the Operands of a model for this direction."""
         inward, outward = model.B.t()[None], model.C
         if self.backward:
             inward, outward = model.C.flip(2), model.B.t()[None].flip(2)
@@ -95,10 +95,10 @@ class Cut:
     """How a call is spread over a device.
 
     Attributes:
-        blocks: Of one segment.
+        blocks: Thread blocks for one segment of all signals.
         side: Chunks of one signal that a block works on at once.
         segment: Chunks of a segment.
-        segments: Of a signal.
+        segments: How many segments a signal has.
         shared: Bytes of shared memory of a block.
     """
 
@@ -121,10 +121,10 @@ def segmented(chunks: int, blocks: int, least: int, device: torch.device) -> tup
     """Return the chunks of a segment, a multiple of `least`, and how many segments a signal has.
 
     Args:
-        chunks: Of a signal.
-        blocks: That there are of one segment.
+        chunks: How many a signal has.
+        blocks: Thread blocks for one segment of all signals.
         least: Chunks that a block works on at once.
-        device: Which.
+        device: The CUDA device.
     """
     processors = cuda_launch.facts(str(device)).processors
     if blocks >= SPLIT_BELOW * processors or chunks < 2 * least:
@@ -135,7 +135,7 @@ def segmented(chunks: int, blocks: int, least: int, device: torch.device) -> tup
 
 
 def problem(b: Boundary | None, shape: Shape, x: Tensor) -> np.ndarray:
-    """Return the structure that a kernel takes, without operands; of the bare product where there is no boundary."""
+    """Return the structure that a kernel takes as its argument, without operands; for b None, of the bare product."""
     batch, channels, n, width = shape
     found = np.zeros(1, PROBLEM)
     found["x"] = x.data_ptr()
@@ -151,7 +151,10 @@ def problem(b: Boundary | None, shape: Shape, x: Tensor) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a kernel: where it goes, the problem, and what lies behind it, alive until all is launched."""
+    """One call of a kernel: where it runs, its argument, and the tensors behind the addresses in that argument.
+
+    The tensors stay alive until all is launched.
+    """
 
     source: Source
     device: torch.device
@@ -162,11 +165,11 @@ class Call:
     kept: list[Tensor]
 
     def launch(self, function: str) -> None:
-        """Launch a kernel of all blocks."""
+        """Launch the kernel of the source that is called `function`, on all blocks."""
         cuda_launch.launch(self.source, function, self.device, self.blocks, self.threads, self.shared, self.given)
 
     def room(self, name: str, *sizes: int) -> Tensor:
-        """Return a workspace in float64, which the problem calls `name`."""
+        """Return a workspace in float64, whose address goes into the field `name` of the argument."""
         found = torch.empty(sizes, dtype=torch.float64, device=self.device)
         self.given[name] = found.data_ptr()
         self.kept.append(found)
@@ -175,7 +178,7 @@ class Call:
     def inner(self, g: Tensor) -> Tensor:
         """Launch `inner`; return for each channel the sum of the results times g.
 
-        Every thread of a block adds up its own; blocks that are neighbours belong to channels that are.
+        Every thread of a block adds up a sum of its own; neighbouring blocks belong to neighbouring channels.
         """
         sums = self.room("products", self.blocks, self.threads)
         self.given["against"] = g.data_ptr()
@@ -196,7 +199,7 @@ def apply(scan: Scan, model: StateSpace, b: Boundary, shape: Shape, x: Tensor, y
 
 
 def inner(scan: Scan, model: StateSpace, b: Boundary, shape: Shape, x: Tensor, g: Tensor) -> Tensor:
-    """Return for each channel the sum of the operator on x, times g, of which nothing is written."""
+    """Return for each channel the sum of the operator's results for x times g, in float64."""
     if b.differences < 0:
         return multiplied(partial(apply, scan, backward=False), model, b, shape, x, g)
     return _begun(scan, model, b, shape, x, backward=False).inner(g)
@@ -223,8 +226,8 @@ def _whole(
 def _begun(scan: Scan, model: StateSpace, b: Boundary | None, shape: Shape, x: Tensor, backward: bool) -> Call:
     """Return the Call of a scan kernel on x, ready to launch the pass that writes the result.
 
-    Where signals are cut into segments, the states before each segment have been computed. Without b it is the bare
-    product; with `backward` it is the transpose.
+    Where signals are cut into segments, the states before each segment have been computed. Without b the call computes
+    the bare product; with `backward` it computes the transpose.
     """
     batch, channels, n, width = shape
     operands: Operands = model.cached(Arrangement(backward, scan.multiple))
@@ -238,7 +241,7 @@ def _begun(scan: Scan, model: StateSpace, b: Boundary | None, shape: Shape, x: T
     given["padded"] = -(-n // CHUNK) * CHUNK
     given["count"], given["side"] = count, cut.side
     given["segment"], given["segments"] = cut.segment, cut.segments
-    kept = list(operands)  # those that a graph's capture makes are nobody else's
+    kept = list(operands)  # nothing else keeps those that are made while a graph is captured
     call = Call(source, x.device, cut.blocks * cut.segments, THREADS, cut.shared, given, kept)
     if cut.segments > 1:
         signals = batch * channels * width
@@ -254,9 +257,10 @@ def prepare(weights: Weights, workload: Workload) -> StateSpace:
 
 
 class Instructions(NamedTuple):
-    """Of a sample, counted in what nvcc makes for sm_90: without states, and for each state. They stand for flops.
+    """Instructions that nvcc makes for sm_90 for a sample: those without states, and those for each state.
 
-    In an estimate by operations, what moves data and computes addresses would be free, and that is more than half.
+    Instructions stand for flops in a cost. In an estimate by operations, what moves data and computes addresses would
+    be free, and that is more than half.
     """
 
     fixed: float
@@ -267,7 +271,7 @@ _PER_FMA = 2.0  # operations in the time of one instruction, as rates count them
 
 
 def cost_of(workload: Workload, cut: Cut, instructions: Instructions) -> Cost:
-    """Return the cost by instructions; the data are read twice where they are split."""
+    """Return the cost by instructions; the data are read twice where signals are cut into segments."""
     states = workload.exponentials if workload.n > CHUNK else 0
     passes = 1 + workload.needs_gradient + workload.learns_weights
     is_split = cut.segments > 1
@@ -284,18 +288,18 @@ def cost_of(workload: Workload, cut: Cut, instructions: Instructions) -> Cost:
 
 
 def refuses(workload: Workload) -> str | None:
-    """Return why no kernel of ours can take it: the place, or the weights."""
+    """Return why no scan here can take a workload, by its device, its dtype or its weights; or None."""
     return cuda_launch.refusal(workload) or refuses_long(workload, CHUNK)
 
 
 def too_much_shared(shared: int, workload: Workload) -> str | None:
-    """Return why a device's shared memory does not do, or None."""
+    """Return why a device has too little shared memory for a block, or None."""
     most = cuda_launch.facts(workload.device).shared
     return f"a block needs {shared} bytes of shared memory and {workload.device} has {most}" if shared > most else None
 
 
 def shape_of(workload: Workload) -> Shape:
-    """Return the shape of the data."""
+    """Return the shape of a workload's data."""
     return workload.rows // workload.channels, workload.channels, workload.n, workload.width
 
 
@@ -309,12 +313,15 @@ _HEADS = {4: 32, 8: 48}  # bytes of `Head`
 
 
 def chunked_source(dtype: torch.dtype, count: int = 0) -> Source:
-    """Return the source for a dtype; the number of states is an argument."""
+    """Return the source of the chunked scan for samples of a dtype; the number of states is a kernel's argument."""
     return Source(__package__, "cuda_chunked_scan.cu", str(dtype).removeprefix("torch."))
 
 
 def chunked_cut(shape: Shape, count: int, itemsize: int, device: torch.device) -> Cut:
-    """Return how a call is spread: whole signals to a block, several where they are short, parts where they are few."""
+    """Return the Cut of a call of the chunked scan.
+
+    A block has whole signals, several where they are short, and segments of one where there are few.
+    """
     batch, channels, n, _ = shape
     chunks, capacity = -(-n // CHUNK), THREADS * (2 if itemsize == 4 else 1)
     side = min(capacity, 1 << (chunks - 1).bit_length())
@@ -436,7 +443,7 @@ def _dense_call(column: Column, given: np.ndarray, shape: Shape, x: Tensor) -> C
 
 
 def dense_source(dtype: torch.dtype) -> Source:
-    """Return the source for a dtype."""
+    """Return the source of the dense product for samples of a dtype."""
     return Source(__package__, "cuda_dense.cu", str(dtype).removeprefix("torch."))
 
 
@@ -512,12 +519,12 @@ _LEAST = 4  # chunks of a segment
 
 
 def recurrence_source(dtype: torch.dtype, count: int) -> Source:
-    """Return the source for a dtype and a number of states."""
+    """Return the source of the recurrence for samples of a dtype and a number of states."""
     return Source(__package__, "cuda_recurrence.cu", str(dtype).removeprefix("torch."), count)
 
 
 def recurrence_cut(shape: Shape, count: int, itemsize: int, device: torch.device) -> Cut:
-    """Return how a call is spread: a signal to a thread, parts of it where there are few."""
+    """Return the Cut of a call of the recurrence: a thread has a signal, or a segment of one where there are few."""
     batch, _, n, width = shape
     blocks = -(-batch * width // THREADS)
     segment, segments = segmented(-(-n // CHUNK), blocks, _LEAST, device)
@@ -544,7 +551,7 @@ def _recurrence_compiles(workload: Workload) -> Compilation | None:
 
 
 def states_of(workload: Workload) -> int:
-    """Return the states that are compiled in; one chunk has none, and is given zeros."""
+    """Return how many states are compiled into the recurrence; a single chunk needs none and gets zeros."""
     states = workload.exponentials if workload.n > CHUNK else 1
     return -(-states // _FILLED) * _FILLED
 

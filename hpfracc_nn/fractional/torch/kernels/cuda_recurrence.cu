@@ -33,7 +33,7 @@ __device__ inline void compute(const Problem& p, char* memory) {
         state[q] = !ENDS && p.segments > 1 ? p.states[place(p, signal, segment, q)] : 0.0;
     Head head;
     if (!BACKWARD) head = head_of(p, data);
-    T before = (T)0, earlier = (T)0;  // of the data forward, of the product backward: zero where a segment begins
+    T before = (T)0, earlier = (T)0;  // the last two of the data, backward of the product: 0 where a segment begins
     if (!BACKWARD && begin > 0) {
         before = read(data[(begin * CHUNK - 1) * p.width]);
         earlier = read(data[(begin * CHUNK - 2) * p.width]);

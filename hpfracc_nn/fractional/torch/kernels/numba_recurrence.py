@@ -1,6 +1,6 @@
 """Causal Toeplitz product by the exponentials' recurrence, compiled by Numba: the whole operator in one pass.
 
-It differences, multiplies and adds the boundary columns block by block, by chunks of 16 samples (see
+The compiled function differences, multiplies and adds the boundary columns block by block, by chunks of 16 samples (see
 `fractional/numba/recurrence.py`). Signals are spread over as many threads as torch may use.
 """
 

@@ -28,7 +28,7 @@ def dense_cost(workload: Workload) -> Cost:
     passes = 1 + workload.needs_gradient + workload.learns_weights
     matrix = workload.channels * n * n * size
     turned = is_narrow(workload.samples, workload.width)
-    # Of differences, of the adjoint, for the order of the channels, turned round and back.
+    # For differences, for the adjoint, for a copy with channels first, and for copies with time last, there and back.
     tiles = 1 + workload.needs_gradient + (workload.channels > 1) + 2 * turned
     return Cost(
         flops={"matmul": 2.0 * samples * n * passes},
@@ -91,7 +91,7 @@ def fft_cost(workload: Workload) -> Cost:
 
 
 def fft_workspace(workload: Workload, size: int) -> float:
-    """Return the bytes of a tile: differences, and four padded: spectrum, results and a copy of both (measured).
+    """Return the bytes of a tile's differences, and of its spectrum, results and a copy of both, padded (measured).
 
     Args:
         workload: What is to be computed.

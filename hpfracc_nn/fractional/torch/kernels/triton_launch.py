@@ -1,6 +1,6 @@
 """What Triton needs to compute on torch's data: the package, a GPU of torch's, and code that is compiled when needed.
 
-Triton comes with every build of torch for GPUs, NVIDIA's and AMD's, and torch calls both "cuda". It is imported when a
+Triton comes with every build of torch for GPUs, NVIDIA's and AMD's; torch calls both "cuda". Triton is imported when a
 kernel first runs, never to refuse or to be ranked; it keeps what it compiled on disk. Launches are on torch's current
 stream.
 """
@@ -24,7 +24,7 @@ _ready: set[tuple[str, Hashable]] = set()  # what ran, and on which device
 
 
 def refusal(workload: Workload) -> str | None:
-    """Return why no kernel in Triton can take a workload here, or None; Triton is not imported for it."""
+    """Return why no kernel in Triton can take a workload here, or None; Triton is not imported for that."""
     if not workload.device.startswith("cuda"):
         return f"it computes on a GPU and the data lie on {workload.device}"
     if torch.version.cuda is None and torch.version.hip is None:
@@ -44,25 +44,28 @@ def compilation(device: str, code: Hashable) -> Compilation | None:
 
 
 def ran(device: torch.device, code: Hashable) -> None:
-    """Note that the code has run on a device."""
+    """Remember that the code has run on a device, for `compilation`."""
     _ready.add((str(device), code))
 
 
 def on(device: torch.device) -> Any:
-    """Return a context in which launches go to a device; Triton's go to the current one."""
+    """Return a context in which Triton, which launches on the current device, launches on this one."""
     return torch.cuda.device(device if device.type == "cuda" else -1)
 
 
 class Plainly:
-    """Launches a kernel where no compiler looks on.
+    """A launcher of a Triton kernel, for calls that no compiler follows.
 
     Args:
-        kernel: As Triton has it.
+        kernel: The kernel, as `triton.jit` returns it.
     """
 
     def __init__(self, kernel: Any):
         self._kernel = kernel
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        """Return what launches it on a grid: products and sums are fused, which some versions would do unasked."""
+        """Return a function that launches the kernel on a grid.
+
+        Products and sums are fused, which some versions of Triton would do without being asked.
+        """
         return partial(self._kernel[grid], enable_fp_fusion=True)

@@ -1,9 +1,9 @@
 """The chunked scan in Triton as an operation of torch, `hpfracc_nn::chunked_scan`, into which compilers see.
 
-It is the operator itself, or its transpose, on tensors [batch, channels, n, width], with the matrices of a `StateSpace`
-of chunks of 16 samples and the numbers of a `Boundary` as arguments. Inductor and AOTInductor compile its kernels into
-their programs, which then need no Python. It is differentiable in the data. Importing this registers it, and imports
-Triton.
+The operation is the operator itself, or its transpose, on tensors [batch, channels, n, width], with the matrices of a
+`StateSpace` of chunks of 16 samples and the numbers of a `Boundary` as arguments. Inductor and AOTInductor compile its
+kernels into their programs, which then need no Python. It is differentiable in the data. Importing this module
+registers the operation, and imports Triton.
 """
 
 # No annotations as text: torch reads the types of the arguments here.
@@ -74,7 +74,7 @@ def applied(model: StateSpace, b: Boundary, x: Tensor) -> Tensor:
     """Return the operator on x [batch, channels, n, width], with the weights of a model of chunks of 16.
 
     Raises:
-        ValueError: It needs sums before the product, as integrals of an order above 1 do.
+        ValueError: The operator needs sums before the product, as integrals of an order above 1 do.
     """
     if b.differences < 0:
         raise ValueError("hpfracc_nn::chunked_scan takes 0 to 2 differences; sums before the product are torch's.")

@@ -25,14 +25,14 @@ from hpfracc_nn.fractional.torch.weights import Weights
 from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, register
 
 CHUNK = 16
-ROWS, WARPS = 32, 4  # of a program: with fewer rows the matrices are read for less, with more there are no registers
+ROWS, WARPS = 32, 4  # of a program: fewer rows read the matrices more often, more rows do not fit in registers
 LEAST_STATES = 16
 RECORD = 10  # numbers that a segment of the transpose leaves, as in triton_scan.py
-SPLIT_BELOW, SPLIT_INTO = 4, 8  # programs of a multiprocessor: fewer are too few, so many are wanted
+SPLIT_BELOW, SPLIT_INTO = 4, 8  # programs per multiprocessor: if there are fewer than 4, signals are cut for about 8
 LEAST = 16  # chunks of a segment, of which the transpose computes one more
 
 _FLAT = 128  # numbers of a program of the small kernels
-_LAUNCHES = 3  # small calls of torch that one of ours takes
+_LAUNCHES = 3  # small calls of torch that take as long as one launch here
 
 
 class Around(NamedTuple):
@@ -63,10 +63,10 @@ class Scan:
     Attributes:
         model: intra [C or 1, 16, 16], B [16, k], C [C or 1, k, 16] and A [k], contiguous.
         columns: [terms, channels, n], or None.
-        around: See there.
-        shape: Of the data.
+        around: The boundary's numbers.
+        shape: Of the data: batch, channels, n, width.
         segment: Chunks of a segment; all of them where a signal is not cut.
-        wrap: Makes of a kernel what launches it.
+        wrap: Returns, for a kernel in Triton, what launches it.
     """
 
     model: tuple[Tensor, Tensor, Tensor, Tensor]
@@ -78,27 +78,27 @@ class Scan:
 
     @property
     def segments(self) -> int:
-        """Of a signal."""
+        """How many segments a signal has."""
         return -(-self.shape[2] // (CHUNK * self.segment))
 
     @property
     def rows(self) -> int:
-        """Of a channel."""
+        """How many rows a channel has: one for each segment of each of its signals."""
         return self.shape[0] * self.segments * self.shape[3]
 
     @property
     def programs(self) -> int:
-        """Of a channel."""
+        """How many programs a channel has, each of ROWS rows."""
         return -(-self.rows // ROWS)
 
     @property
     def states(self) -> int:
-        """K, of the kernels."""
+        """K: the states that the kernels are compiled for, at least those of the model."""
         return states_for(self.model[1].shape[1])
 
     @property
     def terms(self) -> int:
-        """How many columns there are."""
+        """How many boundary columns there are."""
         return 0 if self.columns is None else self.columns.shape[0]
 
     def forward(self, x: Tensor, y: Tensor) -> None:
@@ -107,7 +107,7 @@ class Scan:
         self._pass("forward", states, False, x_ptr=x, y_ptr=y, against_ptr=None, products_ptr=None)
 
     def inner(self, x: Tensor, g: Tensor) -> Tensor:
-        """Return for each channel the sum of the operator on x times g, in float64."""
+        """Return for each channel the sum of the operator's results for x times g, in float64."""
         states = self._states_before(x, "forward") if self.segments > 1 else None
         products = torch.empty(self.shape[1], self.programs, dtype=torch.float64, device=x.device)
         self._pass("forward", states, False, x_ptr=x, y_ptr=None, against_ptr=g, products_ptr=products)
@@ -136,7 +136,7 @@ class Scan:
             )
 
     def _states_before(self, x: Tensor, name: str) -> Tensor:
-        """Return the states before each segment, [channels, rows, K]."""
+        """Return the states before each segment, [channels, rows, K], for the pass `name`, "forward" or "backward"."""
         batch, channels, _, width = self.shape
         states = torch.empty(channels, self.rows, self.states, dtype=torch.float64, device=x.device)
         others: dict[str, Any] = {
@@ -173,7 +173,7 @@ class Scan:
 
 
 def states_for(count: int) -> int:
-    """Return the states that are compiled in for a number of them: the next power of two."""
+    """Return how many states kernels are compiled for where a model has `count`: the next power of two, at least 16."""
     return max(LEAST_STATES, 1 << (count - 1).bit_length())
 
 
@@ -189,7 +189,7 @@ def segment_of(shape: Shape, device: str) -> int:
 
 
 def operands(model: StateSpace) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the tensors of a model as the kernels read them."""
+    """Return the tensors of a model as the kernels read them: intra, B, C and the decay over one chunk."""
     return model.intra.contiguous(), model.B.contiguous(), model.C.contiguous(), model.A[0].contiguous()
 
 
@@ -201,7 +201,10 @@ def _scan(model: StateSpace, b: Boundary | None, shape: Shape, device: torch.dev
 
 
 def _is_fused(b: Boundary) -> bool:
-    """Return whether the kernels compute the differences and columns too: no cumulative sums, no ramp of all times."""
+    """Return whether the kernels themselves compute the differences and columns around the product.
+
+    The kernels take no cumulative sums, and subtract no multiple of time from samples that are not differenced.
+    """
     return b.differences > 0 or (b.differences == 0 and not (b.subtract and b.taylor == 2))
 
 
@@ -227,7 +230,7 @@ def adjoint(model: StateSpace, b: Boundary, shape: Shape, g: Tensor, gx: Tensor)
 
 
 def inner(model: StateSpace, b: Boundary, shape: Shape, x: Tensor, g: Tensor) -> Tensor:
-    """Return for each channel the sum of the operator on x, times g, of which nothing is written."""
+    """Return for each channel the sum of the operator's results for x times g, in float64."""
     if not _is_fused(b):
         return multiplied(run, model, b, shape, x, g)
     with triton_launch.on(x.device):
@@ -238,7 +241,7 @@ def prepare(weights: Weights, workload: Workload) -> StateSpace:
     return weights.chunks(CHUNK)
 
 
-# Of a sample, counted in what a compiler makes for a device: benchmarks/triton_code.py, and its test.
+# Instructions of a sample, counted in compiled code: see benchmarks/triton_code.py, and its test.
 _INSTRUCTIONS, _EACH_STATE = 44.0, 2.8
 _PER_FMA = 2.0  # operations in the time of one instruction, as rates count them
 
@@ -266,7 +269,7 @@ def cost(workload: Workload) -> Cost:
 
 
 def refuses(workload: Workload) -> str | None:
-    """Return why it cannot take a workload: the place, or the weights."""
+    """Return why the kernel cannot take a workload, by its device, its dtype or its weights; or None."""
     return triton_launch.refusal(workload) or refuses_long(workload, CHUNK)
 
 

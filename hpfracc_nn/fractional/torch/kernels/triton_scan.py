@@ -55,7 +55,7 @@ def _write(at, tile, found, here, MIDDLE: tl.constexpr):
 
 @triton.jit
 def _slope_weight(k: tl.constexpr, n):
-    """Return the weight of sample k in dt x'(0), from the first four of n samples."""
+    """Return the weight of sample k in the estimate of dt x'(0) from the first four of n samples."""
     four: tl.constexpr = -11.0 / 6 if k == 0 else 3.0 if k == 1 else -1.5 if k == 2 else 1.0 / 3
     three: tl.constexpr = -1.5 if k == 0 else 2.0 if k == 1 else -0.5 if k == 2 else 0.0
     two: tl.constexpr = -1.0 if k == 0 else 1.0 if k == 1 else 0.0
@@ -65,16 +65,16 @@ def _slope_weight(k: tl.constexpr, n):
 
 @triton.jit
 def _edge(k: tl.constexpr, x_ptr, origin, n, width, here, T: tl.constexpr):
-    """Return sample k of each signal, 0 where there are not so many."""
+    """Return sample k of the signal of each row, [ROWS]; 0 where k is not below n."""
     return tl.where(k < n, tl.load(x_ptr + origin + tl.minimum(k, n - 1) * width, here, 0.0).to(T), 0.0)
 
 
 @triton.jit
 def _head(x_ptr, origin, n, width, here, subtract, taylor, start, DIFFERENCES: tl.constexpr, T: tl.constexpr):
-    """Return of each row what depends on its first samples, [ROWS] each.
+    """Return of each row what depends on its signal's first samples: eight arrays [ROWS].
 
-    They are x(0) where it is subtracted, dt x'(0) where that is, in two parts, the first difference, the second of the
-    second differences, and the three numbers that the columns multiply.
+    These are x(0) where it is subtracted; dt x'(0) where that is, in two parts; the first entry of the differences; the
+    second one where they are second differences; and the three numbers that the columns multiply.
     """
     x0, x1 = _edge(0, x_ptr, origin, n, width, here, T), _edge(1, x_ptr, origin, n, width, here, T)
     x2, x3 = _edge(2, x_ptr, origin, n, width, here, T), _edge(3, x_ptr, origin, n, width, here, T)
@@ -101,7 +101,7 @@ def _head(x_ptr, origin, n, width, here, subtract, taylor, start, DIFFERENCES: t
 
 @triton.jit
 def _difference(now, before, earlier, base, rough, fine, DIFFERENCES: tl.constexpr):
-    """Return samples of the differences, from those at the same times, one and two before; without the first two."""
+    """Return the differences of samples from those at the same time, one and two before; all but the first two."""
     if DIFFERENCES == 0:
         return now - base
     elif DIFFERENCES == 1:
@@ -112,7 +112,7 @@ def _difference(now, before, earlier, base, rough, fine, DIFFERENCES: tl.constex
 
 @triton.jit
 def _at_edge(d, k, zeroth, second, DIFFERENCES: tl.constexpr):
-    """Return the differences at times k with the first ones right, which rest on no sample before."""
+    """Return differences d at times k, with those at the first times put in, which have no samples before them."""
     if DIFFERENCES == 2:
         d = tl.where(k == 1, second, d)
     if DIFFERENCES > 0:
@@ -122,7 +122,7 @@ def _at_edge(d, k, zeroth, second, DIFFERENCES: tl.constexpr):
 
 @triton.jit
 def _turned(v, ROWS: tl.constexpr, CHUNK: tl.constexpr):
-    """Return v [ROWS, CHUNK] one sample later, and the first behind the last."""
+    """Return v [ROWS, CHUNK] with the next sample in place of each, and the first in place of the last."""
     later = (tl.arange(0, CHUNK)[None, :] + 1) % CHUNK
     return tl.gather(v, tl.broadcast_to(later, (ROWS, CHUNK)), 1)
 
@@ -138,7 +138,10 @@ def _operands(
     intra_ptr, b_ptr, c_ptr, a_ptr, channel, count, own,
     CHUNK: tl.constexpr, K: tl.constexpr, BACKWARD: tl.constexpr,
 ):  # fmt: skip
-    """Return what a chunk, what goes into the states and what comes out of them is multiplied with, and the decay."""
+    """Return the matrices inside a chunk, from a chunk to the states and from the states to a chunk, and the decay.
+
+    With BACKWARD they are those of the transpose.
+    """
     lag, q = tl.arange(0, CHUNK), tl.arange(0, K)
     intra = tl.load(intra_ptr + channel * own * CHUNK * CHUNK + lag[:, None] * CHUNK + lag[None, :])
     b = tl.load(b_ptr + lag[:, None] * count + q[None, :], (q < count)[None, :], 0.0)
@@ -152,7 +155,10 @@ def _operands(
 
 @triton.jit
 def _place(channels, n, width, segments, segment, ROWS: tl.constexpr, CHUNK: tl.constexpr, SPLIT: tl.constexpr):
-    """Return of the rows of this program their numbers, their data's origin, and the time at which they begin."""
+    """Return this program's rows: their numbers, the offsets of their signals in the data, and their first times.
+
+    The first time is 0, or with SPLIT that of the row's segment.
+    """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     part = row // width
     begin = tl.zeros((1,), tl.int64)
@@ -174,21 +180,21 @@ def _states(states_ptr, row, rows, ROWS: tl.constexpr, K: tl.constexpr, IS_GIVEN
 
 @triton.jit
 def _keep(states_ptr, state, row, rows, K: tl.constexpr):
-    """Write the states after the last chunk, which is what a segment adds to them."""
+    """Write the states after the last chunk of each row: what its segment adds to the states."""
     at = ((tl.program_id(1) * rows + row) * K)[:, None] + tl.arange(0, K)[None, :]
     tl.store(states_ptr + at, state, (row < rows)[:, None])
 
 
 @triton.jit
 def _multiplied(x, near, state, outward, PRECISION: tl.constexpr):
-    """Return the product of a chunk, with what the states before it add."""
+    """Return the results of a chunk x: the product inside of it, and what the states before it add."""
     y = tl.dot(x, near, input_precision=PRECISION, out_dtype=x.dtype)
     return tl.dot(state.to(x.dtype), outward, y, input_precision=PRECISION, out_dtype=x.dtype)
 
 
 @triton.jit
 def _moved(state, decay, x, inward, PRECISION: tl.constexpr):
-    """Return the states after a chunk."""
+    """Return the states after a chunk x, from those before it."""
     return state * decay + tl.dot(x, inward, input_precision=PRECISION, out_dtype=x.dtype).to(tl.float64)
 
 
@@ -199,7 +205,7 @@ def forward(
     DIFFERENCES: tl.constexpr, ENDS: tl.constexpr, SPLIT: tl.constexpr, MIDDLE: tl.constexpr,
     ROWS: tl.constexpr, CHUNK: tl.constexpr, K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Write the operator on x into y, or where `against` is given, the sum of its results times that.
+    """Write the operator on x into y, or where `against` is given, the sum of the results times `against`.
 
     With ENDS only what each segment adds to the states is written. Grid: programs of `rows` rows, channels.
 
@@ -290,7 +296,7 @@ def backward(
     total = tl.zeros((ROWS,), tl.float64)
     p0, p1, p2 = total, total, total
     last, steps = segment - 1, segment
-    if SPLIT:  # the chunk behind the segment: for the differences at the border, and of `ends` it is part
+    if SPLIT:  # begin with the chunk behind the segment: the differences at the border need it, and ENDS counts it
         last = segment
         if not ENDS:
             steps = segment + 1
@@ -375,7 +381,7 @@ def finish(
     records_ptr, y_ptr, signals, batch, channels, n, width, segments,
     differences, subtract, taylor, start, terms, SIZE: tl.constexpr,
 ):  # fmt: skip
-    """Write the first samples of the transpose, where what is subtracted and what columns multiply goes back to.
+    """Write the first samples of the transpose, with the gradients of what is subtracted and of what columns multiply.
 
     Args:
         records_ptr: [channels, batch, segments, width, RECORD], as the passes leave them.

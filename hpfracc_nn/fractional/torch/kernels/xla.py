@@ -39,7 +39,7 @@ from hpfracc_nn.selection.registry import find_spec
 Array = Any  # a jax.Array, or what stands for one while a function is traced
 Step = Callable[..., tuple[Array, ...]]
 
-# Of a pass, in small calls of torch, of 5 us on the core where it was measured: the way to XLA and back takes 40, and a
+# Of one pass, in small calls of torch, 5 us each on the core that was measured: the way to XLA and back takes 40, and a
 # compilation up to 100000 (0.15 to 0.5 s), which is shared as if each shape were computed ten times.
 LAUNCHES = 40 + 100_000 // 10
 
@@ -51,15 +51,19 @@ _forked = False
 
 
 def bucket(count: int) -> int:
-    """Return the next of 1, 2, 3, 4, 6, 8, 12, 16, ...: fewer shapes to compile, for less than half as much again."""
+    """Return `count` rounded up to one of 1, 2, 3, 4, 6, 8, 12, 16, ..., so that fewer shapes are compiled.
+
+    The result is less than half as much again as `count`.
+    """
     power = 1 << (count - 1).bit_length()
     return power * 3 // 4 if power >= 4 and count <= power * 3 // 4 else power
 
 
 def compute(step: Step, data: tuple[Tensor, ...], shape: tuple[int, ...], operands: tuple[Array, ...]) -> list[Tensor]:
-    """Return what the compiled `step` makes of data and operands, when it is finished, as tensors over its memory.
+    """Return the results of the compiled `step` on data and operands, as tensors over XLA's memory.
 
-    No array that shares memory with `data` outlives the call: torch may write into it at once.
+    On a CPU the results are finished. No array that shares memory with `data` outlives the call: torch may write into
+    it at once.
 
     Args:
         step: A pure function of arrays; compiled once for each shape and dtype.
@@ -82,7 +86,7 @@ def compute(step: Step, data: tuple[Tensor, ...], shape: tuple[int, ...], operan
 def kept(
     operator: Column | StateSpace, make: Callable[[], tuple[Tensor, ...]], step: Step | None = None
 ) -> tuple[Array, ...]:
-    """Return the tensors that `make` makes of weights, through `step` if there is one, as XLA's arrays, made once."""
+    """Return the tensors that `make` returns, put through `step` if given, as JAX arrays; kept with the weights."""
     found: tuple[Array, ...] | None = operator.made.get("xla")
     if found is None:
         jax = _jax()
@@ -96,7 +100,7 @@ def kept(
 
 
 def refuses(workload: Workload) -> str | None:
-    """What both kernels need: data where JAX computes, and a JAX that may be started here."""
+    """Return why XLA's kernels cannot take a workload, by its device or as JAX may not be started here; or None."""
     kind = workload.device.partition(":")[0]
     if kind not in ("cpu", "cuda"):
         return f"it computes on the CPU and on CUDA devices, and the data lie on {workload.device}"
@@ -111,7 +115,10 @@ _UNASKED = Compilation(math.inf, "jax")
 
 
 def compiles(workload: Workload) -> Compilation | None:
-    """JAX is not started unasked: after its threads a fork is dangerous. What compiles, the estimate counts."""
+    """Return None if JAX is loaded, else a Compilation that takes infinitely long: JAX is not started unasked.
+
+    A fork after JAX has started its threads is dangerous. What each shape takes to compile is counted in the cost.
+    """
     return None if "jax" in sys.modules else _UNASKED
 
 
@@ -277,7 +284,7 @@ def _fft_operands(column: Column) -> tuple[Array, ...]:
 def _spectrum(column: Array) -> tuple[Array]:
     """Return the transform in time of the padded weights [channels, n, 1], as complex numbers [channels, n + 1, 1].
 
-    It is computed in float64, of the weights and as many zeros, and rounded at the end.
+    The transform is computed in float64, of the weights and as many zeros, and rounded at the end.
     """
     from jax import numpy as jnp
 
