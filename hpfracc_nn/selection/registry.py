@@ -70,7 +70,7 @@ def _no_adjoint(*given: Any) -> Any:
 class Kernel:
     """One backend times one algorithm: a routine that computes `op` for a framework's arrays.
 
-    Selection calls `cost`, `refuses`, `saves` and `compiles` only, and never on the hot path; the rest is
+    Selection calls `cost`, `refuses`, `saves`, `compiles` and `reaches` only, and never on the hot path; the rest is
     for the operation that owns the kernel. What `cost` and `saves` say of a workload is kept until something is
     configured or a kernel comes or goes, and so is that it was accepted. A refusal is asked for again whenever
     something is decided: it may follow what the process has done since.

@@ -1,7 +1,7 @@
 """The special functions on JAX arrays: arguments, dtypes, derivatives; every transform follows.
 
 The Mittag-Leffler function E_(alpha, beta)(z) is computed in float64 whatever the process has enabled, point by point,
-and so is each of its derivatives, which are members of one family (`fractional.special.partials`).
+and so is each of its derivatives, which are members of one family (`fractional.special.mittag_leffler`).
 
 An `owner` is the name of the public function, and `name` that of an argument, for messages.
 """

@@ -191,7 +191,7 @@ def apply_at(
         definition: With a fixed order.
         dt: As in `fractional.derivative`.
         dim: As there.
-        site: Where the plans are kept.
+        site: Where the plans are kept; compiled graphs keep theirs in a site that all share.
         alpha: A tensor in place of the definition's order, of values within its bounds.
     """
     if definition.side != "left":
