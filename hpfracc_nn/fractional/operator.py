@@ -139,7 +139,10 @@ def integral(
 
 
 def integral_of(owner: str, alpha: Alpha | RiemannLiouvilleIntegral) -> RiemannLiouvilleIntegral:
-    """Return the integral of an order, or raise for a definition that is another operator."""
+    """Return the Riemann-Liouville integral of order `alpha`, or `alpha` itself if it is one.
+
+    Raise TypeError for a definition that is another operator.
+    """
     if isinstance(alpha, RiemannLiouvilleIntegral):
         return alpha
     if isinstance(alpha, Definition):
@@ -287,7 +290,7 @@ def choose(
         shape: Of the data, [..., n, ...].
         framework: "numpy", "torch" or "jax".
         definition: The operator that "toeplitz" is for; None is Caputo(0.5).
-        manager: Who is asked; None is the process-wide BackendManager.
+        manager: Who chooses the kernel; None is the process-wide BackendManager.
         facts: What else `workload` takes: dim, dtype, device, needs_gradient, learns_weights, threads; for another
             operation, or with channels and exponentials, what `hpfracc_nn.selection.choose` takes.
 

@@ -46,7 +46,7 @@ class Stencil:
         column: The weights at increasing lags: [k] -> [*c, k].
         differences: m, the backward differences taken before the product, -1 (a cumulative sum) to 2.
         subtract: Whether the Taylor polynomial at the first sample is subtracted.
-        taylor: Its number of terms, 1 or 2.
+        taylor: Number of terms of that polynomial, 1 or 2.
         start_column: The starting column at increasing rows: [k] -> [*c, k]; None where there is none.
         start_index: The entry of d that the starting column acts on.
         analytic_columns: The analytic columns at increasing rows: [k] -> [*c, terms, k]; None where there are none.
@@ -75,12 +75,12 @@ class Stencil:
 
     @cached_property
     def weights(self) -> Array:
-        """The whole column, [*c, n]."""
+        """The Toeplitz weights at all lags, [*c, n]."""
         return self.column(np.arange(self.n))
 
     @property
     def left(self) -> Array:
-        """The name of `weights` before; it warns."""
+        """The former name of `weights`, deprecated: reading it warns."""
         warnings.warn("Stencil.left is now called Stencil.weights.", DeprecationWarning, stacklevel=2)
         return self.weights
 
@@ -101,14 +101,14 @@ class Stencil:
 
     @property
     def ahead(self) -> int:
-        """How many samples at the start count in all results: those of x(0), of S, and of the starting column."""
+        """How many samples at the start count in all results: 1 for x(0), 4 for S, start_index + 1 for `start`."""
         slopes = self.terms == 2 or (self.subtract and self.taylor == 2)
         return max(4 if slopes else 1, self.start_index + 1 if self.starts else 1)
 
     def boundary_columns(self, rows: Callable[[Callable[[np.ndarray], Array]], Array], xp: Namespace) -> Array | None:
-        """Return the columns that multiply d[start_index], x[0] and S, as far as they are there, [*c, columns, k].
+        """Return the columns that multiply d[start_index], x[0] and S, those that exist, [*c, columns, k].
 
-        `rows(column)` returns the rows that are wanted of a column, in arrays of `xp`.
+        None where there are none. `rows(column)` returns the k rows that are wanted of a column, in arrays of `xp`.
         """
         found = []
         if self.starts and self.start_column is not None:
@@ -149,11 +149,11 @@ class Stencil:
 
         Args:
             y: float64; *c broadcasts to its other axes.
-            first: x(0), [..., 1], where the operator subtracts it and y does not tell; None is 0.
-            slope: S = dt x'(0), the same.
+            first: x(0), [..., 1], where the operator subtracts it and y does not determine it; None is 0.
+            slope: S = dt x'(0), [..., 1], in the same case; None is 0.
 
         Returns:
-            Of the shape of `y`.
+            x, of the shape of `y`.
         """
         column = reciprocal(self.weights, NUMPY)
 
@@ -177,13 +177,13 @@ def slope_row(n: int) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class InverseColumns:
-    """What the inverse of a stencil needs besides the triangular product; float64 arrays of a namespace.
+    """The columns that the inverse of a stencil needs besides the product with U; float64 arrays of a namespace.
 
     Attributes:
-        stencil: The operator.
-        known: What x(0) and, of two, S give in y, each [*c, n].
+        stencil: The operator that is inverted.
+        known: At most two columns [*c, n]: what x(0) = 1 gives in y, and what S = 1 gives in y.
         start: U start / (1 + (D^m U start)[s]), [*c, n], or None.
-        head: The first weights of U, [*c, 4] or fewer, where S is to be found; else None.
+        head: The first weights of U, [*c, 4] or fewer, where S is found from y; else None.
     """
 
     stencil: Stencil
@@ -193,14 +193,14 @@ class InverseColumns:
 
     @property
     def nbytes(self) -> int:
-        """Of all arrays."""
+        """Bytes of the columns."""
         return sum(array.nbytes for array in (*self.known, self.start) if array is not None)
 
 
 def inverse_columns(stencil: Stencil, xp: Namespace) -> InverseColumns:
     """Return the columns of a stencil's inverse."""
     known = [stencil.analytic[..., j, :] for j in range(stencil.terms)]
-    if known and not stencil.subtract:  # an integral's first sample is one like the others and has a column besides
+    if known and not stencil.subtract:  # an integral's first sample counts like the others and has a column besides
         known = [known[0] + stencil.weights]
     head = None
     if stencil.terms == 2:
@@ -219,14 +219,14 @@ def solved(
     slope: Array | None,
     xp: Namespace,
 ) -> Array:
-    """Return x, [..., n].
+    """Return the x that the operator maps to y, both [..., n].
 
     Args:
-        found: The columns, which broadcast against y.
+        found: The inverse's columns, which broadcast against y.
         y: What the operator gave, [..., n], n > 0; float64.
-        multiply: Returns U of data.
-        first: x(0), [..., 1], where y does not tell; None is 0.
-        slope: S = dt x'(0), the same.
+        multiply: Returns U z of data z [..., n], U the triangular matrix of the module's docstring.
+        first: x(0), [..., 1], where y does not determine it; None is 0.
+        slope: S = dt x'(0), [..., 1], where y does not determine it; None is 0.
         xp: The namespace of y.
     """
     stencil = found.stencil
@@ -253,7 +253,7 @@ def _estimated(columns: InverseColumns, y: Array, xp: Namespace) -> Array:
     error of S counts k times in x(k).
 
     Args:
-        columns: Of the inverse, with their `head`, the first weights of U.
+        columns: The inverse's columns, with `head`, the first weights of U.
         y: What the operator gave, or a column of it, [..., n].
         xp: The namespace of y.
     """
@@ -279,7 +279,7 @@ def _rest(columns: InverseColumns, y: Array, multiply: Callable[[Array], Array],
     """Return the u with u(0) = 0 that the operator maps to y, both [..., n]; y[0] is not read.
 
     Args:
-        columns: Of the inverse; only their `stencil` and `start` are read.
+        columns: The inverse's columns, of which only `stencil` and `start` are read.
         y: What the operator gave, less what x(0) and S give in it.
         multiply: Returns U z of data z [..., n], U the triangular matrix of the module's docstring.
         xp: The namespace of y.
@@ -301,7 +301,7 @@ def _starting_entry(u: Array, stencil: Stencil) -> Array:
 def _integrand(
     column: Array, y: Array, multiply: Callable[[Array], Array], first: Array | None, xp: Namespace
 ) -> Array:
-    """Return the x whose integral is y, both [..., n]; as y[0] is 0 whatever x(0) is, that is `first` or 0.
+    """Return the x whose integral is y, both [..., n]; x(0) is `first` or 0, because y[0] is 0 whatever x(0) is.
 
     Args:
         column: What x(0) = 1 alone gives in y, [*c, n].
@@ -321,7 +321,7 @@ def _later(y: Array, xp: Namespace) -> Array:
 
 
 def summed(d: Array, times: int, xp: Namespace) -> Array:
-    """Return the cumulative sums of d, taken so many times."""
+    """Return d [..., n] cumulatively summed along the last axis, `times` times over."""
     for _ in range(times):
         d = xp.cumulative_sum(d, axis=-1)
     return d
@@ -334,9 +334,9 @@ def _ramp(y: Array, xp: Namespace) -> Array:
 def consecutive(column: Callable[[np.ndarray], Array], begin: int, end: int, xp: Namespace) -> Array:
     """Return a boundary column at the rows from `begin` to before `end`, [*c, end - begin].
 
-    Far from the start it is smooth: a polynomial through `_NODES` rows of each panel of `_PANEL` meets the rows between
-    them to rounding, as a column that falls by a power or an exponential is analytic within a distance of two panels.
-    A column that is not met at one row more of each panel is evaluated row by row.
+    Far from the start a column is smooth: a polynomial through `_NODES` rows of each panel of `_PANEL` rows meets the
+    rows between them to rounding, as a column that falls by a power or an exponential is analytic within a distance of
+    two panels. A column that the polynomial does not meet at one row more of each panel is evaluated row by row.
     """
     far = max(begin, min(end, 2 * _PANEL))
     if end - far <= _PANEL:
