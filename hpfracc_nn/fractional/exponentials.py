@@ -145,8 +145,8 @@ class Nodes:
 def nodes(n: int, fit: Fit, states: int, fading: float = 0.0) -> Nodes:
     """Return the Nodes of a sum of exponentials with so many states, for up to `n` samples, n a power of two.
 
-    For a memory that fades by exp(-fading) a step all rates but 0 begin higher by `fading`. The fastest rate stays as
-    it is, and so does how far the terms of the sum cancel at the exact lags.
+    For a memory that fades by exp(-fading) a step all rates but 0 lie higher, the slowest of them by `fading`, at most
+    by a 16th of the fastest. The fastest rate stays as it is, and so does how far the terms cancel at the exact lags.
     """
     fastest = min(fit.fastest, states / 7.5)
     shift = min(fading, fastest / 16)

@@ -76,7 +76,7 @@ class Cellwise:
 
     @property
     def inputs(self) -> int:
-        """How many numbers describe w on a cell: 1, its mean, or 2, also half its increase if w is not constant there."""
+        """How many numbers describe w on a cell: 1, its mean, or 2, also half its increase where w is not constant."""
         return 1 if self.definition.scheme == "l1" else 2
 
     def power(self, alpha: Array) -> Array:
@@ -511,7 +511,7 @@ class Grid:
 
     @cached_property
     def nodes(self) -> PowerNodes | None:
-        """The exponentials, for all times that pass between a cell before a chunk and a row of it; None for one chunk."""
+        """The exponentials, for all times between a cell before a chunk and a row of the chunk; None for one chunk."""
         starts = self._padded[:, LENGTH:-1:LENGTH]
         if not starts.size:
             return None
@@ -525,7 +525,7 @@ class Grid:
         return 0 if self.nodes is None else self.nodes.rates.size
 
     def in_chunks(self, orders: Array) -> Array:
-        """Return orders [a, 1] as [a, 1, 1], or those of each row, [a, cells], as [a, C, L]: the last one is repeated."""
+        """Return orders [a, 1] as [a, 1, 1], those of each row, [a, cells], as [a, C, L]: the last one is repeated."""
         if orders.shape[-1] == 1:
             return orders[..., None]
         at = np.minimum(np.arange(self.count * LENGTH), self.times.cells - 1)

@@ -311,7 +311,7 @@ class TemperedRiemannLiouville(TemperedCaputo):
 def logarithmic_times(first: float, last: float, n: int) -> tuple[np.ndarray, float]:
     """Return `n` times from `first` to `last` whose ratio is constant, and the logarithm of that ratio.
 
-    They are where Hadamard's operators want their samples, and the logarithm is their `dt`.
+    At these times Hadamard's operators need their samples, and the logarithm is their `dt`.
 
     Args:
         first: The lower terminal of the operators; positive, because log(t / first) must be finite.

@@ -37,7 +37,10 @@ def grunwald_rate(alpha: float) -> float:
 
 
 def grunwald_uniform_rate(alpha: float, subtracts: bool = True) -> float:
-    """Order of convergence of the largest error, see `Scheme`; that of the first power of t is O(1) of it."""
+    """Order of convergence of the largest error, see `Scheme.uniform_rate`.
+
+    The lowest power of t in the data dominates: at the first samples its relative error does not fall with dt.
+    """
     return min(1.0, (2 if subtracts and alpha > 1 else 1) - alpha)
 
 
@@ -128,7 +131,10 @@ def bdf2_rate(alpha: float) -> float:
 
 
 def bdf2_uniform_rate(alpha: float, subtracts: bool = True) -> float:
-    """Order of convergence of the largest error, see `Scheme`; the first power without a column dominates."""
+    """Order of convergence of the largest error, see `Scheme.uniform_rate`.
+
+    The lowest power of t that the starting column, if there is one, does not make exact dominates.
+    """
     return min(2.0, (3 if alpha > 1 else 2) - alpha if subtracts else 1 - alpha)
 
 
@@ -238,5 +244,5 @@ def centred_rate(alpha: float) -> float:
 
 
 def centred_uniform_rate(alpha: float, subtracts: bool = False) -> float:
-    """Order of convergence of the largest error, see `Scheme`."""
+    """Order of convergence of the largest error, see `Scheme.uniform_rate`."""
     return 2.0

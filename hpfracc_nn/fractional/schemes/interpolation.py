@@ -67,7 +67,7 @@ def _from_first(
         rows: Numbers of samples, increasing, [k].
         xp: The namespace of alpha.
         powers: Coefficients of 1, z, z**2, ... of the polynomial in z that is applied to F, see `powers.py`.
-        moments: The same for Q.
+        moments: Coefficients of the polynomial that is applied to Q.
     """
     exponent = taylor - xp.asarray(alpha)
     parts, later = [0 * exponent[..., None]] * int((rows < 1).sum()), rows[rows >= 1]
@@ -98,7 +98,7 @@ def l1_rate(alpha: float) -> float:
 
 
 def l1_uniform_rate(alpha: float, subtracts: bool = True) -> float:
-    """Order of convergence of the largest error, see `Scheme`; it is not at the first samples."""
+    """Order of convergence of the largest error, see `Scheme.uniform_rate`."""
     return 2 - alpha if alpha <= 1 else 3 - alpha
 
 
@@ -145,7 +145,7 @@ def l1_2_rate(alpha: float) -> float:
     return 3 - alpha if alpha <= 1 else 2.0
 
 
-# The slope is linear on the first cell: t**2, above alpha = 1 t**3, is not met there.
+# On the first cell x is linear, above alpha = 1 its slope: t**2, or t**3, is not exact there.
 l1_2_uniform_rate = l1_uniform_rate
 
 
@@ -164,7 +164,7 @@ def trapezoid_pieces(samples: Array, steps: Array, xp: Namespace) -> list[Array]
 
 
 def trapezoid_power(alpha: Array, taylor: int) -> Array:
-    """Return the order of the integral."""
+    """Return the order of the integral that is taken of x: alpha."""
     return alpha
 
 
@@ -174,5 +174,5 @@ def trapezoid_rate(alpha: float) -> float:
 
 
 def trapezoid_uniform_rate(alpha: float, subtracts: bool = False) -> float:
-    """Order of convergence of the largest error, see `Scheme`."""
+    """Order of convergence of the largest error, see `Scheme.uniform_rate`."""
     return 2.0

@@ -42,7 +42,7 @@ def power_weights(
         lags: Non-negative integers, increasing, shape [k].
         xp: The namespace of `exponent`.
         powers: Coefficients of 1, z, z**2, ... applied to F; at most six.
-        moments: The same for Q.
+        moments: Coefficients of the polynomial that is applied to Q.
 
     Returns:
         Shape [*c, k]; relative error about 1e-14 at lags of 16 and more, below up to 1e-12 for second differences and
@@ -80,7 +80,7 @@ def multiply(*factors: Polynomial) -> tuple[Fraction, ...]:
 
 
 def differences(order: int) -> tuple[Fraction, ...]:
-    """Return (1 - z)**order, order >= 0."""
+    """Return the coefficients of the polynomial (1 - z)**order, order >= 0."""
     return multiply(*[(1, -1)] * order)
 
 
