@@ -65,14 +65,14 @@ class Boundary:
 
     @cached_property
     def slope(self) -> np.ndarray:
-        """The weights [at most 3] by which S is a sum of the first differences of x."""
+        """The weights [at most 3] of the first differences of x whose sum is S = dt x'(0)."""
         return np.ascontiguousarray(np.cumsum(slope_row(self.n)[:4][::-1])[::-1][1:])
 
     @cached_property
     def second(self) -> np.ndarray | None:
-        """The weights [at most 2] by which d[1] is a sum of d[2] and d[3] if m = 2 and S is subtracted; else None.
+        """The weights [at most 2] of d[2] and d[3], second differences, whose sum is d[1] where S is subtracted.
 
-        No digits are lost in this way.
+        In this sum no digits are lost. None where S = dt x'(0) is not subtracted or m is not 2.
         """
         if self.differences < 2 or self.taylor < 2 or self.n < 2:
             return None
@@ -98,7 +98,7 @@ def boundary_of(stencil: Stencil, columns: Array | None = None, dtype: Any = Non
 
 
 def difference(x: Array, b: Boundary) -> Array:
-    """Return d, the differenced data, of the shape of x."""
+    """Return d, the m-th differences of x, less its Taylor polynomial where `b` says so, of the shape of x."""
     xp, zeroth = namespace(x), _part(x, 0, 1)
     if b.differences <= 0:
         d = x - zeroth if b.subtract else x
@@ -121,7 +121,10 @@ def difference(x: Array, b: Boundary) -> Array:
 
 
 def values(x: Array, d: Array, b: Boundary) -> list[Array]:
-    """Return the boundary values that the columns multiply, in their order, [batch, channels, 1, width] each."""
+    """Return the boundary values that the columns multiply, [batch, channels, 1, width] each.
+
+    They are d[start], x(0) and S = dt x'(0), as far as there are columns for them.
+    """
     found = [_part(d, b.start, b.start + 1)] if b.start >= 0 else []
     if b.terms:
         found.append(_part(x, 0, 1))
@@ -180,7 +183,10 @@ def transposed(gd: Array, g: Array, b: Boundary) -> Array:
 
 
 def projected(g: Array, b: Boundary) -> tuple[Array | None, list[Array]]:
-    """Return the sum over time of g times the starting column, or None, and of g times each other column."""
+    """Return the sums over time of g times each column, [batch, channels, 1, width].
+
+    They are that of the starting column, or None, and a list of those of the other columns.
+    """
     if b.columns is None:
         return None, []
     xp = namespace(g)

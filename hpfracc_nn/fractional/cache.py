@@ -22,7 +22,7 @@ _MEASURED = 32  # values, or some more, that are measured again, in turn, whenev
 
 
 def nbytes(value: Any) -> int:
-    """Return the bytes of a value: its `nbytes`, or the sum over a tuple, a list or a dict's values; 0 without any.
+    """Return the bytes of a value: its `nbytes`, or the sum over a tuple, a list or a dict's values; 0 for any other.
 
     A view counts as if it were a copy, so that the sum is a bound.
     """
@@ -49,7 +49,7 @@ class ByteCache:
     the next `get` of its key builds it anew.
 
     Args:
-        limit: Bytes of all values.
+        limit: The most bytes of all values together.
     """
 
     def __init__(self, limit: int) -> None:

@@ -268,7 +268,10 @@ class _Difference:
     xp: Namespace
 
     def of(self, a: Array, axis: int) -> Array:
-        """Return the difference of `a` along `axis`: real or complex numbers, or integers, with gaps where NaN."""
+        """Return the difference of `a` along `axis`.
+
+        The samples may be real or complex numbers or integers; those that are NaN or infinite are gaps.
+        """
         xp, parts = self.xp, self.operator.parts(a)
         if parts is not None and len(parts) == 1:  # integers have no gaps
             return self._of_finite(parts[0], axis)
@@ -368,12 +371,12 @@ class WindowedDifference(Definition):
 
     @property
     def approximated(self) -> None:
-        """None: weights that end are no sum of exponentials."""
+        """None: weights that end at a window are no sum of exponentials."""
         return
 
     @property
     def is_wide(self) -> bool:
-        """True: the weights of a difference cancel."""
+        """True, computed in float64: sums with the weights of a difference cancel."""
         return True
 
     def stencil_at(self, alpha: Array, n: int, dt: float, xp: Namespace, differences: int | None = None) -> Stencil:
@@ -387,7 +390,7 @@ class WindowedDifference(Definition):
 
 
 class WindowedSum(WindowedDifference):
-    """The inverse of a windowed difference: the reciprocal of its power series."""
+    """The inverse of a `WindowedDifference`: its weights are the coefficients of the reciprocal power series."""
 
     def stencil_at(self, alpha: Array, n: int, dt: float, xp: Namespace, differences: int | None = None) -> Stencil:
         """Return the stencil for orders `alpha`; see `Definition.stencil_at`."""

@@ -355,7 +355,7 @@ def order_shape(owner: str, shape: Any, values: np.ndarray) -> tuple[int, ...]:
 
 
 def check_inside(owner: str, given: Any, values: np.ndarray, bounds: Bounds) -> None:
-    """Raise unless the initial values, in their own dtype and in float64, lie strictly inside the bounds."""
+    """Raise ValueError unless all initial values lie strictly inside the bounds; `given` is named in the message."""
     low, high = bounds
     outside = values[~((values > low) & (values < high))]
     if outside.size:

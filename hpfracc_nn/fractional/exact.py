@@ -107,9 +107,9 @@ def distributed_power(t: np.ndarray, exponent: float, low: float = 0.0, high: fl
 
 
 def getoor(alpha: float) -> float:
-    """Return the constant that (-Laplacian)**(alpha/2) makes of (1 - t**2)**(alpha/2) on (-1, 1), zero outside.
+    """Return the constant that (-Laplacian)**(alpha/2) makes on (-1, 1) of the function (1 - t**2)**(alpha/2) there.
 
-    Getoor, Trans. AMS 101 (1961) 75.
+    The function is zero outside. Getoor, Trans. AMS 101 (1961) 75.
     """
     return float(gamma(1 + alpha))
 
@@ -183,7 +183,7 @@ def _exponential(t: np.ndarray, rate: complex, definition: Definition) -> np.nda
 def _grown(t: np.ndarray, rate: complex, order: float, first: int) -> np.ndarray:
     """Return the Riemann-Liouville derivative of order `order` of exp(rate t) less `first` terms of its Taylor series.
 
-    At times t [n]; an order below 0 is an integral's.
+    It is taken at times t [n]; a negative order is that of an integral.
     """
     rest = max(first, math.ceil(1 + order))  # from there on no power of t is negative
     # The first terms rate**j t**(j - order) / Gamma(j + 1 - order) of the series, then all others together.

@@ -288,7 +288,7 @@ class PowerNodes:
     _into: np.ndarray  # from those terms to the nodes, [terms, Q]
 
     def coefficients(self, power: Array, xp: Namespace) -> Array:
-        """Return the coefficients [..., Q] for powers p [..., 1]."""
+        """Return the coefficients [..., Q] of the exponentials for t**(p - 1) / Gamma(p), p = `power` [..., 1]."""
         b, step = 1 - power, self.rule.step
         # sin(pi b) / 2 is b times what follows; the quotient has no 0 / 0 at b = 0, nor have its derivatives.
         reflected = _polynomial(_SINC, (b * (math.pi / 2)) ** 2) * xp.sin(power * (math.pi / 2)) * (math.pi / 2)

@@ -108,7 +108,10 @@ def applied(
     operator: Any,
     xp: Namespace,
 ) -> Array:
-    """Return x by a framework's array functions `operator` and its namespace `xp`; other arguments as in `solve`."""
+    """Return the samples x whose derivative or integral is y, by a framework's `operator` module and namespace.
+
+    Other arguments are those of `solve`.
+    """
     operator.check_samples(OWNER, "y", y, definition)
     alpha = None if definition.is_fixed else operator.checked_alpha(OWNER, definition)
     dt, axis = errors.positive_step(OWNER, dt), errors.axis(OWNER, dim, y.ndim)
@@ -243,12 +246,12 @@ class Inverse(Definition):
 
     @property
     def is_wide(self) -> bool:
-        """True: the rounding of sums over n samples in float32 would show in the differences of x."""
+        """True, computed in float64: float32's rounding of sums over n samples would show in the differences of x."""
         return True
 
     @property
     def dt_power(self) -> float:  # type: ignore[override]
-        """The negative of the operator's: the inverse scales with dt the other way."""
+        """The power of dt per unit of alpha in the weights: the negative of the operator's."""
         return -self.of.dt_power
 
     def stencil_at(self, alpha: Array, n: int, dt: float, xp: Namespace, differences: int | None = None) -> Stencil:

@@ -76,7 +76,7 @@ class Cellwise:
 
     @property
     def inputs(self) -> int:
-        """How many numbers describe w on a cell: 1, its mean, or 2, also half its increase where w is not constant."""
+        """How many numbers describe the integrand w on a cell: 1, its mean, or 2, also half its increase there."""
         return 1 if self.definition.scheme == "l1" else 2
 
     def power(self, alpha: Array) -> Array:
@@ -91,9 +91,9 @@ class Cellwise:
         return max(self.power(bound) for bound in self.definition.interval)
 
     def pieces(self, x: Array, times: Times, xp: Namespace) -> list[Array]:
-        """Return mean_i of each cell and, if `inputs` is 2, half_i, of samples x [sets, rows, n], n > 1.
+        """Return the mean on each cell of the integrand w and, if `inputs` is 2, half its increase over the cell.
 
-        Each is [sets, rows, n - 1].
+        Each is [sets, rows, n - 1], from samples x [sets, rows, n], n > 1.
         """
         steps = xp.constant(times.steps[:, None], x)
         samples = self._slopes(x, times, xp) if self.taylor == 2 else x

@@ -39,7 +39,7 @@ _PANEL, _NODES = 4096, 16  # rows of a boundary column that one polynomial meets
 
 @dataclass(frozen=True)
 class Stencil:
-    """An operator on `n` samples.
+    """A discretised operator on `n` samples: differences before a Toeplitz product, and columns added to it.
 
     Attributes:
         n: Number of samples.
@@ -48,7 +48,7 @@ class Stencil:
         subtract: Whether the Taylor polynomial at the first sample is subtracted.
         taylor: Number of terms of that polynomial, 1 or 2.
         start_column: The starting column at increasing rows: [k] -> [*c, k]; None where there is none.
-        start_index: The entry of d that the starting column acts on.
+        start_index: Index of the entry of d, the differenced samples, that the starting column multiplies.
         analytic_columns: The analytic columns at increasing rows: [k] -> [*c, terms, k]; None where there are none.
         terms: How many columns `analytic` has.
         side: "left", "right" or "both"; all other attributes are those of the left side.
@@ -91,22 +91,25 @@ class Stencil:
 
     @cached_property
     def analytic(self) -> Array:
-        """The columns [*c, terms, n] that multiply x[0] and S, or None."""
+        """The columns [*c, terms, n] that multiply x[0] and S = dt x'(0), or None."""
         return None if self.analytic_columns is None else self.analytic_columns(np.arange(self.n))
 
     @property
     def starts(self) -> bool:
-        """Whether there are enough samples for the starting column to act on."""
+        """Whether there is a starting column, and there are enough samples for it to act on."""
         return self.start_column is not None and self.n > self.start_index
 
     @property
     def ahead(self) -> int:
-        """How many samples at the start count in all results: 1 for x(0), 4 for S, start_index + 1 for `start`."""
+        """How many samples at the start count in all results.
+
+        That is 1, x(0); 4 where x'(0) is estimated; at least start_index + 1 where there is a starting column.
+        """
         slopes = self.terms == 2 or (self.subtract and self.taylor == 2)
         return max(4 if slopes else 1, self.start_index + 1 if self.starts else 1)
 
     def boundary_columns(self, rows: Callable[[Callable[[np.ndarray], Array]], Array], xp: Namespace) -> Array | None:
-        """Return the columns that multiply d[start_index], x[0] and S, those that exist, [*c, columns, k].
+        """Return the columns, those that exist, that multiply d[start_index], x[0] and dt x'(0), [*c, columns, k].
 
         None where there are none. `rows(column)` returns the k rows that are wanted of a column, in arrays of `xp`.
         """
@@ -247,9 +250,9 @@ def solved(
 
 
 def _estimated(columns: InverseColumns, y: Array, xp: Namespace) -> Array:
-    """Return the S = dt x'(0), [..., 1], that the stencil would estimate of the u with u(0) = 0 that it maps to y.
+    """Return S = dt x'(0), [..., 1], as the stencil would estimate it from the u with u(0) = 0 that it maps to y.
 
-    It is computed from the first four samples of y alone: an FFT would add to them its rounding of all others, and an
+    S is computed from the first four samples of y alone: an FFT would add to them its rounding of all others, and an
     error of S counts k times in x(k).
 
     Args:
@@ -293,7 +296,10 @@ def _rest(columns: InverseColumns, y: Array, multiply: Callable[[Array], Array],
 
 
 def _starting_entry(u: Array, stencil: Stencil) -> Array:
-    """Return (D^m u)[s], [..., 1], of u [..., n] with u(0) = 0; m and s are those of the stencil."""
+    """Return the entry that the starting column multiplies, [..., 1], for samples u [..., n] with u(0) = 0.
+
+    It is (D^m u)[s]: entry s of the m-th backward difference, m and s those of the stencil.
+    """
     m, s = stencil.differences, stencil.start_index
     return sum(float((-1) ** i * math.comb(m, i)) * u[..., s - i : s - i + 1] for i in range(min(m, s) + 1))
 

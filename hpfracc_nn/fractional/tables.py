@@ -174,9 +174,10 @@ class Points:
 
 @cache
 def derivatives(degree: int) -> np.ndarray:
-    """Return D with (T_0', T_1', ...) = (T_0, T_1, ...) D, [degree, degree]: T_i' = 2 i (T_{i-1} + T_{i-3} + ...).
+    """Return the matrix D [degree, degree] that differentiates Chebyshev polynomials.
 
-    For odd i the last term is i T_0 and not 2 i T_0.
+    (T_0', T_1', ...) = (T_0, T_1, ...) D, with T_i' = 2 i (T_{i-1} + T_{i-3} + ...); for odd i the last term is i T_0
+    and not 2 i T_0.
     """
     found = np.zeros((degree, degree))
     for i in range(degree):

@@ -229,7 +229,7 @@ class Definition:
     def differences(self) -> int:
         """m, the backward differences taken before the product: max(0, ceil(alpha - 1/4)) of the upper bound.
 
-        It changes the rounding and nothing else. A bound of (0, 1) gives 1 for every alpha in it.
+        The number m changes the rounding and nothing else. Bounds of (0, 1) give 1 for every alpha within them.
         """
         return max(0, math.ceil(self.interval[1] - 0.25))
 
@@ -248,7 +248,7 @@ class Definition:
 
     @property
     def is_plain(self) -> bool:
-        """Whether there is no field besides order, scheme and bounds, as some formulas require."""
+        """Whether all fields but order, scheme and bounds have their defaults, as some formulas require."""
         return self == type(self)(self.alpha, self.scheme, self.bounds)
 
     def at(self, alpha: float) -> Definition:
@@ -415,7 +415,10 @@ class Definition:
 
 
 def family(definition: Definition) -> Definition:
-    """Return the operator at its upper bound: weights of a tensor alpha depend on that and on alpha's values only."""
+    """Return the same operator with its upper bound as a fixed alpha, and its bounds.
+
+    The weights of a tensor alpha depend on that operator and on alpha's values only.
+    """
     kind = type(definition)
     return _family(kind, definition.scheme, definition.interval, definition.options)  # type: ignore[arg-type]
 

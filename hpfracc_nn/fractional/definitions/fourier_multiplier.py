@@ -305,8 +305,8 @@ class FractionalLaplacian(FourierMultiplier):
 def _hurwitz(p: Array, q: Array, xp: Namespace) -> Array:
     """Return p zeta(1 + p, q), zeta(s, q) Hurwitz's function, the sum of (k + q)**-s over k >= 0; q > 0.
 
-    At p = 0, where zeta has its pole, it is 1. By Euler's and Maclaurin's formula (DLMF 25.11.5), entry by entry; p and
-    q broadcast.
+    At p = 0, where zeta has its pole, the result is 1. It is computed by Euler's and Maclaurin's formula (DLMF
+    25.11.5), entry by entry; p and q broadcast.
     """
     total = 0.0
     for k in range(_SUMMED):

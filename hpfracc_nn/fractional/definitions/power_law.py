@@ -246,7 +246,7 @@ class TemperedCaputo(Definition):
         return xp.stack([column], axis=-2)
 
     def _missed(self, alpha: Array, lags: np.ndarray, xp: Namespace) -> Array:
-        """Return what r**k W[k] misses of the weights of one difference at lags k, [*c, k].
+        """Return the part of the tempered weights of one difference that r**k W[k] leaves out, at lags k, [*c, k].
 
             sum over j <= k of r**j w[j]  =  r**k W[k]  +  (1 - r) sum over j < k of r**j W[j],
 

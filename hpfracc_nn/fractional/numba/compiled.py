@@ -37,7 +37,7 @@ def entry(function: Callable[..., None]) -> Any:
 class Kept(FunctionCache):
     """Numba's cache of one function on disk, keyed also by a hash of all sources of this folder.
 
-    Where the cache can no longer be read or written it warns, and is switched off.
+    Where reading or writing fails, it warns and the cache is switched off.
     """
 
     def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:

@@ -60,7 +60,7 @@ class Operands(NamedTuple):
 
 
 class Forward:
-    """The operands of the product, made of a model whose chunks have 16 samples."""
+    """The arrangement of the product: `operands` makes Operands of a model whose chunks have 16 samples."""
 
     @staticmethod
     def operands(model: StateSpace) -> Operands:
@@ -69,7 +69,7 @@ class Forward:
 
 
 class Backward:
-    """The operands of the transposed product, made of the same model."""
+    """The arrangement of the transposed product: `operands` makes its Operands of the same model."""
 
     @staticmethod
     def operands(model: StateSpace) -> Operands:

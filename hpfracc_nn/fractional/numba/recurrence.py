@@ -55,8 +55,8 @@ def whole(count):
 def step_states(d, length, at, backwards, into, states, decay, powers, state, s):
     """Write the states before each chunk of a stride of d to s [8, K], and move `state` to the end of the stride.
 
-    It is half a stride, and s has 4 rows, where no more is left. `at` is how many samples of d are done before,
-    `length` how many it has, and `into` the address of the channel's matrix.
+    Where no more samples are left it is half a stride, and s gets 4 rows. `at` is how many samples of d are done
+    before, `length` how many d has, and `into` the address of the channel's matrix.
     """
     like = d[0]
     size, lanes, step = size_of(like), lanes_of(like), -CHUNK if backwards else CHUNK
@@ -166,7 +166,7 @@ def backward(g, gx, begin, end, near, into, out, decay, powers, columns, m, subt
 
 @inner
 def slope_weights(n):
-    """Return the weights of the first four samples in S; see `stencil.slope_row`."""
+    """Return the weights of the first four samples whose sum is S = dt x'(0), of n samples; see `stencil.slope_row`."""
     if n >= 4:
         return -11 / 6, 18 / 6, -9 / 6, 2 / 6
     if n == 3:
@@ -228,7 +228,7 @@ def difference(x, d, first, last, m, subtract, taylor, total):
 
 @inner
 def second_sample(d, n):
-    """Return d[1], m = 2 and S subtracted, as a sum of d[2] and d[3]: no digits are lost in this way."""
+    """Return d[1] of second differences less the Taylor polynomial as a sum of d[2] and d[3], which loses no digits."""
     if n == 2:
         return d.dtype.type(0)
     return d[2] / 2 if n == 3 else d[2] * (5 / 6) - d[3] / 3

@@ -148,7 +148,7 @@ def backward(g, gx, begin, end, near, into, out, decay, powers, columns, m, subt
 
 @inner
 def put(y, at, used, first, count, e, zeros):
-    """Write the tile e to its signals and samples in y."""
+    """Write the tile e, `count` samples of `used` signals, into y, from sample `first` and signal `at` on."""
     like = e[0]
     lanes = lanes_of(like)
     if used < lanes:
@@ -177,7 +177,7 @@ def load(x, at, used, first, last, raw):
 
 @inner
 def store(y, at, used, first, count, e):
-    """Copy the tile e, of which only `used` lanes have signals, to its signals and samples in y."""
+    """Write a tile e of which only `used` lanes have signals into y, as `put` does."""
     lanes = lanes_of(e[0])
     for k in range(count):
         now, row = y[first + k], e[k * lanes : (k + 1) * lanes]

@@ -24,7 +24,9 @@ _TERMS = 6  # _SMALL**12 < 1e-18
 
 
 def moments(power: Array, times: np.ndarray, rows: range, cells: range, xp: Namespace) -> tuple[Array, Array]:
-    """Return M0 and M1 over Gamma(p), the memory function's integrals over cells; 0 for cells that end after t_n.
+    """Return M0 and M1 over Gamma(p): the memory function's integrals over cells, and those with the factor x.
+
+    They are 0 for cells that end after t_n.
 
     Args:
         power: The exponents p, [a] or, one for each row, [a, rows]; not negative.
@@ -54,7 +56,7 @@ def moments(power: Array, times: np.ndarray, rows: range, cells: range, xp: Name
 def integrals(
     power: Array, distance: np.ndarray, ratio: np.ndarray, lag: np.ndarray, xp: Namespace
 ) -> tuple[Array, Array]:
-    """Return M0 and M1 over Gamma(p) by their closed forms, entry by entry.
+    """Return M0 and M1 over Gamma(p), as `moments` does, by their closed forms, entry by entry.
 
     Args:
         power: p, broadcast against the others.

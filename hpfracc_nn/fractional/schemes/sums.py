@@ -61,7 +61,7 @@ def sum_before(lags: np.ndarray) -> Sum:
 def _panels(last: int) -> np.ndarray:
     """Return where panels, the intervals that a quadrature serves, may end so that none is too long for it.
 
-    From 128, below which all terms are added, to at most `last`, each about 1.5 times the one before.
+    The ends go from 128, below which all terms are added, to at most `last`, each about 1.5 times the one before.
     """
     if last <= _DIRECT:
         return np.empty(0, np.int64)

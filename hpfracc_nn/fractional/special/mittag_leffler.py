@@ -69,7 +69,7 @@ ALONE = Options()
 def partial_derivative(
     z: Array, alpha: Array, beta: Array, m: int, n: int, xp: Namespace, options: Options = ALONE
 ) -> Array:
-    """Return F[m, n] at `z`.
+    """Return F[m, n], the m-th derivative in z and n-th in beta of the Mittag-Leffler function E_(alpha, beta), at `z`.
 
     Args:
         z: float64 or complex128, shape [points].
@@ -213,9 +213,10 @@ def _rule(
 
 
 def _constants(n: int, is_complex: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return log s and the weights times (-log s)**n at the nodes, and at those shifted by h / 2: [2, nodes] each.
+    """Return log s and the weights times (-log s)**n at the nodes s of the quadrature, [2, nodes] each.
 
-    n is the order of the derivative in beta. For z that are not complex the upper half of the parabola is enough.
+    Row 0 is for the nodes as they are, row 1 for those shifted by h / 2. n is the order of the derivative in beta. For
+    z that are not complex the upper half of the parabola is enough.
     """
     logs, weights = (LOGS, WEIGHTS) if is_complex else (UPPER_LOGS, UPPER_WEIGHTS)
     return logs, weights * (-logs) ** n
