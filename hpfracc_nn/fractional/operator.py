@@ -169,8 +169,8 @@ def caputo(
     Args:
         x: As in `derivative`.
         alpha: As in `Caputo`.
-        scheme: As there.
-        bounds: As there.
+        scheme: As in `Caputo`.
+        bounds: As in `Caputo`.
         dt: As in `derivative`.
         t: As in `derivative`.
         dim: As in `derivative`.
@@ -210,8 +210,8 @@ def riemann_liouville(
     Args:
         x: As in `derivative`.
         alpha: As in `RiemannLiouville`.
-        scheme: As there.
-        bounds: As there.
+        scheme: As in `RiemannLiouville`.
+        bounds: As in `RiemannLiouville`.
         dt: As in `derivative`.
         t: As in `derivative`.
         dim: As in `derivative`.
@@ -250,8 +250,8 @@ def grunwald_letnikov(
     Args:
         x: As in `derivative`.
         alpha: As in `GrunwaldLetnikov`.
-        scheme: As there.
-        bounds: As there.
+        scheme: As in `GrunwaldLetnikov`.
+        bounds: As in `GrunwaldLetnikov`.
         dt: As in `derivative`.
         dim: As in `derivative`.
         manager: As in `derivative`.
@@ -287,7 +287,7 @@ def choose(
 
     Args:
         op: The operation, "toeplitz" for those of this package.
-        shape: Of the data, [..., n, ...].
+        shape: Shape of the data, [..., n, ...].
         framework: "numpy", "torch" or "jax".
         definition: The operator that "toeplitz" is for; None is Caputo(0.5).
         manager: Who chooses the kernel; None is the process-wide BackendManager.
@@ -346,9 +346,9 @@ def variable_order(
             All on one side of 1 for derivatives. A tensor may require a gradient, and a JAX array be traced.
         kind: Caputo, RiemannLiouville or RiemannLiouvilleIntegral.
         scheme: One that interpolates: "l1" or "l1_2", which is the default; "trapezoid" for the integral.
-        bounds: Of an alpha in a tensor or JAX array, (0, 1) by default; as in `Definition`.
+        bounds: Bounds of an alpha in a tensor or JAX array, (0, 1) by default; as in `Definition`.
         dt: Spacing of the samples; positive.
-        t: Their times in place of `dt`; as in `derivative`.
+        t: Times of the samples in place of `dt`; as in `derivative`.
         dim: The time axis.
         manager: Who chooses the kernel; None is the process-wide BackendManager.
 

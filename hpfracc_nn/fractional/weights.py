@@ -82,7 +82,7 @@ class Transitions:
 
         Args:
             values: The weights at `lags`, [*c, lags].
-            coefficients: Those of the exponentials, [*c, Q].
+            coefficients: Coefficients of the exponentials, [*c, Q].
             xp: The namespace of both.
         """
         nodes, exact = self.nodes, self.nodes.first - 1

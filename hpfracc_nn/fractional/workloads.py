@@ -35,7 +35,7 @@ def workload(
     The framework's kernels are loaded first, so that there is an answer before the first call.
 
     Args:
-        shape: Of the data, [..., n, ...].
+        shape: Shape of the data, [..., n, ...].
         definition: The operator; None is Caputo(0.5), whose workload differs little from that of most others. An
             operator with a time scale is taken in steps (`Definition.in_steps`); side="both" takes twice as many rows.
         framework: "numpy", "torch" or "jax".

@@ -221,7 +221,8 @@ class Definition:
     def looks_ahead(self) -> bool:
         """Whether results depend on later samples.
 
-        They do with side "right" or "both", and above alpha = 1, where the first four samples estimate x'(0).
+        They do with side "right" or "both", and where a Taylor polynomial with x'(0) is subtracted (above alpha = 1),
+        which is estimated from the first four samples.
         """
         return self.side != "left" or (self.subtracts and self.taylor == 2)
 

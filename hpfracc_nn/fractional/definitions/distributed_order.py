@@ -163,7 +163,7 @@ class DistributedOrder(Definition):
         return self.stencil_at(xp.asarray(self.alpha), n, dt, xp, differences)
 
     def stencil_at(self, alpha: Array, n: int, dt: float, xp: Namespace, differences: int | None = None) -> Stencil:
-        """Return the stencil of the fixed orders `nodes` in arrays of `xp`; only alpha's device is read."""
+        """Return the stencil of the fixed orders `nodes` in arrays of `xp`; alpha is read for its device only."""
         of = self.bank.stencil(n, dt, NUMPY, differences)
 
         def summed(columns: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], Array]:

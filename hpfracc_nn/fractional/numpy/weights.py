@@ -44,7 +44,7 @@ class Weights:
 
     @property
     def states(self) -> int:
-        """How many states a recurrence with these weights has; 0 where sums of exponentials do not approximate them."""
+        """How many states a recurrence with these weights has; 0 if no sum of exponentials fits them, or n is short."""
         return 0 if self.nodes is None else self.nodes.states
 
     def column(self) -> Column:
