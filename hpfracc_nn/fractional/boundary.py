@@ -1,4 +1,4 @@
-"""The two ends of the causal Toeplitz product, once for NumPy, PyTorch and JAX.
+"""What surrounds the causal Toeplitz product: differences before it, boundary columns after it, for every framework.
 
     y = T(weights) d(x) + sum over j of columns[j] * v_j(x),
 
@@ -26,19 +26,19 @@ from hpfracc_nn.fractional.stencil import Stencil, slope_row
 
 @dataclass(eq=False)  # not frozen: a learned order makes one at every call
 class Boundary:
-    """What stands around the product.
+    """What surrounds the Toeplitz product of an operator: how its data are differenced, and the columns added to it.
 
     Attributes:
         n: Number of samples.
         differences: m, how often the data are differenced, -1 (a cumulative sum) to 2.
         subtract: Whether the Taylor polynomial at 0 is subtracted.
-        taylor: Its number of terms; 1 where nothing is subtracted.
-        start: The entry of d that the first column multiplies, -1 where none does.
-        terms: How many columns there are besides: of x(0), and of S.
+        taylor: Number of terms of that polynomial; 1 where nothing is subtracted.
+        start: Index of the entry of d that the starting column, the first one, multiplies; -1 if there is none.
+        terms: Number of analytic columns, which come next: 0, 1 for x(0), or 2 for x(0) and S.
         ahead: How many samples at the start count in all results.
-        columns: [terms, channels, n], or None where there are none.
-        dtype: Of the product.
-        factors: Each column as [channels, n, 1], kept by whoever multiplies it with a boundary value first.
+        columns: All columns, [columns, channels, n], or None where there are none.
+        dtype: Dtype of the product.
+        factors: Each column as [channels, n, 1], cached by the first caller that multiplies it with a boundary value.
     """
 
     n: int
@@ -53,7 +53,7 @@ class Boundary:
     factors: list[Array] | None = field(default=None, init=False)
 
     def with_columns(self, columns: Array | None) -> Boundary:
-        """Return the same with columns, which this has none of; what was computed here is kept."""
+        """Return a copy of a boundary without columns that has these; computed properties are kept."""
         found = object.__new__(Boundary)
         found.__dict__ = {**self.__dict__, "columns": columns, "factors": None}
         return found
@@ -65,19 +65,22 @@ class Boundary:
 
     @cached_property
     def slope(self) -> np.ndarray:
-        """The weights [at most 3] in S of the first differences of x."""
+        """The weights [at most 3] of the first differences of x whose sum is S = dt x'(0)."""
         return np.ascontiguousarray(np.cumsum(slope_row(self.n)[:4][::-1])[::-1][1:])
 
     @cached_property
     def second(self) -> np.ndarray | None:
-        """The weights in d[1] of d[2] and d[3], where S is subtracted and no digits are lost; else None."""
+        """The weights [at most 2] of d[2] and d[3], second differences, whose sum is d[1] where S is subtracted.
+
+        In this sum no digits are lost. None where S = dt x'(0) is not subtracted or m is not 2.
+        """
         if self.differences < 2 or self.taylor < 2 or self.n < 2:
             return None
         return np.array(((), (1 / 2,), (5 / 6, -1 / 3))[min(self.n, 4) - 2])
 
     @cached_property
     def arrays(self) -> tuple[np.ndarray, int, bool, int, int]:
-        """What compiled functions take, on a CPU: the columns, m, `subtract`, `taylor` and `start`."""
+        """The arguments of compiled functions on a CPU: the columns, m, `subtract`, `taylor` and `start`."""
         if self.columns is None:
             columns = np.empty((0, 1, self.n), str(self.dtype).removeprefix("torch."))
         else:
@@ -86,7 +89,7 @@ class Boundary:
 
 
 def boundary_of(stencil: Stencil, columns: Array | None = None, dtype: Any = None) -> Boundary:
-    """Return the boundary of a stencil, with columns [terms, channels, n] of any framework."""
+    """Return the Boundary of a stencil, with columns [columns, channels, n] of any framework."""
     start, taylor = stencil.start_index if stencil.starts else -1, stencil.taylor if stencil.subtract else 1
     ahead = stencil.ahead
     return Boundary(
@@ -95,7 +98,7 @@ def boundary_of(stencil: Stencil, columns: Array | None = None, dtype: Any = Non
 
 
 def difference(x: Array, b: Boundary) -> Array:
-    """Return d, the differenced data."""
+    """Return d, the m-th differences of x, less its Taylor polynomial where `b` says so, of the shape of x."""
     xp, zeroth = namespace(x), _part(x, 0, 1)
     if b.differences <= 0:
         d = x - zeroth if b.subtract else x
@@ -118,7 +121,10 @@ def difference(x: Array, b: Boundary) -> Array:
 
 
 def values(x: Array, d: Array, b: Boundary) -> list[Array]:
-    """Return what the columns multiply, [batch, channels, 1, width] each."""
+    """Return the boundary values that the columns multiply, [batch, channels, 1, width] each.
+
+    They are d[start], x(0) and S = dt x'(0), as far as there are columns for them.
+    """
     found = [_part(d, b.start, b.start + 1)] if b.start >= 0 else []
     if b.terms:
         found.append(_part(x, 0, 1))
@@ -129,7 +135,7 @@ def values(x: Array, d: Array, b: Boundary) -> list[Array]:
 
 
 def finish(y: Array, x: Array, d: Array, b: Boundary) -> Array:
-    """Return the product y with the columns times their values added."""
+    """Return the operator on x: the Toeplitz product y plus each column times its boundary value."""
     if b.columns is not None:
         for j, value in enumerate(values(x, d, b)):
             y = y + b.columns[j][None, :, :, None] * value
@@ -137,12 +143,12 @@ def finish(y: Array, x: Array, d: Array, b: Boundary) -> Array:
 
 
 def transposed(gd: Array, g: Array, b: Boundary) -> Array:
-    """Return the transpose of all that stands around the product.
+    """Return the operator's transpose applied to g, from the Toeplitz product's transpose applied to g.
 
     Args:
-        gd: The transpose of the product, applied to g.
+        gd: The transposed Toeplitz product with g.
         g: What the operator's transpose is applied to.
-        b: Around the product.
+        b: What surrounds the product.
     """
     xp, m, n, dtype = namespace(g), b.differences, b.n, gd.dtype
     start, analytic = projected(g, b)
@@ -177,7 +183,10 @@ def transposed(gd: Array, g: Array, b: Boundary) -> Array:
 
 
 def projected(g: Array, b: Boundary) -> tuple[Array | None, list[Array]]:
-    """Return the sum over time of g times the starting column, or None, and of g times each other column."""
+    """Return the sums over time of g times each column, [batch, channels, 1, width].
+
+    They are that of the starting column, or None, and a list of those of the other columns.
+    """
     if b.columns is None:
         return None, []
     xp = namespace(g)
@@ -186,7 +195,7 @@ def projected(g: Array, b: Boundary) -> tuple[Array | None, list[Array]]:
 
 
 def difference_into(x: Array, d: Array, b: Boundary, xp: Namespace) -> None:
-    """Write d into the first n samples of an array at least as long as x; `xp` is their namespace."""
+    """Write the differences of x into the first n samples of d, an array at least as long; `xp` is their namespace."""
     m, n = b.differences, b.n
     if m <= 0:
         if m == 0 and b.subtract and b.taylor == 1:
@@ -250,7 +259,7 @@ def _slope(x: Array, b: Boundary, xp: Namespace) -> Array:
 def _along(row: np.ndarray, x: Array, like: Array, xp: Namespace) -> Array:
     """Return the sum over k of row[k] x[:, :, k], [batch, channels, 1, width].
 
-    For an empty row it is zeros with batch, channels, width, dtype and device of `like`.
+    For an empty row the sum is zeros with batch, channels, width, dtype and device of `like`.
     """
     if not row.size:
         return xp.zeros(_part(like, 0, 1).shape, like)

@@ -1,7 +1,7 @@
-"""A cache of values by key within a number of bytes, and properties that are computed once.
+"""A cache of values by key that is limited in bytes, and properties that are computed once.
 
-`cached_property` is that of functools without its lock, which it has up to Python 3.11. That lock is one for all
-instances: a child that is forked while a thread computes any of them finds it held, for ever.
+`cached_property` is that of functools without the lock that functools takes up to Python 3.11. That lock is one for all
+instances: a child process that is forked while a thread computes any of them finds the lock held for ever.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from hpfracc_nn.forks import in_children
 T = TypeVar("T")
 
 _OBJECTS = 1 << 15  # bytes that every value counts for besides its arrays: Python's objects take about 10 KB
-_MEASURED = 32  # values, or some more, that are measured in turn whenever one comes in
+_MEASURED = 32  # values, or some more, that are measured again, in turn, whenever one is inserted
 
 
 def nbytes(value: Any) -> int:
-    """Return the bytes of a value: its `nbytes`, or the sum over a tuple, a list or a dict's values; 0 without any.
+    """Return the bytes of a value: its `nbytes`, or the sum over a tuple, a list or a dict's values; 0 for any other.
 
     A view counts as if it were a copy, so that the sum is a bound.
     """
@@ -41,29 +41,29 @@ class _Entry:
 class ByteCache:
     """Values by key; once their bytes exceed a limit, the least recently used are dropped. Threads may share it.
 
-    A value takes the bytes that `nbytes` finds in it. It may come to hold more while it is used: whenever another value
-    comes in, those that were used since they were last measured are measured again, and a few of the others in turn.
-    To have grown is a use, as to be returned by `get` is; what its user does with it besides is none.
+    The size of a value is what the function `nbytes` finds in it. A value may grow while it is used: whenever another
+    one is inserted, all that were used since they were last measured are measured again, and a few of the others in
+    turn. A value counts as used when `get` returns it, and when it is found to have grown.
 
-    The newest value stays even if it alone exceeds the limit. Whoever still uses what is dropped keeps it alive; the
-    next `get` builds anew.
+    The newest value stays even if it alone exceeds the limit. A dropped value lives on as long as a caller holds it;
+    the next `get` of its key builds it anew.
 
     Args:
-        limit: Bytes of all values.
+        limit: The most bytes of all values together.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._entries: dict[Hashable, _Entry] = {}
         self._clock = count(1)
-        # A finalizer may run, and ask for weights, wherever this one allocates: no sum is kept that it could spoil.
+        # A finalizer may run, and call `get`, wherever this cache allocates: a running sum of sizes would go wrong.
         self._lock = threading.RLock()
         _caches.add(self)
 
     def get(self, key: Hashable, build: Callable[[], T]) -> T:
-        """Return the value of a key, `build()` if there is none.
+        """Return the value of a key; if there is none, insert `build()` and return it.
 
-        Nothing waits while it is built: two threads may both do it, and then both get the first.
+        No lock is held during `build`: two threads may both call it, and then both get the value inserted first.
         """
         entry = self._entries.get(key)
         if entry is None:
@@ -72,7 +72,7 @@ class ByteCache:
         return entry.value
 
     def clear(self) -> None:
-        """Drop everything."""
+        """Drop all values."""
         with self._lock:
             dropped = list(self._entries.values())
             self._entries.clear()
@@ -128,7 +128,9 @@ def _after_fork() -> None:
 
 
 class cached_property(Generic[T]):
-    """A property that is computed once for each instance. Threads that ask at once compute it each, and get the same.
+    """A property that is computed once for each instance.
+
+    Threads that read it at the same time may each compute a value, but all get the same one.
 
     Args:
         compute: The method that returns the value; the instance needs a `__dict__`.

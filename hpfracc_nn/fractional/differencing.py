@@ -2,9 +2,9 @@
 
     y[t] = sum over k of w[k] a[t - k],    w[k] = (-1)**k binomial(n, k),
 
-the coefficients of (1 - z)**n, with zeros before the first sample. An order beyond (-1, 1) is a whole number of
-differences or sums and one of a rest in (-1, 1), which a window that cuts the weights off does not allow: there the
-weights are those of the whole order.
+the coefficients of (1 - z)**n, with zeros before the first sample. An order outside of (-1, 1) is computed as whole
+differences or sums and one difference of the rest of the order, in (-1, 1). A window that cuts the weights off does not
+allow this: its weights are those of the order n itself.
 
 In the code `a` is the data, `n` the order as the caller passes it, `order` the same as a float. `xp` is the namespace
 of the data's framework, and `operator` its module of array functions, such as `fractional/torch/operator.py`.
@@ -144,13 +144,13 @@ def fdiff(
 
 
 def _fitted(name: str, part: Any, a: Array, axis: int, operator: Any, xp: Namespace) -> Array:
-    """Return the samples to prepend or append, with the shape of `a` but for `axis`, or raise.
+    """Return the samples to prepend or append, with the shape of `a` but for `axis`; raise if theirs is another.
 
     Args:
         name: "prepend" or "append", for the message.
         part: The caller's argument: samples, or a number, which is one sample of each series.
-        a: The data that they are joined to.
-        axis: Along which, not negative.
+        a: The data that the samples are joined to.
+        axis: The axis along which they are joined, not negative.
         operator: See the module's docstring.
         xp: The namespace of `a`.
     """
@@ -167,14 +167,14 @@ def _fitted(name: str, part: Any, a: Array, axis: int, operator: Any, xp: Namesp
 
 
 def _numbers(a: np.ndarray) -> np.ndarray:
-    """Return the array in this machine's byte order, or raise TypeError unless its dtype is numeric."""
+    """Return the array in this machine's byte order; raise TypeError unless its dtype is numeric."""
     if a.dtype.kind not in "biufc":
         raise TypeError(f"{OWNER}(a of dtype {a.dtype}): needs numbers; pass a.astype(numpy.float64).")
     return a.astype(a.dtype.newbyteorder("="), copy=False)
 
 
 def _number(n: Any) -> float:
-    """Return the order n as a float, or raise TypeError unless it is one real number."""
+    """Return the order n as a float; raise unless it is one real number, and finite."""
     if type(n) in (float, int):  # all that torch.compile can follow
         return _finite(float(n))
     value = n.item() if isinstance(n, np.ndarray | np.generic) and n.ndim == 0 else n
@@ -189,7 +189,7 @@ def _number(n: Any) -> float:
 def _value(n: Array, framework: str, operator: Any) -> float:
     """Return the value of a torch order n without axes, or infinity for any JAX order, which may be traced.
 
-    Raise unless n is floating and its value, where it is known, is finite.
+    Raise unless n is floating and has no axes, and its value, where it is known, is finite.
     """
     kind = "tensor" if framework == "torch" else "array"
     if n.ndim != 0 or operator.parts(n) is not None:
@@ -212,7 +212,8 @@ def _finite(order: float) -> float:
 def _warm_up(order: float | None, window: int | None, mode: str) -> int:
     """Return how many leading results are left out: none in mode "same", in "valid" those that need earlier samples.
 
-    The order is None where it is in a tensor, `mode` "same" or "valid". Raises ValueError where all results need them.
+    The order is None where it is in a tensor; `mode` is "same" or "valid". Raise ValueError where mode is "valid" and
+    every result needs earlier samples.
     """
     if mode == "same":
         return 0
@@ -228,12 +229,15 @@ def _warm_up(order: float | None, window: int | None, mode: str) -> int:
 
 
 def is_exact(order: float, window: int | None) -> bool:
-    """Whether all there is to do are whole differences or sums."""
+    """Return whether whole differences or sums are all: the order is whole, and no window cuts its weights off."""
     return order.is_integer() and (window is None or 0 <= order < window)
 
 
 def _whole(a: Array, order: int, axis: int, operator: Any, xp: Namespace) -> Array:
-    """Return the backward difference of whole order of `a`, with zeros before it; for order < 0 its -order-fold sum."""
+    """Return the backward difference of whole order of `a`, with zeros before its first sample, of the shape of `a`.
+
+    For a negative order it is the cumulative sum, taken -order times.
+    """
     if order >= 0:
         return xp.diff(xp.pad(a, order, axis=axis), n=order, axis=axis)
     is_half = a.dtype in operator.HALVES
@@ -264,7 +268,10 @@ class _Difference:
     xp: Namespace
 
     def of(self, a: Array, axis: int) -> Array:
-        """Return the difference of any numbers."""
+        """Return the difference of `a` along `axis`.
+
+        The samples may be real or complex numbers or integers; those that are NaN or infinite are gaps.
+        """
         xp, parts = self.xp, self.operator.parts(a)
         if parts is not None and len(parts) == 1:  # integers have no gaps
             return self._of_finite(parts[0], axis)
@@ -310,11 +317,11 @@ class _Difference:
 
 
 def undone(y: np.ndarray, n: float, axis: int, window: int | None) -> np.ndarray:
-    """Return the samples, zero before the first, of which `y` is the difference with this window.
+    """Return the samples, zero before the first, of which `y` is the difference of order `n` with this window.
 
-    With a window it is one product with the reciprocal of the weights' power series. That decays where -1 < n < 1: the
-    weights after the first one sum to less than it, or fall; a window that cuts the weights of other orders off leaves
-    a recursion that grows.
+    With a window they are one product with the reciprocal of the weights' power series. The reciprocal decays where
+    -1 < n < 1: the weights after the first one sum to less than the first, or fall; a window that cuts the weights of
+    other orders off leaves a recursion that grows.
 
     Raises:
         ValueError: The window cuts, and `n` is not between -1 and 1.
@@ -331,11 +338,11 @@ def undone(y: np.ndarray, n: float, axis: int, window: int | None) -> np.ndarray
 
 @dataclass(frozen=True, eq=False)  # equal as `Definition` says, whose hash is kept
 class WindowedDifference(Definition):
-    """(1 - z)**alpha of any order, less its weights from lag `window` on.
+    """The difference (1 - z)**alpha of any order, with weights of zero from lag `window` on.
 
     Attributes:
         window: How many weights there are.
-        value: About what alpha is, also where it is a tensor: it says by which formula its weights are found.
+        value: Alpha as a float, also where alpha is an array; it selects the formula of the weights.
     """
 
     window: float = 1.0
@@ -349,7 +356,7 @@ class WindowedDifference(Definition):
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Any order."""
+        """The interval of alpha: all real numbers."""
         return -math.inf, math.inf
 
     @property
@@ -359,21 +366,21 @@ class WindowedDifference(Definition):
 
     @property
     def differences(self) -> int:
-        """No differences are taken out; a product with weights cut off has no such factor."""
+        """0: the data are not differenced first, because weights that are cut off have no factor 1 - z."""
         return 0
 
     @property
     def approximated(self) -> None:
-        """None: weights that end are no sum of exponentials."""
+        """None: weights that end at a window are no sum of exponentials."""
         return
 
     @property
     def is_wide(self) -> bool:
-        """True: the weights of a difference cancel."""
+        """True, computed in float64: sums with the weights of a difference cancel."""
         return True
 
     def stencil_at(self, alpha: Array, n: int, dt: float, xp: Namespace, differences: int | None = None) -> Stencil:
-        """Return the stencil of other orders; see `Definition`."""
+        """Return the stencil for orders `alpha`; see `Definition.stencil_at`."""
 
         def column(lags: np.ndarray) -> Array:
             inside = xp.constant((lags < self.window).astype(np.float64), alpha)
@@ -383,10 +390,10 @@ class WindowedDifference(Definition):
 
 
 class WindowedSum(WindowedDifference):
-    """The inverse of a windowed difference: the reciprocal of its power series."""
+    """The inverse of a `WindowedDifference`: its weights are the coefficients of the reciprocal power series."""
 
     def stencil_at(self, alpha: Array, n: int, dt: float, xp: Namespace, differences: int | None = None) -> Stencil:
-        """Return the stencil of other orders; see `Definition`."""
+        """Return the stencil for orders `alpha`; see `Definition.stencil_at`."""
         of = super().stencil_at(alpha, n, dt, xp, differences)
 
         def column(lags: np.ndarray) -> Array:
@@ -396,7 +403,10 @@ class WindowedSum(WindowedDifference):
 
 
 def difference_weights(order: Array, value: float, lags: np.ndarray, xp: Namespace) -> Array:
-    """Return the coefficients of (1 - z)**order at increasing lags, float64 [*c, lags]; `value` is what `order` is."""
+    """Return the coefficients of (1 - z)**order at increasing lags, float64 [*c, lags].
+
+    `value` is the order as a float, by which one of two formulas is chosen.
+    """
     if abs(value) <= _BINOMIAL:
         return binomial(order, lags, xp)
     k = np.arange(1.0, lags[-1] + 1)

@@ -2,7 +2,8 @@
 
 Each framework has a package here, `numpy`, `torch` and `jax`, with modules of the same names and public functions.
 CuPy's arrays go through torch.
-None is loaded before it is needed, and this module imports none: `hpfracc_nn.fractional` says how.
+A framework's package is loaded at the first call that needs it, by a function in `IMPORTS`, which
+`hpfracc_nn.fractional` fills: this module imports no framework.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class Modules(NamedTuple):
     special: Any
 
 
-# Framework -> what imports its modules, in the order of `Modules`; filled by the package. torch.compile follows import
-# statements, not importlib, and a first call may come inside of it.
+# Framework -> a function that imports its modules and returns them in the order of `Modules`; filled by the package.
+# torch.compile follows import statements, not importlib, and a first call may come inside of a compiled function.
 IMPORTS: dict[str, Callable[[], tuple[Any, ...]]] = {}
 
 # Filled when a framework is first needed. torch.compile follows dictionaries, not caches.
@@ -42,7 +43,7 @@ _PACKAGES = {"torch": "torch", "jax": "jax", "jaxlib": "jax"}
 
 
 def framework_of(kind: type) -> str:
-    """Return "numpy", "torch" or "jax", from the package of the class or of one of its bases."""
+    """Return "torch" or "jax" where the class of an array, or one of its bases, is of that package; else "numpy"."""
     if kind in _NUMBERS:
         return "numpy"
     package = errors.package_of(kind, _PACKAGES)
@@ -50,13 +51,18 @@ def framework_of(kind: type) -> str:
 
 
 def is_of_cupy(x: Any) -> bool:
-    """Return whether `x` is an array of CuPy, which torch computes."""
+    """Return whether `x` is a CuPy array, which operators compute by torch."""
     kind = type(x)
     return kind not in _frameworks and kind not in _NUMBERS and errors.package_of(kind, ("cupy",)) is not None
 
 
 def by_torch(owner: str, x: Any, apply: Callable[[Any], Any]) -> Any:
-    """Return apply(tensor) for an array of CuPy, as an array of CuPy.
+    """Return `apply` of a CuPy array, passed as a torch tensor; the result is a CuPy array again.
+
+    Args:
+        owner: The public function, for messages.
+        x: The CuPy array.
+        apply: Takes and returns a tensor.
 
     Raises:
         RuntimeError: torch is not installed, or finds no CUDA device that it can use.
@@ -78,8 +84,8 @@ def type_name(x: Any) -> str:
 
 
 def shape_of(values: Any) -> tuple[int, ...]:
-    """Return the shape of a tensor, or of a number or evenly nested tuples of them."""
-    if isinstance(values, float):  # torch.compile cannot ask one for attributes
+    """Return the shape of an array or of evenly nested tuples of numbers; () for a number."""
+    if isinstance(values, float):  # torch.compile cannot look up attributes of a float
         return ()
     if isinstance(values, tuple):
         return (len(values), *shape_of(values[0]))
@@ -87,7 +93,7 @@ def shape_of(values: Any) -> tuple[int, ...]:
 
 
 def backend(framework: str) -> Modules:
-    """Return the modules that implement the operators for a framework's arrays."""
+    """Return the modules that implement the operators for a framework's arrays, imported at the first call."""
     found = _backends.get(framework)
     if found is None:
         found = _backends[framework] = Modules(*IMPORTS[framework]())
@@ -136,12 +142,14 @@ def on_other_sides(
     xp: Any,
     on_left: Callable[[Samples, Any, int], Samples],
 ) -> Samples:
-    """Return the operator with side="right" (in reversed time), or with "both" (the mean), by the one with "left".
+    """Return a definition with side="right" or "both" applied to `x`, by applying its left-sided twin.
+
+    The right side is the left one in reversed time, and "both" is the mean of the two.
 
     Args:
         x: The samples.
-        dtype: What is computed in.
-        definition: Of either side.
+        dtype: The dtype in which the mean of both sides is computed; the result has that of `x`.
+        definition: The operator, with side "right" or "both".
         axis: The time axis.
         xp: The namespace of x.
         on_left: Called as on_left(samples, definition, axis): applies a left-sided definition.
@@ -149,8 +157,8 @@ def on_other_sides(
     left, backwards = definition.to_the_left, xp.flip(x, axis=axis)
     if definition.side == "right":
         return xp.contiguous(xp.flip(on_left(backwards, left, axis), axis=axis))
-    # One call takes both directions of time, stacked. Until they are added up they are not rounded: large parts may
-    # cancel. They are taken apart by indices: outside of jit JAX's iteration gathers what is sharded.
+    # One call takes both directions of time, stacked. Until the two results are added up they are not rounded: large
+    # parts may cancel. They are separated by indices: outside of jit JAX's iteration gathers sharded arrays.
     found = on_left(xp.astype(xp.stack([x, backwards], axis=0), dtype), left, axis + 1)
     return xp.astype((found[0] + xp.flip(found[1], axis=axis)) / 2, x.dtype)
 
@@ -170,16 +178,16 @@ def apply_multiplier(
 
 
 def _grown(shape: Sequence[int], dim: int, orders: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return the samples' shape with axes of length 1 widened to alpha's length on them; None where none is.
+    """Return the samples' shape with its axes of length 1 widened to alpha's length; None if no axis is widened.
 
     Args:
-        shape: Of the samples.
+        shape: Shape of the samples.
         dim: Their time axis.
         orders: Shape of alpha, which broadcasts to the axes other than time.
     """
     count = len(shape)
     if len(orders) >= count or type(dim) is not int or not -count <= dim < count:
-        return None  # what is wrong is said by who looks at it
+        return None  # a later check raises, with a message
     others = [i for i in range(count) if i != dim % count]
     found = list(shape)
     for i, many in zip(others[len(others) - len(orders) :], orders, strict=True):
@@ -191,9 +199,9 @@ def _grown(shape: Sequence[int], dim: int, orders: tuple[int, ...]) -> tuple[int
 def placed(
     owner: str, name: str, x: Samples, manager: BackendManager | None = None, order: Any = None
 ) -> tuple[Samples, str]:
-    """Return the samples, as an array, and the framework that computes them.
+    """Return the samples as an array, and the name of the framework that computes them.
 
-    NumPy's become arrays of the order's framework where it takes them, as constants of what is differentiated.
+    Where the order is a JAX array, NumPy samples become one too; gradients do not reach them.
     """
     if manager is not None and not isinstance(manager, BackendManager):
         raise TypeError(f"{owner}(manager={manager!r}): needs a BackendManager; pass None for the process-wide one.")

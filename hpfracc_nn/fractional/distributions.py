@@ -1,9 +1,9 @@
 """Learned orders: checks of their initial values and bounds, and distributions of random ones, for every framework.
 
-A distribution is that of a random number u between 0 and 1, in two unconstrained numbers that an optimizer may move.
-There are three parametrisations: mean and standard deviation; the constrained parameters, which are those of
-`torch.distributions`; and the unconstrained numbers. Initial values are NumPy arrays; what an optimizer moves are
-arrays of its framework, whose namespace is `xp`.
+A `Distribution` is the law of a random number u between 0 and 1 (the place of an order between its bounds). It has two
+parameters, in three parametrisations: mean and standard deviation; the constrained parameters, which are those of
+`torch.distributions`; and two unconstrained numbers, which an optimizer may move. Initial values are NumPy arrays; the
+unconstrained numbers are arrays of the optimizer's framework, whose namespace is `xp`.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ Pair = tuple[Array, Array]
 
 
 class Noise(Protocol):
-    """A framework's random numbers; each call draws new ones, of the shape of `like`."""
+    """A framework's source of random numbers; each call draws new ones, one for each entry of its argument."""
 
     @property
     def least(self) -> float:
-        """Smallest parameter of a gamma distribution: 1 / least**2 is finite in the framework's dtype."""
+        """Smallest parameter of a beta distribution: 1 / least**2 is finite in the framework's dtype."""
 
     def normal(self, like: Array) -> Array:
-        """Return standard normal numbers."""
+        """Return standard normal random numbers, of the shape of `like`."""
 
     def uniform(self, like: Array) -> Array:
-        """Return numbers above 0 and at most 1."""
+        """Return uniform random numbers above 0 and at most 1, of the shape of `like`."""
 
     def gamma(self, parameter: Array) -> Array:
-        """Return standard gamma numbers with a gradient in their parameters."""
+        """Return gamma-distributed numbers of scale 1 for these shape parameters, differentiable in them."""
 
 
 class Distribution(NamedTuple):
-    """How one distribution is computed.
+    """The functions that compute one distribution of u.
 
     Attributes:
-        largest_std: The largest standard deviation around a mean; learned ones are below it.
+        largest_std: mean -> the largest standard deviation around it; learned ones are below that.
         from_mean_std: (mean, standard deviation) -> constrained parameters.
         unconstrained: Constrained parameters -> unconstrained numbers.
         constrained: (unconstrained numbers, xp) -> constrained parameters.
@@ -63,9 +63,9 @@ class Distribution(NamedTuple):
 
 # normal: u = sigmoid(mu + sigma z), z standard normal. Unconstrained are mu and log(sigma).
 
-_REACH, _NODES = 8.5, 273  # of the trapezoidal rule in z, whose step is 1/16
+_REACH, _NODES = 8.5, 273  # the trapezoidal rule in z goes from -_REACH to _REACH, with step 1/16
 _Z = np.linspace(-_REACH, _REACH, _NODES)
-_LEAST_STD = 1e-100  # of the part of the bounds: below it squares are 0
+_LEAST_STD = 1e-100  # least standard deviation as a part of the distance between the bounds: below, squares are 0
 _WEIGHTS = np.exp(-(_Z**2) / 2) / np.exp(-(_Z**2) / 2).sum()
 
 
@@ -219,7 +219,7 @@ DISTRIBUTIONS = {
 
 
 def first_spread(owner: str, std: Any) -> np.ndarray | None:
-    """Return initial standard deviations in float64, None for None, or raise."""
+    """Return initial standard deviations in float64, None for None; raise TypeError unless they are real numbers."""
     if std is None:
         return None
     values = errors.as_numbers(std)
@@ -229,7 +229,7 @@ def first_spread(owner: str, std: Any) -> np.ndarray | None:
 
 
 def broadcast(owner: str, init: np.ndarray, std: np.ndarray | None) -> tuple[int, ...]:
-    """Return the common shape of initial means and standard deviations, or raise where they do not broadcast."""
+    """Return the shape to which initial means and standard deviations broadcast; raise ValueError if they do not."""
     if std is None:
         return init.shape
     try:
@@ -242,13 +242,15 @@ def broadcast(owner: str, init: np.ndarray, std: np.ndarray | None) -> tuple[int
 
 
 def first_unconstrained(owner: str, distribution: str, init: Any, std: Any, bounds: tuple[float, float]) -> Pair:
-    """Return the initial unconstrained numbers for these moments, or raise where the distribution cannot have them.
+    """Return the unconstrained numbers of the distribution with this mean and standard deviation between the bounds.
+
+    Raise ValueError if the distribution cannot have them.
 
     Args:
-        owner: Who asks, for messages.
+        owner: The public class, for messages.
         distribution: One of `DISTRIBUTIONS`.
         init: The mean or means, inside the bounds.
-        std: The standard deviation or deviations; None is a quarter of the way to the nearer bound.
+        std: The standard deviation or deviations; None is a quarter of the distance from the mean to the nearer bound.
         bounds: (low, high).
     """
     low, high = bounds
@@ -260,9 +262,10 @@ def first_unconstrained(owner: str, distribution: str, init: Any, std: Any, boun
 def prior_of(
     owner: str, distribution: str, prior: Any, bounds: tuple[float, float]
 ) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return a prior's mean and standard deviation, and its constrained parameters between 0 and 1, or raise.
+    """Return a prior's (mean, standard deviation), and the constrained parameters of its distribution of u.
 
-    None is a prior with the moments of a uniform one between the bounds.
+    A `prior` of None has the moments of the uniform distribution between the bounds. Raise TypeError for a prior that
+    is no pair of numbers, ValueError for a mean outside the bounds or a standard deviation that is not possible.
     """
     low, high = bounds
     mean, std = moments = _pair(owner, ((low + high) / 2, (high - low) / math.sqrt(12)) if prior is None else prior)
@@ -296,7 +299,7 @@ def _constrained(
         mean: As a part of the way from the lower to the upper bound.
         std: As a part of the distance between the bounds.
         bounds: (low, high), for messages.
-        widest: Whether the least upper bound of the standard deviation is itself allowed.
+        widest: Whether the standard deviation may be as large as `Distribution.largest_std` itself.
     """
     (low, high), chosen = bounds, DISTRIBUTIONS[distribution]
     limit, width = chosen.largest_std(mean), high - low
@@ -320,7 +323,7 @@ def _pair(owner: str, prior: Any) -> tuple[float, float]:
 
 
 def finite_bounds(owner: str, bounds: Any) -> Bounds:
-    """Return the bounds as two floats, or raise unless they are a finite interval."""
+    """Return the bounds as two floats; raise unless they are a pair of finite numbers, the lower one first."""
     low, high = errors.pair(owner, "bounds", bounds)
     if not (math.isfinite(high - low) and low < high):
         raise ValueError(f"{owner}(bounds={bounds!r}): needs finite low < high; pass a pair such as (0, 1).")
@@ -328,7 +331,7 @@ def finite_bounds(owner: str, bounds: Any) -> Bounds:
 
 
 def first_values(owner: str, init: Any) -> np.ndarray:
-    """Return initial values in float64, or raise unless they are real numbers."""
+    """Return initial values of orders in float64; raise TypeError unless they are real numbers."""
     values = errors.as_numbers(init)
     if values is None:
         raise TypeError(
@@ -338,7 +341,7 @@ def first_values(owner: str, init: Any) -> np.ndarray:
 
 
 def order_shape(owner: str, shape: Any, values: np.ndarray) -> tuple[int, ...]:
-    """Return the shape of orders; None means that of the initial values, which must broadcast to it."""
+    """Return the shape of learned orders: `shape`, to which the initial values must broadcast, or theirs for None."""
     if shape is None:
         return values.shape
     wanted = errors.lengths(owner, "shape", shape)
@@ -352,7 +355,7 @@ def order_shape(owner: str, shape: Any, values: np.ndarray) -> tuple[int, ...]:
 
 
 def check_inside(owner: str, given: Any, values: np.ndarray, bounds: Bounds) -> None:
-    """Raise unless the initial values, in their own dtype and in float64, lie strictly inside the bounds."""
+    """Raise ValueError unless all initial values lie strictly inside the bounds; `given` is named in the message."""
     low, high = bounds
     outside = values[~((values > low) & (values < high))]
     if outside.size:
@@ -370,11 +373,11 @@ def check_taken(
     """Raise unless a layer accepts the order module passed as its alpha.
 
     Args:
-        owner: The layer.
-        kind: The class of the order.
+        owner: Name of the layer, for messages.
+        kind: Name of the order module's class.
         own: The order's bounds.
         own_shape: The order's shape.
-        bounds: What the layer was given as bounds besides, which must be None.
+        bounds: The layer's own argument `bounds`, which must be None.
         shape: The shape that the layer needs.
     """
     if bounds is not None:

@@ -5,17 +5,18 @@ With E the two-parameter Mittag-Leffler function, order = alpha for a derivative
     D^order t**b          = Gamma(b + 1) / Gamma(b + 1 - order) t**(b - order)
     D^order exp(rate t)   = t**-order E_(1, 1 - order)(rate t)
 
-and a sinusoid is the real or imaginary part of an exponential with an imaginary rate. Caputo's derivative is
-that of what remains after the Taylor polynomial at 0. Grunwald-Letnikov's equals Riemann-Liouville's here.
+and a sinusoid is the real or imaginary part of an exponential with an imaginary rate. Caputo's derivative is the
+derivative of what remains of x without its Taylor polynomial at 0. Grunwald-Letnikov's equals Riemann-Liouville's here.
 
-Tempered, it is exp(-l t) times that of exp(l t) x: Kummer's function 1F1(-order; b + 1 - order; -l t) is a further
-factor of a power. The memories of Caputo-Fabrizio and Atangana-Baleanu, with c = alpha / (1 - alpha) and unit = 1, give
+A derivative tempered at rate l is exp(-l t) times the derivative of exp(l t) x: of a power it has Kummer's function
+1F1(-order; b + 1 - order; -l t) as a further factor. The memories of Caputo-Fabrizio and Atangana-Baleanu, with
+c = alpha / (1 - alpha) and unit = 1, give
 
     t**b          Gamma(b + 1) t**b / (1 - alpha) times E_(1, b + 1)(-c t) or E_(alpha, b + 1)(-c t**alpha)
     exp(rate t)   rate / ((1 - alpha) rate + alpha) (exp(rate t) - exp(-c t)) for the first of them.
 
-Hadamard's operators are the others in log t, Marchaud's derivative is Caputo's or, after a past of zeros, that of
-Riemann and Liouville.
+Hadamard's operators are those of Riemann-Liouville and Caputo in log t; Marchaud's derivative is Caputo's or, after a
+past of zeros, that of Riemann and Liouville.
 
 Podlubny, Fractional Differential Equations (1999), sections 1.2 and 2.3; Diethelm (2010), appendix B.
 """
@@ -86,7 +87,7 @@ def cosine(t: np.ndarray, frequency: float, definition: Definition) -> np.ndarra
 def variable_power(t: np.ndarray, exponent: float, alpha: np.ndarray) -> np.ndarray:
     """Return Caputo's derivative of t**exponent of the order alpha(t) at each time, [n]; see `variable_order`.
 
-    The exponent is above the degree of the Taylor polynomial; a negative alpha is an integral.
+    The exponent must be above the degree of the Taylor polynomial; a negative alpha is an integral.
     """
     t, alpha = np.asarray(t, np.float64), np.asarray(alpha, np.float64)
     with np.errstate(divide="ignore"):
@@ -106,9 +107,9 @@ def distributed_power(t: np.ndarray, exponent: float, low: float = 0.0, high: fl
 
 
 def getoor(alpha: float) -> float:
-    """Return the constant that (-Laplacian)**(alpha/2) makes of (1 - t**2)**(alpha/2) on (-1, 1), zero outside.
+    """Return the constant that (-Laplacian)**(alpha/2) makes on (-1, 1) of the function (1 - t**2)**(alpha/2) there.
 
-    Getoor, Trans. AMS 101 (1961) 75.
+    The function is zero outside. Getoor, Trans. AMS 101 (1961) 75.
     """
     return float(gamma(1 + alpha))
 
@@ -182,7 +183,7 @@ def _exponential(t: np.ndarray, rate: complex, definition: Definition) -> np.nda
 def _grown(t: np.ndarray, rate: complex, order: float, first: int) -> np.ndarray:
     """Return the Riemann-Liouville derivative of order `order` of exp(rate t) less `first` terms of its Taylor series.
 
-    At times t [n]; an order below 0 is an integral's.
+    It is taken at times t [n]; a negative order is that of an integral.
     """
     rest = max(first, math.ceil(1 + order))  # from there on no power of t is negative
     # The first terms rate**j t**(j - order) / Gamma(j + 1 - order) of the series, then all others together.
@@ -200,7 +201,7 @@ def _speed(alpha: float) -> float:
 
 
 def _times_power(factor: float, t: np.ndarray, exponent: float) -> np.ndarray:
-    """Return factor t**exponent, infinite at 0 below exponent 0 unless the factor is zero."""
+    """Return factor t**exponent at times t: infinite at t = 0 for an exponent below 0, but 0 where the factor is."""
     if factor == 0:
         return np.zeros_like(t)
     with np.errstate(divide="ignore"):

@@ -13,8 +13,8 @@ states. They were found by minimising the share of all definitions, schemes and 
 the tolerance, at eight lengths from 128 to 2**17. The fastest node is as fast as that share wants it, until the terms
 for the exact lags grow as exp(s lag) and cancel: at most 3.5 in float32.
 
-The states, exponentials and exact lags, are whole vectors, because compiled kernels fill them up to that anyway. As
-many as most weights need at this n are tried first, and then one vector and two vectors more.
+The states, those of the exponentials and of the exact lags, fill whole vectors of 8, because compiled kernels fill them
+up anyway. As many as most weights need at this n are tried first, and then one vector and two vectors more.
 
 The coefficients are a weighted least-squares fit, linear in the weights: one factorisation serves every scheme and
 alpha, and alpha's gradient flows through it. The rows are scaled by lag**0.75, between the decay of the slowest and the
@@ -62,16 +62,20 @@ _SLOWEST, _SPARSER, _REACH = 0.2, 2.5, 0.75  # smallest node but 0, times n; a a
 
 @dataclass(frozen=True)
 class Fit:
-    """Parameters of a fit: number of nodes, and the least-squares problem for their coefficients."""
+    """Settings of a sum of exponentials for one precision.
+
+    They say how many lags stay exact, what the largest rate is, how many states are tried first, and how the
+    coefficients are fitted.
+    """
 
     first: int  # lags below it are exact
-    fastest: float  # largest node, at most; with few states their number / 7.5
-    states: tuple[float, float]  # K = a + b log2(n), rounded up to whole vectors, is tried first
-    cutoff: float  # singular values below it are dropped
-    refined: bool = False  # whether what the fit leaves over is fitted once more
+    fastest: float  # the largest rate, at most; with few states their number / 7.5
+    states: tuple[float, float]  # (a, b): a + b log2(n) states, rounded up to whole vectors, are tried first
+    cutoff: float  # singular values below this part of the largest are dropped
+    refined: bool = False  # whether the residual of the fit is fitted once more
 
     def fewest(self, n: int) -> int:
-        """Return the states that are tried first for up to `n` samples."""
+        """Return how many states are tried first for up to `n` samples."""
         return LANES * math.ceil((self.states[0] + self.states[1] * math.log2(n)) / LANES)
 
 
@@ -88,13 +92,13 @@ TOLERANCES = {"float32": 1e-7, "float64": 1e-11, "stream": 1e-13}
 
 @dataclass(frozen=True, eq=False)
 class Nodes:
-    """A node set and its factorised fit.
+    """The rates of a sum of exponentials, and the factorised least-squares fit of its coefficients to weights.
 
     Attributes:
         first: The first lag that the exponentials stand for.
-        rates: s, increasing from 0, per sample; [Q].
-        lags: Where weights are fitted; [K].
-        certified_lags: Where the error is measured; denser, [P].
+        rates: The decay rates s, increasing, per sample; [Q].
+        lags: The lags at which weights are fitted; [K].
+        certified_lags: The lags at which the error is measured; denser, [P].
     """
 
     first: int
@@ -107,7 +111,7 @@ class Nodes:
 
     @property
     def states(self) -> int:
-        """State size of a recurrence: the exponentials and the last samples, whose weights are exact."""
+        """How many states a recurrence has: one for each exponential, and the last samples, whose weights are exact."""
         return self.rates.size + self.first - 1
 
     def fit(self, weights: Array, xp: Namespace) -> Array:
@@ -139,10 +143,10 @@ class Nodes:
 
 @lru_cache(maxsize=64)
 def nodes(n: int, fit: Fit, states: int, fading: float = 0.0) -> Nodes:
-    """Return the node set of so many states for up to `n` samples, n a power of two.
+    """Return the Nodes of a sum of exponentials with so many states, for up to `n` samples, n a power of two.
 
-    A memory that fades by exp(-fading) a step has its exponentials faster by as much, but the one that stays.
-    The fastest one stays as it is, and so does how far the terms of the sum cancel at the exact lags.
+    For a memory that fades by exp(-fading) a step all rates but 0 lie higher, the slowest of them by `fading`, at most
+    by a 16th of the fastest. The fastest rate stays as it is, and so does how far the terms cancel at the exact lags.
     """
     fastest = min(fit.fastest, states / 7.5)
     shift = min(fading, fastest / 16)
@@ -161,15 +165,15 @@ def nodes(n: int, fit: Fit, states: int, fading: float = 0.0) -> Nodes:
 
 
 def node_length(n: int) -> int:
-    """Return the power of two, at least 128, whose node set serves `n` samples."""
+    """Return the power of two, at least 128, for which the Nodes that serve `n` samples are made."""
     return max(128, 1 << (n - 1).bit_length())
 
 
 def exponentials(definition: Definition, n: int, precision: str) -> Nodes | None:
-    """Return the node set for a definition on `n` samples, or None where its error is above the dtype's tolerance.
+    """Return the Nodes for a definition's weights on `n` samples, or None where their error is above the tolerance.
 
     The error is measured for the definition's own orders, or on a grid over the bounds of a tensor alpha. A definition
-    with a time scale is told in steps (`Definition.in_steps`).
+    with a time scale must be in steps (`Definition.in_steps`). `precision` is a key of `FITS`.
     """
     wanted = definition.approximated
     if wanted is None:
@@ -183,7 +187,7 @@ def exponentials(definition: Definition, n: int, precision: str) -> Nodes | None
 
 
 def exponentials_over(bounded: Definition, n: int, precision: str) -> Nodes | None:
-    """Return the node set for all orders in a definition's bounds, or None as `exponentials` does."""
+    """Return the Nodes for all orders within a definition's bounds, or None; arguments as in `exponentials`."""
     wanted = bounded.approximated
     return None if wanted is None else _accepted(family(wanted), False, node_length(n), precision)
 
@@ -220,7 +224,7 @@ def _accepted(definition: Definition, fixed: bool, n: int, precision: str) -> No
 def _certified(definition: Definition, fixed: bool) -> Iterator[Definition]:
     """Yield definitions of fixed alpha, at which the error of the exponentials is measured.
 
-    It is the one passed if its own alpha is `fixed`, else one for each point of a grid over its bounds.
+    If its alpha is `fixed` it is the definition itself, else there is one for each point of a grid over its bounds.
     """
     if fixed:
         yield definition
@@ -252,12 +256,12 @@ _LISTED = 120  # slow terms that are added up one by one; the rest are at rate 0
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule with a relative error.
+    """Settings of the trapezoidal rule for the powers t**(p - 1) / Gamma(p), for one precision.
 
     Attributes:
-        step: h, of the trapezoidal rule.
+        step: The step h of the rule, in u.
         reach: The fastest rate times the shortest time.
-        slow: Points that stand for the slow rates.
+        slow: Number of Chebyshev points that stand for the slow rates.
     """
 
     step: float
@@ -271,10 +275,11 @@ POWER_TOLERANCES = {"float32": 1e-7, "float64": 1e-11}  # relative, at every tim
 
 @dataclass(frozen=True, eq=False)
 class PowerNodes:
-    """Nodes for times from `shortest` to `longest`.
+    """The rates of a sum of exponentials for the powers t**(p - 1) / Gamma(p) on an interval of times.
 
     Attributes:
-        rates: From 0 on, increasing, [Q], in units of 1 / time.
+        rule: Settings of the trapezoidal rule.
+        rates: The decay rates, from 0 on, increasing, [Q], in units of 1 / time.
     """
 
     rule: Rule
@@ -283,7 +288,7 @@ class PowerNodes:
     _into: np.ndarray  # from those terms to the nodes, [terms, Q]
 
     def coefficients(self, power: Array, xp: Namespace) -> Array:
-        """Return the coefficients [..., Q] for powers p [..., 1]."""
+        """Return the coefficients [..., Q] of the exponentials for t**(p - 1) / Gamma(p), p = `power` [..., 1]."""
         b, step = 1 - power, self.rule.step
         # sin(pi b) / 2 is b times what follows; the quotient has no 0 / 0 at b = 0, nor have its derivatives.
         reflected = _polynomial(_SINC, (b * (math.pi / 2)) ** 2) * xp.sin(power * (math.pi / 2)) * (math.pi / 2)
@@ -297,7 +302,7 @@ class PowerNodes:
 
 @lru_cache(maxsize=256)
 def power_nodes(shortest: float, longest: float, precision: str) -> PowerNodes:
-    """Return the nodes for times from `shortest` to `longest`, positive, to the tolerance of a dtype."""
+    """Return the PowerNodes for times from `shortest` to `longest`, positive, to the tolerance of a dtype."""
     rule = RULES[precision]
     edge = -math.log(longest)  # the fastest of the slow rates' exponents
     fast = math.ceil((math.log(rule.reach / shortest) - edge) / rule.step)

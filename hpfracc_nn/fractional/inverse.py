@@ -1,12 +1,12 @@
-"""The inverse operators: x from y.
+"""The inverse operators: the samples x from y, the values of their derivative or integral.
 
-`Stencil` says how its inverse is found: U, which is one Toeplitz matrix, and a few columns. U has weights that go like
-those of an integral: summed first they lose no digits, and above alpha = 1, where they grow, one sum is taken of the
-data instead.
+The algebra is that of `stencil.py`: the inverse is a product with U, one lower triangular Toeplitz matrix, and a few
+columns. The weights of U behave like those of an integral. Cumulatively summed before the product they lose no digits;
+above alpha = 1, where they grow, one of the sums is taken of the data instead.
 
-What a derivative does not know must be given: x(0) for Caputo, and above alpha = 1 x'(0). Riemann-Liouville's first
-sample is dt**-alpha x(0), and above alpha = 1 S is the number for which the slope that the stencil would estimate of x
-is S itself.
+What y does not determine is an argument: x(0) for Caputo and the integral, and above alpha = 1 x'(0) for Caputo.
+Riemann-Liouville's first sample is dt**-alpha x(0), which gives x(0), and above alpha = 1 S is the number for which the
+slope that the stencil would estimate of x is S itself.
 
 Here U and S = dt x'(0) are those of `stencil.py`; in shapes n counts samples, *c are the axes of the orders, and ...
 those of the signals, against which *c broadcasts. `xp` is the namespace of the data's
@@ -104,7 +104,10 @@ def applied(
     operator: Any,
     xp: Namespace,
 ) -> Array:
-    """Return x, with a framework's operators on arrays and its namespace."""
+    """Return the samples x whose derivative or integral is y, by a framework's `operator` module and namespace.
+
+    Other arguments are those of `solve`.
+    """
     operator.check_samples(OWNER, "y", y, definition)
     alpha = None if definition.is_fixed else operator.checked_alpha(OWNER, definition)
     dt, axis = errors.positive_step(OWNER, dt), errors.axis(OWNER, dim, y.ndim)
@@ -140,7 +143,7 @@ def _given(name: str, value: Any, data: Array, xp: Namespace) -> Array | None:
         return None
     found = xp.like(xp.asarray(value), data)
     shape, signals = tuple(found.shape), tuple(data.shape[:-1])
-    # Axes are compared from the last, and those that are not there are 1.
+    # Axes are compared from the last one on; missing ones count as 1.
     fits = all(size in (1, many) for size, many in zip(shape[::-1], signals[::-1], strict=False))
     if len(shape) > len(signals) or not fits:
         raise ValueError(
@@ -155,7 +158,7 @@ def _columns(
 ) -> InverseColumns:
     """Return what the inverse on n samples needs besides the product with U: a few columns, float64 arrays [*c, n].
 
-    For a fixed alpha it comes from a cache, for a learned one it is computed so that gradients flow to alpha.
+    For a fixed alpha the columns come from a cache; for a learned alpha they are computed so that gradients reach it.
 
     Args:
         definition: The operator to invert.
@@ -178,15 +181,15 @@ def _columns(
 def _traced_columns(alpha: Array, of: Definition, n: int, dt: float, xp: Namespace) -> tuple[Any, ...]:
     """Return the arrays of `InverseColumns` for orders alpha [*c], which may be traced: `known`, `start` and `head`.
 
-    `known` is a list, of what x(0) = 1 gives in y and, of two, what S = 1 does, [*c, n] each; `start`, [*c, n], takes
-    the stencil's starting column back; `head` has the first four weights of U. The last two may be None.
+    `known` is a list of at most two columns [*c, n]: what x(0) = 1 gives in y, and what S = 1 gives in y; `start`,
+    [*c, n], takes the stencil's starting column back; `head` has the first four weights of U. The last two may be None.
 
     Args:
-        alpha: In arrays of `xp`.
+        alpha: The orders, an array of `xp`.
         of: The operator at its upper bound, see `definitions.family`.
         n: Number of samples.
         dt: Their spacing.
-        xp: A namespace.
+        xp: The namespace of alpha.
     """
     found = inverse_columns(of.stencil_at(alpha, n, dt, xp), xp)
     return found.known, found.start, found.head
@@ -206,10 +209,10 @@ def _check_start(owner: str, definition: Definition, x0: Samples | None, dx0: Sa
 
 @dataclass(frozen=True, eq=False)
 class Inverse(Definition):
-    """U, the triangular part of an operator's inverse, computed in float64.
+    """U, the triangular part of an operator's inverse, as a Definition that kernels apply, in float64.
 
     Attributes:
-        of: The operator; one with a tensor alpha at its upper bound.
+        of: The operator that is inverted; where its alpha is a tensor, the operator at its upper bound.
     """
 
     of: Definition = field(default_factory=lambda: Caputo(0.5))
@@ -230,7 +233,7 @@ class Inverse(Definition):
 
     @property
     def differences(self) -> int:
-        """Minus one above order 1, where the data are summed first, else 0."""
+        """How often the data are differenced first: -1, a cumulative sum, above order 1, else 0."""
         return -1 if self.of.interval[1] > 1 and self.of.differences > 0 else 0
 
     @property
@@ -240,16 +243,16 @@ class Inverse(Definition):
 
     @property
     def is_wide(self) -> bool:
-        """True: differences of x would show what float32 rounds of the sums of n samples."""
+        """True, computed in float64: float32's rounding of sums over n samples would show in the differences of x."""
         return True
 
     @property
     def dt_power(self) -> float:  # type: ignore[override]
-        """The opposite of the operator's."""
+        """The power of dt per unit of alpha in the weights: the negative of the operator's."""
         return -self.of.dt_power
 
     def stencil_at(self, alpha: Array, n: int, dt: float, xp: Namespace, differences: int | None = None) -> Stencil:
-        """Return the stencil of other orders; see `Definition`."""
+        """Return the stencil of U for orders `alpha`; see `Definition.stencil_at`."""
         m = self.differences if differences is None else differences
 
         def column(lags: np.ndarray) -> Array:
@@ -262,7 +265,7 @@ def inverse_of(owner: str, definition: Definition) -> Inverse:
     """Return the triangular part of a definition's inverse.
 
     Raises:
-        ValueError: It has none that is causal and bounded.
+        ValueError: The definition has no inverse that is causal and bounded.
     """
     kind = kind_of(definition)
     if kind not in SOLVABLE:
@@ -295,7 +298,7 @@ def _is_inside(definition: Definition) -> bool:
 
 
 def kind_of(definition: Definition) -> type[Definition]:
-    """Return whose stencil a definition has: its own class, or that of the operators which it is a sum of."""
+    """Return the class whose stencil a definition has: its own, or that of the operators in a DistributedOrder."""
     return definition.kind if isinstance(definition, DistributedOrder) else type(definition)
 
 

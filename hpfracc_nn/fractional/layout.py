@@ -25,11 +25,11 @@ class Layout:
     Attributes:
         shape: The caller's shape.
         axis: The time axis of the caller's shape.
-        batch: Independent signals that share a channel's weights.
-        channels: Distinct columns of weights; 1 when alpha is shared.
-        n: Samples.
-        width: Samples that lie side by side at each time; 1 unless time is in the middle.
-        order: The permutation of axes that is needed first, or None.
+        batch: Number of independent signals that share a channel's weights.
+        channels: Number of distinct columns of weights; 1 when alpha is shared.
+        n: Number of samples.
+        width: Number of samples that lie side by side at each time; 1 unless time is in the middle.
+        order: The permutation of the caller's axes that comes before the reshaping; None if none is needed.
     """
 
     shape: tuple[int, ...]
@@ -42,7 +42,7 @@ class Layout:
 
     @cached_property
     def canonical(self) -> tuple[int, int, int, int]:
-        """(batch, channels, n, width)."""
+        """The canonical shape, (batch, channels, n, width)."""
         return self.batch, self.channels, self.n, self.width
 
     @cached_property
@@ -52,7 +52,7 @@ class Layout:
 
     @cached_property
     def inverse(self) -> tuple[int, ...] | None:
-        """The permutation that undoes `order`."""
+        """The permutation that undoes `order`; None where that is None."""
         if self.order is None:
             return None
         return tuple(self.order.index(i) for i in range(len(self.order)))
@@ -60,10 +60,10 @@ class Layout:
 
 @lru_cache(maxsize=4096)
 def layout_of(owner: str, shape: tuple[int, ...], axis: int, alpha_shape: tuple[int, ...]) -> Layout:
-    """Return the canonical view of an array of `shape` with time on `axis`, or raise if alpha does not fit it.
+    """Return the Layout of an array of `shape` with time on `axis`; raise ValueError if alpha does not broadcast.
 
     Args:
-        owner: Who asks, for the message.
+        owner: The public function, for messages.
         shape: The array's shape.
         axis: Its time axis, not negative.
         alpha_shape: Alpha's shape; it must broadcast to `shape` without time.
@@ -90,15 +90,17 @@ def layout_of(owner: str, shape: tuple[int, ...], axis: int, alpha_shape: tuple[
 def transformed_axes(
     owner: str, shape: Sequence[int], definition: FourierMultiplier, dt: Any, dim: Any, alpha_shape: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Return the axes as non-negative numbers and the spacing on each; or raise.
+    """Return the axes that a multiplier transforms, as non-negative numbers, and the spacing along each.
+
+    Raise unless `dim`, `dt` and alpha fit the data and the multiplier.
 
     Args:
-        owner: Who asks, for messages.
-        shape: Of the data.
-        definition: The operator, which takes so many axes at most.
+        owner: The public function, for messages.
+        shape: Shape of the data.
+        definition: The multiplier, which limits how many axes may be transformed.
         dt: One spacing, or one for each axis.
         dim: One axis or several; None is the last, where no other could be meant.
-        alpha_shape: Of alpha, which must broadcast to the axes that are left.
+        alpha_shape: Shape of alpha, which must broadcast to the axes that are not transformed.
     """
     if dim is None:
         check_told(owner, shape, definition, 1 + len(alpha_shape))
@@ -123,13 +125,13 @@ def transformed_axes(
 
 
 def check_told(owner: str, shape: Sequence[int], definition: FourierMultiplier, told: int) -> None:
-    """Raise where no axes were given and any of those of a field may be meant.
+    """Raise ValueError where the caller left `dim` out although several axes of the data may be meant.
 
     Args:
-        owner: Who asks, for messages.
-        shape: Of the field.
-        definition: The operator.
-        told: How many axes are spoken for: one that is transformed, and those of alpha or channels.
+        owner: The public function, for messages.
+        shape: Shape of the data.
+        definition: The multiplier.
+        told: How many axes the data have if only one is transformed: that one, and those of alpha or channels.
     """
     if definition.is_of_fields and len(shape) > told:
         most = min(definition.most_axes, len(shape))

@@ -11,8 +11,11 @@ S [K] the states before it,
 
     Y = X intra + S C,      S' = A * S + X B.
 
-The first states are the exponentials, the last few the samples just before the chunk, whose lags are exact. `intra` and
-`C` are linear in the weights, `A` and `B` do not depend on them.
+The first states are those of the exponentials, the last few the samples just before the chunk, whose lags are exact.
+`intra` and `C` are linear in the weights, `A` and `B` do not depend on them.
+
+An *arrangement* is a kernel's class or object whose `operands(operator)` makes of an operator's arrays what the kernel
+reads, such as another layout of them; an operator caches the result under the arrangement.
 
 Source: Dao & Gu, arXiv 2405.21060.
 """
@@ -35,32 +38,35 @@ _DENSE_UP_TO = 256  # samples, above which the operator of a whole column goes t
 
 @dataclass(frozen=True, eq=False)
 class DenseToeplitz:
-    """The matrices [channels, n, n] that rows of samples are multiplied with: M[j, l] = w[l - j]."""
+    """The product by dense matrices M [channels, n, n], which rows of samples are multiplied by: M[j, l] = w[l - j]."""
 
     matrix: Array
 
     def matvec(self, x: Array) -> Array:
-        """Return the product, of x's shape."""
+        """Return the Toeplitz matrix times x, of x's shape."""
         return multiplied(x[:, :, None], self.matrix)[:, :, 0]
 
     def rmatvec(self, g: Array) -> Array:
-        """Return the transpose applied to g."""
+        """Return the transposed Toeplitz matrix times g, of g's shape."""
         return multiplied(g[:, :, None], self.matrix.mT)[:, :, 0]
 
 
 @dataclass(frozen=True, eq=False)
 class FFTToeplitz:
-    """The column's transform [channels, length // 2 + 1, 1], padded to `length` so that nothing wraps round."""
+    """The product by the FFT, zero-padded to `length` so that nothing wraps round.
+
+    `spectrum`, [channels, length // 2 + 1, 1], is the transform of the column of weights.
+    """
 
     spectrum: Array
     length: int
 
     def matvec(self, x: Array) -> Array:
-        """Return the product, of x's shape."""
+        """Return the Toeplitz matrix times x, of x's shape."""
         return self._filtered(x, self.spectrum)
 
     def rmatvec(self, g: Array) -> Array:
-        """Return the transpose applied to g."""
+        """Return the transposed Toeplitz matrix times g, of g's shape."""
         return self._filtered(g, self.spectrum.conj())
 
     def _filtered(self, x: Array, spectrum: Array) -> Array:
@@ -73,7 +79,7 @@ class _Matrix:
     @staticmethod
     def operands(column: Column) -> Array:
         w = column.weights
-        xp = OF_CLASS.get(type(w)) or namespace(w)  # it is asked in every call of a learned order
+        xp = OF_CLASS.get(type(w)) or namespace(w)  # the shorter way, as every call of a learned order comes here
         return xp.toeplitz(w, w.shape[-1])
 
 
@@ -86,9 +92,9 @@ class _Spectrum:
 
 
 class _Made:
-    """What an arrangement makes of a column, an array: an attribute of the column from then on, where it may be kept.
+    """A descriptor: an array that an arrangement makes of a `Column`, which then has it as a plain attribute if kept.
 
-    On a CUDA device it is looked up each time, because the current stream may have to wait for it.
+    On a CUDA device the array is looked up each time, because the current stream may have to wait for it.
     """
 
     def __init__(self, arrangement: Any, make: Callable[[Column, Any], Array]):
@@ -106,14 +112,14 @@ class _Made:
 
 @dataclass(eq=False)  # not frozen, as no StateSpace is: a learned order makes one at every call
 class Column:
-    """The weights themselves, of which the matrix and the transform are made when they are first asked for.
+    """The whole column of weights as a linear operator; its matrix and its transform are made at first use.
 
     Attributes:
-        weights: [channels, n].
-        streams: Those of a CUDA device that may read the arrays; see `torch/streams.py`.
-        largest: Bytes of a matrix that is kept for the next product.
-        multiple: Samples of a tile are filled up to a multiple of it.
-        made: What kernels made of the weights.
+        weights: The column, [channels, n].
+        streams: The CUDA streams that may read the arrays, see `torch/streams.py`; None on other devices.
+        largest: The most bytes of a matrix that is kept for the next product.
+        multiple: Tiles of data are filled up to a multiple of this number of samples.
+        made: A cache of what kernels made of the weights, by arrangement.
         matrix: M [channels, n, n] of `DenseToeplitz`.
         spectrum: That of `FFTToeplitz`, [channels, length // 2 + 1, 1], transformed in float64 and rounded once.
     """
@@ -126,27 +132,27 @@ class Column:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the weights and of what was made of them."""
+        """Bytes of the weights and of all that is cached in `made`."""
         return nbytes((self.weights, self.made))
 
     def matrix_by(self, arrangement: Any) -> Array:
-        """Return a matrix [channels, n, n] that an arrangement makes, kept if it is not too large."""
+        """Return a matrix [channels, n, n] that an arrangement makes; it is cached up to `largest` bytes."""
         is_kept = self.weights.nbytes * self._n <= self.largest
         return self.cached(arrangement) if is_kept else arrangement.operands(self)
 
     def cached(self, arrangement: Any) -> Any:
-        """Return arrangement.operands(self), made once."""
+        """Return arrangement.operands(self), made once and then cached."""
         return _cached(self, self.made, arrangement)
 
     matrix = _Made(_Matrix, matrix_by)
     spectrum = _Made(_Spectrum, cached)
 
     def matvec(self, x: Array) -> Array:
-        """Return the product, of x's shape."""
+        """Return the Toeplitz matrix times x, of x's shape."""
         return self._operator.matvec(x)
 
     def rmatvec(self, g: Array) -> Array:
-        """Return the transpose applied to g."""
+        """Return the transposed Toeplitz matrix times g, of g's shape."""
         return self._operator.rmatvec(g)
 
     @property
@@ -170,9 +176,9 @@ class StateSpace:
         B: From a chunk's samples to the states, [L, K].
         A: The states' decay over 1, 2, 4, ... chunks, [K] each, float64 where there is one: a float32 scan drifts by
             1e-5 over 65536 samples.
-        shared: What kernels made of A and B alone; operators with the same two may share it.
+        shared: A cache of what kernels made of A and B alone; operators with the same A and B may share it.
         streams: As in `Column`.
-        made: What kernels made of all of them.
+        made: A cache of what kernels made of the arrays, by arrangement.
     """
 
     intra: Array
@@ -185,24 +191,24 @@ class StateSpace:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays and of what was made of them."""
+        """Bytes of all arrays and of all that is cached."""
         return nbytes((self.intra, self.C, self.B, self.A, self.made, self.shared))
 
     @property
     def multiple(self) -> int:
-        """L."""
+        """L, the number of samples in a chunk."""
         return self.intra.shape[-1]
 
     def cached(self, arrangement: Any) -> Any:
-        """Return arrangement.operands(self), made once."""
+        """Return arrangement.operands(self), made once and then cached."""
         return _cached(self, self.made, arrangement)
 
     def cached_shared(self, arrangement: Any) -> Any:
-        """Return arrangement.operands(self), made of A and B alone, once."""
+        """Return arrangement.operands(self), which reads A and B alone, made once and then cached in `shared`."""
         return _cached(self, self.shared, arrangement)
 
     def matvec(self, x: Array) -> Array:
-        """Return the product, of x's shape."""
+        """Return the Toeplitz matrix times x, of x's shape."""
         data = self._in_chunks(x)
         y = multiplied(data, self.intra)
         if data.shape[2] > 1:
@@ -212,7 +218,7 @@ class StateSpace:
         return self._joined(y, x)
 
     def rmatvec(self, g: Array) -> Array:
-        """Return the transpose applied to g."""
+        """Return the transposed Toeplitz matrix times g, of g's shape."""
         data = self._in_chunks(g)
         x = multiplied(data, self.intra.mT)
         if data.shape[2] > 1:
@@ -275,7 +281,7 @@ def _cached(operator: Column | StateSpace, store: dict[Any, Any], arrangement: A
 
 
 def powers(decay: Any, chunks: int) -> tuple[Any, ...]:
-    """Return `decay` and its repeated squares, as many as a scan over so many chunks takes, and at least one."""
+    """Return decay, decay**2, decay**4, ...: as many as `states_before` reads for so many chunks, and at least one."""
     found = [decay]
     while len(found) < (chunks - 1).bit_length():
         found.append(found[-1] * found[-1])
@@ -283,7 +289,10 @@ def powers(decay: Any, chunks: int) -> tuple[Any, ...]:
 
 
 def padded_length(n: int) -> int:
-    """Return the next length from 2 n - 1 on whose only factors are 2, 3 and 5: nothing wraps round."""
+    """Return the length of the FFT for n samples: the next one from 2 n - 1 on whose only factors are 2, 3 and 5.
+
+    At that length nothing of the product wraps round.
+    """
     return int(scipy.fft.next_fast_len(max(2 * n - 1, 1), real=True))
 
 
@@ -293,13 +302,13 @@ def saves(workload: Workload) -> float:
 
 
 def refuses_large(workload: Workload, most: int) -> str | None:
-    """Return why there are no dense matrices, which may take `most` bytes together; or None."""
+    """Return, as a text, that the dense matrices would take more than `most` bytes together; or None."""
     size = workload.channels * workload.n**2 * workload.itemsize
     return f"n={workload.n} needs {size / 2**30:.3g} GiB of matrices" if size > most else None
 
 
 def refuses_long(workload: Workload, length: int) -> str | None:
-    """Return why there are no states, which the weights must have as soon as there is more than one chunk; or None."""
+    """Return, as a text, that the weights have no states although there is more than one chunk of `length`; or None."""
     if workload.exponentials == 0 and workload.n > length:
         return f"the weights are no sum of exponentials to {workload.dtype} tolerance"
     return None

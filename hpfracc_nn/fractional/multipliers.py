@@ -34,7 +34,7 @@ def apply(owner: str, x: Array, definition: FourierMultiplier, dt: Any, dim: Any
         definition: The multiplier.
         dt: One spacing, or one for each axis.
         dim: One axis or several, or None: see `transformed_axes`.
-        framework: Of `x`.
+        framework: Name of the framework of `x`.
     """
     operator, xp = backend(framework).operator, NAMESPACES[framework]
     dtype = operator.check_samples(owner, "x", x, definition)
@@ -72,10 +72,10 @@ def _filtered(
         x: Samples.
         alpha: The learned orders, an array [*c]; None where the definition's are fixed.
         definition: The multiplier; its alpha is not read where orders are passed.
-        axes: To transform.
-        steps: The spacing along each.
-        dtype: To compute in.
-        framework: Of x, by name.
+        axes: The axes to transform.
+        steps: The spacing along each of them.
+        dtype: The dtype to compute in.
+        framework: Name of the framework of x.
     """
     operator, xp = backend(framework).operator, NAMESPACES[framework]
     last = tuple(range(-len(axes), 0))
@@ -108,7 +108,7 @@ def _factors(
         sizes: How many samples there are along each transformed axis.
         steps: The spacing along each.
         data: The samples, whose dtype and device the factors take.
-        framework: Of the samples, by name.
+        framework: Name of the framework of the samples.
     """
     operator, xp = backend(framework).operator, NAMESPACES[framework]
     if alpha is None and operator.may_keep(data):
@@ -128,7 +128,7 @@ def _grid(
 ) -> dict[str, Array]:
     """Return the factors in float64 for orders alpha [*c], by name: "real", "imaginary", "mass" and "moment".
 
-    The first two are the parts of the symbol. Those that the multiplier does not have are left out.
+    The first two are the parts of the symbol. Factors that the multiplier does not have are left out.
     """
     real, imaginary, images = definition.on_grid(alpha, sizes, steps, xp)
     found = {"real": real} if imaginary is None else {"real": real, "imaginary": imaginary}

@@ -1,7 +1,8 @@
 """The array functions that formulas and operators are written over, and their NumPy instance.
 
-A text over a namespace `xp` stands once for NumPy, PyTorch and JAX. Names and arguments are those of the Python array
-API standard, those that it lacks are SciPy's (`gammaln`, `polygamma`, `expit`) or torch's (`addcmul`, x + y z).
+Code over a namespace `xp` is written once for NumPy, PyTorch and JAX. Names and arguments are those of the Python array
+API standard; functions that the standard lacks are SciPy's (`gammaln`, `polygamma`, `expit`) or torch's (`addcmul`,
+x + y z).
 `asarray` and `constant` make float64 arrays, complex128 of complex values: weights are computed in double precision,
 and cast once.
 
@@ -25,7 +26,7 @@ Array = Any  # an array of the namespace's framework
 
 
 class Namespace(Protocol):
-    """The functions that a framework offers."""
+    """The functions on arrays that every framework offers under these names."""
 
     @property
     def float64(self) -> Any:
@@ -37,7 +38,7 @@ class Namespace(Protocol):
     def constant(self, values: np.ndarray, like: Array) -> Array: ...
     def astype(self, x: Array, dtype: Any) -> Array: ...
     def complex_of(self, dtype: Any) -> Any:
-        """Return the complex dtype of a real one's precision."""
+        """Return the complex dtype that has the precision of a real dtype."""
 
     def like(self, x: Array, other: Array) -> Array: ...
     def contiguous(self, x: Array) -> Array: ...

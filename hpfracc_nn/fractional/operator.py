@@ -139,7 +139,10 @@ def integral(
 
 
 def integral_of(owner: str, alpha: Alpha | RiemannLiouvilleIntegral) -> RiemannLiouvilleIntegral:
-    """Return the integral of an order, or raise for a definition that is another operator."""
+    """Return the Riemann-Liouville integral of order `alpha`, or `alpha` itself if it is one.
+
+    Raise TypeError for a definition that is another operator.
+    """
     if isinstance(alpha, RiemannLiouvilleIntegral):
         return alpha
     if isinstance(alpha, Definition):
@@ -166,8 +169,8 @@ def caputo(
     Args:
         x: As in `derivative`.
         alpha: As in `Caputo`.
-        scheme: As there.
-        bounds: As there.
+        scheme: As in `Caputo`.
+        bounds: As in `Caputo`.
         dt: As in `derivative`.
         t: As in `derivative`.
         dim: As in `derivative`.
@@ -207,8 +210,8 @@ def riemann_liouville(
     Args:
         x: As in `derivative`.
         alpha: As in `RiemannLiouville`.
-        scheme: As there.
-        bounds: As there.
+        scheme: As in `RiemannLiouville`.
+        bounds: As in `RiemannLiouville`.
         dt: As in `derivative`.
         t: As in `derivative`.
         dim: As in `derivative`.
@@ -247,8 +250,8 @@ def grunwald_letnikov(
     Args:
         x: As in `derivative`.
         alpha: As in `GrunwaldLetnikov`.
-        scheme: As there.
-        bounds: As there.
+        scheme: As in `GrunwaldLetnikov`.
+        bounds: As in `GrunwaldLetnikov`.
         dt: As in `derivative`.
         dim: As in `derivative`.
         manager: As in `derivative`.
@@ -284,10 +287,10 @@ def choose(
 
     Args:
         op: The operation, "toeplitz" for those of this package.
-        shape: Of the data, [..., n, ...].
+        shape: Shape of the data, [..., n, ...].
         framework: "numpy", "torch" or "jax".
         definition: The operator that "toeplitz" is for; None is Caputo(0.5).
-        manager: Who is asked; None is the process-wide BackendManager.
+        manager: Who chooses the kernel; None is the process-wide BackendManager.
         facts: What else `workload` takes: dim, dtype, device, needs_gradient, learns_weights, threads; for another
             operation, or with channels and exponentials, what `hpfracc_nn.selection.choose` takes.
 
@@ -343,9 +346,9 @@ def variable_order(
             All on one side of 1 for derivatives. A tensor may require a gradient, and a JAX array be traced.
         kind: Caputo, RiemannLiouville or RiemannLiouvilleIntegral.
         scheme: One that interpolates: "l1" or "l1_2", which is the default; "trapezoid" for the integral.
-        bounds: Of an alpha in a tensor or JAX array, (0, 1) by default; as in `Definition`.
+        bounds: Bounds of an alpha in a tensor or JAX array, (0, 1) by default; as in `Definition`.
         dt: Spacing of the samples; positive.
-        t: Their times in place of `dt`; as in `derivative`.
+        t: Times of the samples in place of `dt`; as in `derivative`.
         dim: The time axis.
         manager: Who chooses the kernel; None is the process-wide BackendManager.
 

@@ -1,4 +1,4 @@
-"""Product integration: what a definition is at any times, as matrices, with the kernels and their costs.
+"""Product integration: definitions at times of any spacing, as matrices, with the kernels and their costs.
 
     y(t_n) = I^p w (t_n) + analytic terms,      w linear on each cell,
 
@@ -50,19 +50,20 @@ from hpfracc_nn.fractional.schemes.cells import integrals, moments
 from hpfracc_nn.fractional.weights import CACHE
 from hpfracc_nn.selection import Cost, Kernel, Plan, Work, Workload, register
 
-Formula = Callable[[Array, Namespace], Array]  # of orders
-Evaluate = Callable[[Formula, Array], Array]
+Formula = Callable[[Array, Namespace], Array]  # (orders, xp) -> an array of weights
+Evaluate = Callable[[Formula, Array], Array]  # (formula, orders) -> the formula's values
 
 _KINDS = (Caputo, RiemannLiouville, RiemannLiouvilleIntegral)
 
 
 @dataclass(frozen=True)
 class Cellwise:
-    """A definition's formulas at any times.
+    """A definition's formulas at times of any spacing.
 
     Attributes:
-        definition: Which; of orders in an array their family, so that nothing traced is kept with formulas.
-        taylor: Terms of the Taylor polynomial, 1 or 2.
+        definition: The operator; where alpha is an array, the operator at its upper bound (`definitions.family`), so
+            that nothing traced is kept with the formulas.
+        taylor: Number of terms of the Taylor polynomial, 1 or 2.
     """
 
     definition: Definition
@@ -75,29 +76,32 @@ class Cellwise:
 
     @property
     def inputs(self) -> int:
-        """Numbers that stand on a cell: its mean, and half its increase where it is no constant."""
+        """How many numbers describe the integrand w on a cell: 1, its mean, or 2, also half its increase there."""
         return 1 if self.definition.scheme == "l1" else 2
 
     def power(self, alpha: Array) -> Array:
-        """Return the order of the integral."""
+        """Return p, the order of the integral, for orders alpha of the operator."""
         assert self.scheme.power is not None, "`cellwise` refuses such schemes"
         return self.scheme.power(alpha, self.taylor)
 
     def largest_power(self, alpha: Array) -> float:
-        """Return the largest order of the integral: of orders that are no NumPy array, between their bounds."""
+        """Return the largest order p of the integral: for orders alpha that are no NumPy array, within their bounds."""
         if isinstance(alpha, np.ndarray):
             return float(self.power(alpha).max())
         return max(self.power(bound) for bound in self.definition.interval)
 
     def pieces(self, x: Array, times: Times, xp: Namespace) -> list[Array]:
-        """Return what stands on each cell, each [sets, rows, n - 1], from samples x [sets, rows, n], n > 1."""
+        """Return the mean on each cell of the integrand w and, if `inputs` is 2, half its increase over the cell.
+
+        Each is [sets, rows, n - 1], from samples x [sets, rows, n], n > 1.
+        """
         steps = xp.constant(times.steps[:, None], x)
         samples = self._slopes(x, times, xp) if self.taylor == 2 else x
         assert self.scheme.pieces is not None, "`cellwise` refuses such schemes"
         return self.scheme.pieces(samples, steps, xp)
 
     def check(self, owner: str, times: Times) -> None:
-        """Raise where there are too few times."""
+        """Raise ValueError where a Riemann-Liouville derivative has one time only."""
         if times.cells == 0 and isinstance(self.definition, RiemannLiouville):
             raise ValueError(
                 f"{owner}(t of one time): needs two times or more, because the first step scales the first sample, "
@@ -108,8 +112,8 @@ class Cellwise:
         """Return the formula of the columns [sets, n, terms] that multiply `heads`; None where there are none.
 
         Args:
-            alpha: [a, 1], or each row its own, [a, n].
-            times: More than one.
+            alpha: The orders, [a, 1], or one for each sample, [a, n].
+            times: The times of the samples.
         """
         if isinstance(self.definition, RiemannLiouville):
             return partial(_riemann_liouville, times, self.taylor)
@@ -119,7 +123,7 @@ class Cellwise:
         return None
 
     def heads(self, x: Array, times: Times, xp: Namespace) -> list[Array]:
-        """Return what the columns multiply, each [sets, rows, 1]: x(0) and, of two, x'(0)."""
+        """Return what the columns multiply, each [sets, rows, 1]: x(0) and, if `taylor` is 2, x'(0)."""
         return [x[..., :1]] if self.taylor == 1 else [x[..., :1], self._first_slope(x, times, xp)]
 
     def _slopes(self, x: Array, times: Times, xp: Namespace) -> Array:
@@ -140,10 +144,10 @@ class Cellwise:
 
 
 def cellwise(owner: str, definition: Definition) -> Cellwise:
-    """Return a definition's formulas at any times.
+    """Return a definition's formulas at times of any spacing.
 
     Raises:
-        ValueError: There are none for this definition or scheme.
+        ValueError: The definition or its scheme has no such formulas.
     """
     if type(definition) not in _KINDS:
         names = ", ".join(kind.__name__ for kind in _KINDS)
@@ -214,13 +218,13 @@ def applied(
     """Return the operator applied to samples, in the caller's axes and in the integral's dtype or float64.
 
     Args:
-        formulas: Of the definition.
-        sampling: The times, and how the samples lie beside them.
-        x: Samples.
-        orders: NumPy's where they are fixed; [*c, 1], or of each sample, [*c, n].
+        formulas: The definition's formulas.
+        sampling: The times, and how the samples' axes correspond to theirs.
+        x: Samples, in the caller's axes.
+        orders: The orders, [*c, 1], or one for each sample, [*c, n]; a NumPy array where they are fixed.
         evaluate: Returns a formula's values at orders that are not fixed, in float64 where there is one.
-        integral: Returns the integral at the cells' ends, of orders alpha [a, 1] or each row its own, [a, cells], and
-            of data [sets, rows, inputs, cells].
+        integral: Called as integral(alpha, data): returns the integral at the cells' ends of data
+            [sets, rows, inputs, cells], for orders alpha of the operator, [a, 1], or one for each row, [a, cells].
     """
     xp, times, alpha = namespace(x), sampling.times, sampling.by_set(orders)
     data = _by_set(x, sampling.layout, xp)
@@ -228,7 +232,7 @@ def applied(
     if times.cells:
         pieces = xp.stack(formulas.pieces(data, times, xp), axis=2)
         y = integral(alpha if alpha.shape[-1] == 1 else alpha[:, 1:], pieces)
-    y = xp.pad(y, 1, 0, axis=-1)  # it begins with 0
+    y = xp.pad(y, 1, 0, axis=-1)  # the integral begins with 0
     formula = formulas.columns(alpha, times)
     if formula is not None:
         y, is_fixed = xp.asarray(y), isinstance(alpha, np.ndarray)
@@ -257,7 +261,11 @@ def _as_before(y: Array, layout: Layout, xp: Namespace) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Dense:
-    """All weights, [sets, cells, inputs * cells]: those of the means, then those of the increases."""
+    """The integral as a product with matrices.
+
+    Attributes:
+        weights: [sets, cells, inputs * cells]: weights of the cells' means, then those of half their increases.
+    """
 
     weights: Array
 
@@ -279,13 +287,13 @@ class Dense:
 
 @dataclass(frozen=True, eq=False)
 class ChunkedScan:
-    """Weights inside chunks of L cells, and a state space model between them.
+    """The integral by chunks of L cells: matrices of weights inside a chunk, a state space model between chunks.
 
     Attributes:
-        intra: [sets, C, L, inputs * L].
+        intra: Weights inside each chunk, [sets, C, L, inputs * L].
         B: From a chunk's cells to the states at its end, [grids, C, inputs * L, Q]; None where there is one chunk.
         C: From the states at a chunk's begin to its rows, times the coefficients, [sets, C, L, Q].
-        A: The states' decay over 1, 2, 4, ... chunks, float64 where there is one, each [grids, C less as many, 1, Q].
+        A: The states' decay over k = 1, 2, 4, ... chunks, float64 where there is one, each [grids, C - k, 1, Q].
     """
 
     intra: Array
@@ -328,7 +336,7 @@ class ChunkedScan:
     def _scan(self, added: Array, xp: Namespace) -> Array:
         """Return the states before each chunk, [sets, C, rows, Q], by recursive doubling.
 
-        `added`, of the same shape, is what each chunk adds to them.
+        `added`, of the same shape, is what each chunk adds to the states.
         """
         states = xp.pad(xp.asarray(added[:, :-1]), 1, 0, axis=1)
         for k, decay in enumerate(self.A):
@@ -355,17 +363,18 @@ def _kept(made: dict[str, Any], name: str, make: Callable[[], Any]) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """The weights of an integral at given times.
+    """The weights of an integral at given times, from which kernels make their linear operators.
 
     Attributes:
-        grid: What they take from the times alone.
-        orders: What `evaluate` makes them of: [a, 1], or each row its own, [a, cells].
-        largest: The largest order of the integral that these may stand for.
-        evaluate: Returns a formula's values at such orders, in the product's dtype.
-        constants: Returns the grid's B and A as `evaluate` returns arrays, and C as its formulas take it.
+        grid: The part of the weights that depends on the times alone.
+        orders: The orders that `evaluate` takes: [a, 1], or one for each row, [a, cells].
+        largest: The largest order of the integral; of learned orders, within their bounds.
+        evaluate: Called as evaluate(formula, orders): returns the formula's values in the product's dtype.
+        constants: Called as constants(grid): returns the grid's B and A in arrays like those of `evaluate`, and C as
+            the formula `Grid.outputs` takes it.
         is_split: Whether a few rows or chunks are evaluated at a time, because autograd keeps much of each.
-        keep: Called as keep(made, name, make), returns the operator of that name: `made` has it, or it is made.
-        made: The operators, by name.
+        keep: Called as keep(made, name, make): returns made[name], or make(), which it inserts there.
+        made: The operators that were made so far, by name.
     """
 
     grid: Grid
@@ -389,16 +398,16 @@ class Weights:
 
     @property
     def dense(self) -> Dense:
-        """All weights at once."""
+        """The operator by matrices of all weights, made at first use."""
         return self.keep(self.made, "dense", self._dense)
 
     @property
     def chunked_scan(self) -> ChunkedScan:
-        """Weights inside chunks and states between them."""
+        """The operator by weights inside chunks and states between them, made at first use."""
         return self.keep(self.made, "chunked_scan", self._chunked_scan)
 
     def of(self, orders: Array, evaluate: Evaluate | None = None) -> Weights:
-        """Return the weights of other orders at the same times, or what `evaluate` makes in their place."""
+        """Return Weights of other orders at the same times; a new `evaluate` may compute derivatives in their place."""
         return replace(self, orders=orders, evaluate=evaluate or self.evaluate, keep=_kept)
 
     def _dense(self) -> Dense:
@@ -419,9 +428,9 @@ class Weights:
 
         Args:
             formula: Takes a range of rows or chunks, their orders and a namespace; returns [sets, as many, ...].
-            orders: One for all of them, [a, 1, ...], or one for each, [a, count, ...].
+            orders: Orders for all rows or chunks alike, [a, 1, ...], or for each, [a, count, ...].
             count: How many rows or chunks there are.
-            few: How many are evaluated together.
+            few: How many of them are evaluated together if `is_split`.
         """
         few = few if self.is_split else count
         parts = []
@@ -433,13 +442,13 @@ class Weights:
 
 
 def fixed_weights(power: np.ndarray, times: Times, inputs: int, dtype: np.dtype) -> Weights:
-    """Return the weights, NumPy's, of an integral of fixed orders: those that are kept, or new ones.
+    """Return the NumPy weights of an integral of fixed orders, from the cache or new.
 
     Args:
-        power: The order of the integral, [a, 1], or each row its own, [a, cells].
-        times: More than one.
+        power: The orders of the integral, [a, 1], or one for each row, [a, cells].
+        times: The times, more than one.
         inputs: As in `Cellwise`.
-        dtype: Of the product.
+        dtype: Dtype of the product.
     """
 
     def evaluate(formula: Formula, power: np.ndarray) -> np.ndarray:
@@ -453,13 +462,13 @@ def fixed_weights(power: np.ndarray, times: Times, inputs: int, dtype: np.dtype)
 
 
 def grid_of(times: Times, inputs: int, dtype: np.dtype) -> Grid:
-    """Return what weights take from given times: what is kept, or new."""
+    """Return the Grid of given times, from the cache or new; arguments as in `fixed_weights`."""
     return CACHE.get(("cells", times, inputs, dtype), lambda: Grid(times, inputs, dtype))
 
 
 LENGTH = 32  # L
-ROWS = 64  # of a matrix that are computed together
-CHUNKS = 128  # the same of chunks
+ROWS = 64  # rows of a matrix that are computed together
+CHUNKS = 128  # chunks that are computed together
 _NEGLIGIBLE = 1e-20  # decays below it are 0: subnormal numbers slow a float32 product tenfold
 _SHORT = 0.5  # s d, below which the integral of x exp(-s ...) takes its series
 
@@ -468,12 +477,14 @@ Constants = tuple[Array, Array, tuple[Array, ...]]  # B, C without the coefficie
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """What the weights take from the times alone, in NumPy; the last chunk is filled up with cells like the last one.
+    """The part of an integral's weights that depends on the times alone, and the formulas of the rest, in NumPy.
+
+    The last chunk is filled up with cells as long as the last one.
 
     Attributes:
-        times: More than one.
-        inputs: 1 where all increases are 0, else 2.
-        dtype: Of the product; the exponentials meet its tolerance.
+        times: The times, more than one.
+        inputs: As in `Cellwise`: 1 where all increases are 0, else 2.
+        dtype: Dtype of the product, whose tolerance the exponentials meet.
         placed: Copies of `constants` by device.
     """
 
@@ -484,12 +495,12 @@ class Grid:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all that was made so far."""
+        """Bytes of all arrays that were made so far."""
         return nbytes(vars(self))
 
     @cached_property
     def count(self) -> int:
-        """How many chunks, C."""
+        """C, the number of chunks."""
         return -(-self.times.cells // LENGTH)
 
     @cached_property
@@ -500,7 +511,7 @@ class Grid:
 
     @cached_property
     def nodes(self) -> PowerNodes | None:
-        """Those of the exponentials, for all lags between a chunk's rows and what is before it; None for one chunk."""
+        """The exponentials, for all times between a cell before a chunk and a row of the chunk; None for one chunk."""
         starts = self._padded[:, LENGTH:-1:LENGTH]
         if not starts.size:
             return None
@@ -510,7 +521,7 @@ class Grid:
 
     @property
     def states(self) -> int:
-        """Q, 0 for one chunk."""
+        """Q, the number of states; 0 for one chunk."""
         return 0 if self.nodes is None else self.nodes.rates.size
 
     def in_chunks(self, orders: Array) -> Array:
@@ -521,14 +532,17 @@ class Grid:
         return namespace(orders).take(orders, at, axis=-1).reshape(-1, self.count, LENGTH)
 
     def rows(self, rows: range, power: Array, xp: Namespace) -> Array:
-        """Return some rows of the matrix, [sets, rows, inputs * cells], for powers [a, 1] or [a, rows]."""
+        """Return some rows of the matrix, [sets, rows, inputs * cells], for orders p, [a, 1] or [a, rows]."""
         at, cells = range(rows.start + 1, rows.stop + 1), self.times.cells
         parts = moments(power, self.times.values, at, range(rows.stop), xp)[: self.inputs]
         rest = xp.constant(np.zeros((parts[0].shape[0], len(rows), cells - rows.stop)), power)
         return xp.concat([each for part in parts for each in (part, rest)], axis=-1)
 
     def intra(self, chunks: range, power: Array, xp: Namespace) -> Array:
-        """Return the weights inside chunks, [sets, chunks, L, inputs * L], for powers [a, 1, 1] or [a, chunks, L]."""
+        """Return the weights inside some chunks, [sets, chunks, L, inputs * L], for orders p of the integral.
+
+        The orders are [a, 1, 1] or [a, chunks, L].
+        """
         rows, columns = np.tril_indices(LENGTH)  # the others are zero
         if power.shape[-1] > 1:
             power = xp.take(power, rows, axis=-1)
@@ -542,13 +556,16 @@ class Grid:
         return xp.concat([xp.take(each, places, axis=-1) for each in padded], axis=-1)
 
     def outputs(self, C: Array, power: Array, xp: Namespace) -> Array:
-        """Return C times the coefficients, [sets, C, L, Q], for powers [a, 1, 1] or [a, C, L]."""
+        """Return the array C times the coefficients, [sets, C, L, Q], for orders p of the integral.
+
+        The orders are [a, 1, 1] or [a, C, L].
+        """
         assert self.nodes is not None, "one chunk has no states"
         return xp.constant(C, power) * self.nodes.coefficients(power[..., None], xp)
 
     @cached_property
     def constants(self) -> Constants:
-        """B in the product's dtype, C without the coefficients, and A; shapes as in `ChunkedScan`."""
+        """The arrays B in the product's dtype, C without the coefficients, and A; shapes as in `ChunkedScan`."""
         assert self.nodes is not None, "one chunk has no states"
         rates, starts = self.nodes.rates, self._padded[:, :-1:LENGTH]
         half, _, end = (each.reshape(-1, self.count, LENGTH) for each in self._cells)
@@ -621,11 +638,11 @@ OP = "nonuniform"
 _LARGEST = 1 << 30  # bytes of all matrices
 _WEIGHT = 150.0  # element-wise operations that make a weight of the matrix and its derivative
 _NEAR_WEIGHT = 300.0  # the same of one near the diagonal, where there is no series
-_KEPT = 30  # numbers that autograd keeps of a learned weight while its derivative is computed
+_KEPT = 30  # numbers that autograd keeps of each learned weight until its derivative is computed
 
 
 def workload(framework: str, weights: Any, z: Array, **facts: Any) -> Workload:
-    """Return the workload of a product with data [sets, rows, inputs, cells]; `facts` are further ones."""
+    """Return the Workload of a product with data z [sets, rows, inputs, cells]; `facts` are further fields of it."""
     sets, rows, inputs, cells = z.shape
     return Workload(
         OP,
@@ -639,7 +656,14 @@ def workload(framework: str, weights: Any, z: Array, **facts: Any) -> Workload:
 
 
 def in_parts(step: Callable[[Any, Array], Array], operator: LinearOperator, data: Array, chunk: int | None) -> Array:
-    """Run one direction of a kernel, as many signals at a time as the plan has memory for."""
+    """Return step(operator, data), computed for a few signals at a time where memory is short.
+
+    Args:
+        step: A kernel's `run` or `adjoint`.
+        operator: The weights, as the kernel takes them.
+        data: Data of `matvec` or `rmatvec`, [sets, rows, ...].
+        chunk: How many signals, of all sets together, the plan has memory for; None for all.
+    """
     if chunk is None:
         return step(operator, data)
     count = max(1, chunk // data.shape[0])
@@ -699,14 +723,14 @@ def refuses_dense(workload: Workload) -> str | None:
 
 
 def refuses_scan(workload: Workload) -> str | None:
-    """Return why there are no states, or None."""
+    """Return, as a text, that the weights have no states although there is more than one chunk; or None."""
     if workload.exponentials == 0 and workload.n > LENGTH:
         return "above order 1 an integral's memory grows, and is no sum of decaying exponentials"
     return None
 
 
 def saves(workload: Workload) -> float:
-    """Return the bytes that are held for the backward pass: the data, where the weights learn."""
+    """Return the bytes that are held for the backward pass: the data, where the weights are learned."""
     return float(workload.bytes if workload.learns_weights else 0)
 
 

@@ -1,4 +1,4 @@
-"""Sample times, checked, as a value that weights can be kept for."""
+"""Checked sample times as a hashable value, by which weights are cached, and how they fit samples and orders."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from hpfracc_nn.fractional.namespace import Array, namespace
 
 @dataclass(frozen=True)
 class Times:
-    """Increasing times, equal where their bytes are.
+    """Increasing sample times; two objects are equal if the shape and the bytes of their values are.
 
     Attributes:
-        values: Since the first of each grid; float64, [grids, n], read-only: one grid, or one for each set of weights.
+        values: Times since the first one of each grid; float64, [grids, n], read-only. There is one grid for all
+            signals, or one for each set of weights.
     """
 
     values: np.ndarray = field(compare=False)
@@ -30,28 +31,28 @@ class Times:
 
     @cached_property
     def steps(self) -> np.ndarray:
-        """The lengths of the cells, [grids, n - 1]."""
+        """The lengths of the cells, which are the intervals between times, [grids, n - 1]."""
         return np.diff(self.values, axis=-1)
 
     @property
     def n(self) -> int:
-        """How many times a grid has."""
+        """The number of times in each grid."""
         return self.values.shape[1]
 
     @property
     def cells(self) -> int:
-        """One less than the times."""
+        """The number of cells, which are the intervals between times: n - 1."""
         return self.n - 1
 
 
 @dataclass(frozen=True, eq=False)
 class Sampling:
-    """How samples, times and orders lie beside each other.
+    """How the axes of samples, times and orders correspond.
 
     Attributes:
-        layout: Of the samples; its channels are sets of weights, which differ in their times, their orders or both.
-        times: Of one grid, or of one for each set.
-        sets: The shape to which orders broadcast; flattened they are one for each set.
+        layout: The samples' layout; its channels are sets of weights, which differ in times, orders or both.
+        times: The times, of one grid for all sets or of one for each.
+        sets: The shape to which orders broadcast; flattened, it has one entry for each set.
     """
 
     layout: Layout
@@ -59,7 +60,7 @@ class Sampling:
     sets: tuple[int, ...]
 
     def by_set(self, orders: Array) -> Array:
-        """Return orders [*c, r] as [1, r], or as [sets, r] where the sets' differ."""
+        """Return orders [*c, r] as [1, r], or as [sets, r] where they differ between sets; r is 1 or counts samples."""
         r = orders.shape[-1]
         if prod(orders.shape) == r:
             return orders.reshape(1, r)
@@ -69,25 +70,25 @@ class Sampling:
 def sampling_of(
     owner: str, t: Any, shape: Sequence[int], axis: int, alpha: Array, *, varies: bool
 ) -> tuple[Sampling, Array]:
-    """Return how samples lie beside their times, and the orders: [*c, 1], or of each sample, [*c, n].
+    """Return the Sampling of samples at times `t`, and the orders with time last: [*c, 1], or [*c, n] if they vary.
 
     Args:
         owner: The public function, for messages.
         t: Times, [n], or of a shape that broadcasts to that of the samples.
-        shape: Of the samples.
+        shape: Shape of the samples.
         axis: Their time axis, not negative.
         alpha: Orders that broadcast to the axes other than time; where they vary with time, to all axes.
-        varies: Whether they do.
+        varies: Whether the orders vary with time.
 
     Raises:
         TypeError: The times are no real numbers.
-        ValueError: They are not as many as the samples, do not broadcast, are not finite or do not increase; or alpha
-            does not broadcast.
+        ValueError: The times are not as many as the samples, do not broadcast, are not finite, do not increase or
+            require a gradient; or alpha does not broadcast.
     """
     shape = tuple(shape)
     alpha = _time_last(owner, "alpha", alpha, shape, axis) if varies else alpha[..., None]
     orders = tuple(alpha.shape[:-1])
-    layout_of(owner, shape, axis, orders)  # what is wrong with alpha is said of alpha
+    layout_of(owner, shape, axis, orders)  # raises for alpha alone, before times and orders are broadcast together
     values = _since_first(owner, _time_last(owner, "t", _read(owner, t), shape, axis))
     grids, n = values.shape[:-1], values.shape[-1]
     sets = np.broadcast_shapes(grids, orders)
@@ -110,13 +111,15 @@ def _read(owner: str, t: Any) -> np.ndarray:
 
 
 def _time_last(owner: str, name: str, values: Array, shape: tuple[int, ...], axis: int) -> Array:
-    """Return one value for each sample with time last, [..., n], where ... broadcasts to the signals; or raise.
+    """Return times or orders with time last, [..., n], where ... broadcasts to the signals.
+
+    Raise ValueError unless there is one for each sample.
 
     Args:
         owner: The public function, for messages.
-        name: Of the values, for messages.
+        name: Name of the values, for messages.
         values: Times or orders, [n] or of a shape that broadcasts to that of the samples.
-        shape: Of the samples.
+        shape: Shape of the samples.
         axis: Their time axis, not negative.
     """
     given = tuple(values.shape)
@@ -137,7 +140,10 @@ def _time_last(owner: str, name: str, values: Array, shape: tuple[int, ...], axi
 
 
 def _since_first(owner: str, values: np.ndarray) -> np.ndarray:
-    """Return times [..., n] minus the first of each grid, in float64 but subtracted in their own dtype; or raise."""
+    """Return times [..., n] minus the first of each grid, subtracted in their own precision and rounded to float64.
+
+    Raise ValueError unless they are finite and increase, also after rounding.
+    """
     _check_increasing(owner, values)
     # In 64 unsigned bits no difference of integers that increase overflows.
     wide = np.uint64 if values.dtype.kind in "iu" else np.result_type(values, np.float64)

@@ -39,16 +39,16 @@ _PANEL, _NODES = 4096, 16  # rows of a boundary column that one polynomial meets
 
 @dataclass(frozen=True)
 class Stencil:
-    """An operator on `n` samples.
+    """A discretised operator on `n` samples: differences before a Toeplitz product, and columns added to it.
 
     Attributes:
         n: Number of samples.
         column: The weights at increasing lags: [k] -> [*c, k].
         differences: m, the backward differences taken before the product, -1 (a cumulative sum) to 2.
         subtract: Whether the Taylor polynomial at the first sample is subtracted.
-        taylor: Its number of terms, 1 or 2.
+        taylor: Number of terms of that polynomial, 1 or 2.
         start_column: The starting column at increasing rows: [k] -> [*c, k]; None where there is none.
-        start_index: The entry of d that the starting column acts on.
+        start_index: Index of the entry of d, the differenced samples, that the starting column multiplies.
         analytic_columns: The analytic columns at increasing rows: [k] -> [*c, terms, k]; None where there are none.
         terms: How many columns `analytic` has.
         side: "left", "right" or "both"; all other attributes are those of the left side.
@@ -75,12 +75,12 @@ class Stencil:
 
     @cached_property
     def weights(self) -> Array:
-        """The whole column, [*c, n]."""
+        """The Toeplitz weights at all lags, [*c, n]."""
         return self.column(np.arange(self.n))
 
     @property
     def left(self) -> Array:
-        """The name of `weights` before; it warns."""
+        """The former name of `weights`, deprecated: reading it warns."""
         warnings.warn("Stencil.left is now called Stencil.weights.", DeprecationWarning, stacklevel=2)
         return self.weights
 
@@ -91,24 +91,27 @@ class Stencil:
 
     @cached_property
     def analytic(self) -> Array:
-        """The columns [*c, terms, n] that multiply x[0] and S, or None."""
+        """The columns [*c, terms, n] that multiply x[0] and S = dt x'(0), or None."""
         return None if self.analytic_columns is None else self.analytic_columns(np.arange(self.n))
 
     @property
     def starts(self) -> bool:
-        """Whether there are enough samples for the starting column to act on."""
+        """Whether there is a starting column, and there are enough samples for it to act on."""
         return self.start_column is not None and self.n > self.start_index
 
     @property
     def ahead(self) -> int:
-        """How many samples at the start count in all results: those of x(0), of S, and of the starting column."""
+        """How many samples at the start count in all results.
+
+        That is 1, x(0); 4 where x'(0) is estimated; at least start_index + 1 where there is a starting column.
+        """
         slopes = self.terms == 2 or (self.subtract and self.taylor == 2)
         return max(4 if slopes else 1, self.start_index + 1 if self.starts else 1)
 
     def boundary_columns(self, rows: Callable[[Callable[[np.ndarray], Array]], Array], xp: Namespace) -> Array | None:
-        """Return the columns that multiply d[start_index], x[0] and S, as far as they are there, [*c, columns, k].
+        """Return the columns, those that exist, that multiply d[start_index], x[0] and dt x'(0), [*c, columns, k].
 
-        `rows(column)` returns the rows that are wanted of a column, in arrays of `xp`.
+        None where there are none. `rows(column)` returns the k rows that are wanted of a column, in arrays of `xp`.
         """
         found = []
         if self.starts and self.start_column is not None:
@@ -149,11 +152,11 @@ class Stencil:
 
         Args:
             y: float64; *c broadcasts to its other axes.
-            first: x(0), [..., 1], where the operator subtracts it and y does not tell; None is 0.
-            slope: S = dt x'(0), the same.
+            first: x(0), [..., 1], where the operator subtracts it and y does not determine it; None is 0.
+            slope: S = dt x'(0), [..., 1], in the same case; None is 0.
 
         Returns:
-            Of the shape of `y`.
+            x, of the shape of `y`.
         """
         column = reciprocal(self.weights, NUMPY)
 
@@ -177,13 +180,13 @@ def slope_row(n: int) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class InverseColumns:
-    """What the inverse of a stencil needs besides the triangular product; float64 arrays of a namespace.
+    """The columns that the inverse of a stencil needs besides the product with U; float64 arrays of a namespace.
 
     Attributes:
-        stencil: The operator.
-        known: What x(0) and, of two, S give in y, each [*c, n].
+        stencil: The operator that is inverted.
+        known: At most two columns [*c, n]: what x(0) = 1 gives in y, and what S = 1 gives in y.
         start: U start / (1 + (D^m U start)[s]), [*c, n], or None.
-        head: The first weights of U, [*c, 4] or fewer, where S is to be found; else None.
+        head: The first weights of U, [*c, 4] or fewer, where S is found from y; else None.
     """
 
     stencil: Stencil
@@ -193,14 +196,14 @@ class InverseColumns:
 
     @property
     def nbytes(self) -> int:
-        """Of all arrays."""
+        """Bytes of the columns."""
         return sum(array.nbytes for array in (*self.known, self.start) if array is not None)
 
 
 def inverse_columns(stencil: Stencil, xp: Namespace) -> InverseColumns:
     """Return the columns of a stencil's inverse."""
     known = [stencil.analytic[..., j, :] for j in range(stencil.terms)]
-    if known and not stencil.subtract:  # an integral's first sample is one like the others and has a column besides
+    if known and not stencil.subtract:  # an integral's first sample counts like the others and has a column besides
         known = [known[0] + stencil.weights]
     head = None
     if stencil.terms == 2:
@@ -219,14 +222,14 @@ def solved(
     slope: Array | None,
     xp: Namespace,
 ) -> Array:
-    """Return x, [..., n].
+    """Return the x that the operator maps to y, both [..., n].
 
     Args:
-        found: The columns, which broadcast against y.
+        found: The inverse's columns, which broadcast against y.
         y: What the operator gave, [..., n], n > 0; float64.
-        multiply: Returns U of data.
-        first: x(0), [..., 1], where y does not tell; None is 0.
-        slope: S = dt x'(0), the same.
+        multiply: Returns U z of data z [..., n], U the triangular matrix of the module's docstring.
+        first: x(0), [..., 1], where y does not determine it; None is 0.
+        slope: S = dt x'(0), [..., 1], where y does not determine it; None is 0.
         xp: The namespace of y.
     """
     stencil = found.stencil
@@ -247,13 +250,13 @@ def solved(
 
 
 def _estimated(columns: InverseColumns, y: Array, xp: Namespace) -> Array:
-    """Return the S = dt x'(0), [..., 1], that the stencil would estimate of the u with u(0) = 0 that it maps to y.
+    """Return S = dt x'(0), [..., 1], as the stencil would estimate it from the u with u(0) = 0 that it maps to y.
 
-    It is computed from the first four samples of y alone: an FFT would add to them its rounding of all others, and an
+    S is computed from the first four samples of y alone: an FFT would add to them its rounding of all others, and an
     error of S counts k times in x(k).
 
     Args:
-        columns: Of the inverse, with their `head`, the first weights of U.
+        columns: The inverse's columns, with `head`, the first weights of U.
         y: What the operator gave, or a column of it, [..., n].
         xp: The namespace of y.
     """
@@ -279,7 +282,7 @@ def _rest(columns: InverseColumns, y: Array, multiply: Callable[[Array], Array],
     """Return the u with u(0) = 0 that the operator maps to y, both [..., n]; y[0] is not read.
 
     Args:
-        columns: Of the inverse; only their `stencil` and `start` are read.
+        columns: The inverse's columns, of which only `stencil` and `start` are read.
         y: What the operator gave, less what x(0) and S give in it.
         multiply: Returns U z of data z [..., n], U the triangular matrix of the module's docstring.
         xp: The namespace of y.
@@ -293,7 +296,10 @@ def _rest(columns: InverseColumns, y: Array, multiply: Callable[[Array], Array],
 
 
 def _starting_entry(u: Array, stencil: Stencil) -> Array:
-    """Return (D^m u)[s], [..., 1], of u [..., n] with u(0) = 0; m and s are those of the stencil."""
+    """Return the entry that the starting column multiplies, [..., 1], for samples u [..., n] with u(0) = 0.
+
+    It is (D^m u)[s]: entry s of the m-th backward difference, m and s those of the stencil.
+    """
     m, s = stencil.differences, stencil.start_index
     return sum(float((-1) ** i * math.comb(m, i)) * u[..., s - i : s - i + 1] for i in range(min(m, s) + 1))
 
@@ -301,7 +307,7 @@ def _starting_entry(u: Array, stencil: Stencil) -> Array:
 def _integrand(
     column: Array, y: Array, multiply: Callable[[Array], Array], first: Array | None, xp: Namespace
 ) -> Array:
-    """Return the x whose integral is y, both [..., n]; as y[0] is 0 whatever x(0) is, that is `first` or 0.
+    """Return the x whose integral is y, both [..., n]; x(0) is `first` or 0, because y[0] is 0 whatever x(0) is.
 
     Args:
         column: What x(0) = 1 alone gives in y, [*c, n].
@@ -321,7 +327,7 @@ def _later(y: Array, xp: Namespace) -> Array:
 
 
 def summed(d: Array, times: int, xp: Namespace) -> Array:
-    """Return the cumulative sums of d, taken so many times."""
+    """Return d [..., n] cumulatively summed along the last axis, `times` times over."""
     for _ in range(times):
         d = xp.cumulative_sum(d, axis=-1)
     return d
@@ -334,9 +340,9 @@ def _ramp(y: Array, xp: Namespace) -> Array:
 def consecutive(column: Callable[[np.ndarray], Array], begin: int, end: int, xp: Namespace) -> Array:
     """Return a boundary column at the rows from `begin` to before `end`, [*c, end - begin].
 
-    Far from the start it is smooth: a polynomial through `_NODES` rows of each panel of `_PANEL` meets the rows between
-    them to rounding, as a column that falls by a power or an exponential is analytic within a distance of two panels.
-    A column that is not met at one row more of each panel is evaluated row by row.
+    Far from the start a column is smooth: a polynomial through `_NODES` rows of each panel of `_PANEL` rows meets the
+    rows between them to rounding, as a column that falls by a power or an exponential is analytic within a distance of
+    two panels. A column that the polynomial does not meet at one row more of each panel is evaluated row by row.
     """
     far = max(begin, min(end, 2 * _PANEL))
     if end - far <= _PANEL:

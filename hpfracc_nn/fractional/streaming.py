@@ -8,8 +8,11 @@ Here d is the m-th backward difference of the samples x. The samples of one step
 More lags are exact than in the kernels, and the exponentials are fitted to rounding (`exponentials.py`): over
 10 000 steps the result is that of the whole series to 1e-12 of its largest sample.
 
-The recurrence stands here once, over a namespace. A framework adds its state, a pytree, and the rows of the boundary
-columns `analytic` and `start`: PyTorch's step knows its number, JAX's is traced.
+S_q is the state of exponential q: s_q its decay rate, c_q its coefficient, Q how many there are. In shapes *shape are
+the axes of a time slice, *c those of the orders, n counts the steps of a block. Lags below `first` are exact.
+
+The recurrence stands here once, over a namespace. A framework adds its class of states and the rows of the boundary
+columns `analytic` and `start`: in PyTorch the number of a step is known, in JAX it is traced.
 """
 
 from __future__ import annotations
@@ -32,13 +35,13 @@ from hpfracc_nn.fractional.stencil import Stencil
 from hpfracc_nn.fractional.weights import CACHE
 
 HORIZON = 2**20
-_PIECE = 1024  # steps whose exponentials are one matrix
-_VERSION = 1  # of what is pickled of states; 0 had no number
+_PIECE = 1024  # steps whose powers exp(-s k) are one matrix
+_VERSION = 1  # of pickled states; those of version 0 have no number
 K = TypeVar("K", bound=type)
 
 
 def versioned(kind: K) -> K:
-    """Let a class of states be pickled with a version, and refuse pickles of versions that are not known here."""
+    """Return the class of states `kind`, made to pickle its states with a version number and to refuse unknown ones."""
 
     def getstate(state: Any) -> dict[str, Any]:
         return {**state.__dict__, "version": _VERSION}
@@ -58,11 +61,11 @@ def versioned(kind: K) -> K:
 
 
 class StreamSource(NamedTuple):
-    """The layer that a state was made by: what it does besides the values that it learns.
+    """What identifies the layer that made a state: all that its operator depends on but the values it learns.
 
     Attributes:
-        owner: The class of the layer.
-        definition: Its operator; where alpha is learned, at any order.
+        owner: The name of the layer's class.
+        definition: The layer's operator; where alpha is learned, at any order.
         learns: Whether alpha is learned.
         dt: Spacing of the samples.
     """
@@ -84,7 +87,7 @@ class Convolution(Definition):
     """The product with the weights of another definition, for samples that are differenced already.
 
     Attributes:
-        of: The other definition; its alpha is not read.
+        of: The other definition, whose weights are taken; its alpha is not read.
     """
 
     of: Definition = field(kw_only=True)
@@ -92,7 +95,7 @@ class Convolution(Definition):
     subtracts: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        """Take all fields as they are: they are those of a definition."""
+        """Skip validation: all fields are those of a valid definition."""
 
     @classmethod
     def with_weights_of(cls, definition: Definition) -> Convolution:
@@ -143,7 +146,7 @@ class Convolution(Definition):
 class Increments(Convolution):
     """The product with the weights of another definition on the differences inside a slice of a longer series.
 
-    The samples before the slice count as its first one, and there are no boundary columns.
+    The samples before the slice count as equal to its first one, and there are no boundary columns.
     """
 
     subtracts: ClassVar[bool] = True
@@ -166,15 +169,15 @@ Source = StreamSource  # its name in states that an older version pickled
 
 @dataclass(frozen=True)
 class Rules:
-    """What stays as it is from step to step and is no array.
+    """The settings of a stream: all that stays the same from step to step, but for arrays.
 
     Attributes:
-        definition: The operator; of an alpha in an array the family at its upper bound.
+        definition: The operator; where alpha is an array, the operator at its upper bound (`definitions.family`).
         dt: Spacing of the samples.
-        horizon: How many steps are served.
-        shape: Of one time slice.
-        first: Lags below it are exact.
-        source: The layer that a state was made by.
+        horizon: The largest number of steps.
+        shape: Shape of one time slice.
+        first: The first lag that the exponentials stand for; the weights at lags below are exact.
+        source: The layer that made the state; None where no layer did.
     """
 
     definition: Definition
@@ -186,28 +189,36 @@ class Rules:
 
     @cached_property
     def differences(self) -> int:
-        """How often the data are differenced."""
+        """How often the data are differenced, m; -1 is a cumulative sum."""
         return self.definition.differences
 
     def rates(self, alpha: Array | None) -> np.ndarray:
-        """Return the decay rates s of the exponentials, [Q]; `alpha` are orders in an array, or None."""
+        """Return the decay rates s of the exponentials, [Q]; `alpha` are orders in an array, None for fixed ones."""
         return self.nodes(alpha).rates
 
     def nodes(self, alpha: Array | None) -> Nodes:
-        """Return the exponentials; `alpha` are orders in an array, or None."""
+        """Return the Nodes of the exponentials; `alpha` are orders in an array, None for fixed ones."""
         found = exponentials if alpha is None else exponentials_over
         nodes = found(self.definition.in_steps(self.dt), self.horizon, "stream")
         assert nodes is not None, "a state was made"
         return nodes
 
     def stencil(self, alpha: Array | None, xp: Namespace) -> Stencil:
-        """Return the operator on `horizon` samples: of orders in an array of `xp`, or of its own in NumPy's."""
+        """Return the operator's stencil on `horizon` samples.
+
+        For orders `alpha` in an array of `xp` it is in arrays of `xp`; for None, fixed orders, in NumPy's.
+        """
         if alpha is None:
             return self.definition.stencil(self.horizon, self.dt, NUMPY)
         return self.definition.stencil_at(alpha, self.horizon, self.dt, xp)
 
     def check_renewal(self, weights: Rules, *, is_here: bool = True) -> None:
-        """Raise unless the past of a state may go on with the weights of another, which `is_here` on its device."""
+        """Raise ValueError unless a state with these rules may continue with the weights of another state.
+
+        Args:
+            weights: The rules of the other state.
+            is_here: Whether the other state lies on the same device.
+        """
         one, other = (
             (
                 type(each.definition),
@@ -231,9 +242,10 @@ class Past(NamedTuple):
     """What a recurrence carries from step to step.
 
     Attributes:
-        memory: The last samples of d, then the exponentials, [first + Q, *shape].
-        before: What differencing needs: x and its difference one step ago, or the sum so far, [2, *shape].
-        held: x(0) and d[1], [2, *shape].
+        memory: The last `first` samples of d, then the states S_q of the exponentials, [first + Q, *shape].
+        before: What differencing needs, [2, *shape]: x and its first difference one step ago, or for m = -1 the sum so
+            far and x.
+        held: x(0) and d[1], which the boundary columns multiply, [2, *shape].
     """
 
     memory: Array
@@ -252,16 +264,19 @@ def begun(
     *,
     knows_start: bool = False,
 ) -> tuple[Rules, Nodes, Array | None]:
-    """Return what stays from step to step, the exponentials that carry the memory, and an alpha in an array, or raise.
+    """Return a new stream's Rules, the exponentials that carry its memory, and its alpha if in an array, else None.
+
+    Raise unless the arguments are valid and the operator is a recurrence over `horizon` steps.
 
     Args:
-        owner: Who asks, for messages.
-        definition: Which operator.
-        shape: Of one time slice; alpha must broadcast to it.
+        owner: The public function, for messages.
+        definition: The operator.
+        shape: Shape of one time slice; alpha must broadcast to it.
         dt: Spacing of the samples.
-        horizon: The longest series.
-        source: Who makes the state.
-        checked_alpha: Returns a definition's alpha, which is an array, or raises where the framework does not take it.
+        horizon: The largest number of steps.
+        source: The layer that makes the state; None where no layer does.
+        checked_alpha: Called as checked_alpha(owner, definition) for an alpha in an array: returns it, or raises where
+            the framework does not accept it.
         knows_start: Whether the first four samples are known before any result is wanted.
     """
     dt = errors.positive_step(owner, dt)
@@ -274,7 +289,11 @@ def begun(
 
 
 def sums(column: Callable[[np.ndarray], Array], nodes: Nodes, xp: Namespace) -> Array:
-    """Return a column's values at the exact lags, then its coefficients of the exponentials, [*c, first + Q]."""
+    """Return the factors of a recurrence for a column of weights, [*c, first + Q].
+
+    They are the column's values at the exact lags, then the coefficients of the exponentials that stand for the rest;
+    `column` returns the values at given lags.
+    """
     near = np.arange(nodes.first)
     values = column(np.concatenate([near, nodes.lags]))
     far = xp.take(values, np.arange(nodes.first, nodes.first + nodes.lags.size), axis=-1)
@@ -282,7 +301,7 @@ def sums(column: Callable[[np.ndarray], Array], nodes: Nodes, xp: Namespace) -> 
 
 
 def rows_first(values: Array, ndim: int, xp: Namespace) -> Array:
-    """Return [*c, k] as [k, *c], with ones before c so that it broadcasts to [k, *shape], `ndim` axes after k."""
+    """Return values [*c, k] as [k, 1, ..., 1, *c], with `ndim` axes after k, so that they broadcast to [k, *shape]."""
     moved = xp.moveaxis(values, -1, 0)
     return moved.reshape(moved.shape[0], *(1,) * (ndim + 1 - moved.ndim), *moved.shape[1:])
 
@@ -290,15 +309,15 @@ def rows_first(values: Array, ndim: int, xp: Namespace) -> Array:
 def advanced(
     x: Array, t: Any, past: Past, taps: Array, decay: Array, rules: Rules, xp: Namespace
 ) -> tuple[Array, Past]:
-    """Return the next sample without what the boundary columns add, and the past after it.
+    """Return the result of one step, without what the boundary columns add to it, and the Past after the step.
 
     Args:
-        x: One time slice, in the dtype of the past.
-        t: Its number: an int, or an array that may be traced.
-        past: Before it.
+        x: The time slice of the step, in the dtype of the past.
+        t: The number of the step: an int, or an array that may be traced.
+        past: The Past before the step.
         taps: The exact weights, then the coefficients of the exponentials, [first + Q, *c].
         decay: exp(-s), [Q, 1, ...].
-        rules: Of the stream.
+        rules: The stream's rules.
         xp: The namespace of x.
     """
     (memory, before, held), first, is_first = past, rules.first, t == 0
@@ -311,12 +330,12 @@ def advanced(
 
 
 class Block(NamedTuple):
-    """The differenced samples of a block of steps, and the past after it but for the exponentials.
+    """The differenced samples of a block of steps, and the past after the block except for its memory.
 
     Attributes:
-        d: Of the last `first` steps before the block, then of the block itself, [first + n, *shape].
-        before: As in `Past`.
-        held: As in `Past`.
+        d: Differenced samples of the last `first` steps before the block, then of the block, [first + n, *shape].
+        before: As in `Past`, after the block.
+        held: As in `Past`, after the block.
     """
 
     d: Array
@@ -325,13 +344,13 @@ class Block(NamedTuple):
 
 
 def differenced(x: Array, t: Any, past: Past, rules: Rules, xp: Namespace) -> Block:
-    """Return what a block of samples brings.
+    """Return the Block of some samples: their differences, and what the next block's differences need.
 
     Args:
         x: Samples of n steps, [n, *shape], n > 0, in the dtype of the past.
-        t: The number of the first of them: an int, or an array that may be traced.
-        past: Before it.
-        rules: Of the stream.
+        t: The number of the first step: an int, or an array that may be traced.
+        past: The Past before the block.
+        rules: The stream's rules.
         xp: The namespace of x.
     """
     (memory, before, held), m, subtracts, is_first = past, rules.differences, rules.definition.subtracts, t == 0
@@ -356,12 +375,14 @@ def differenced(x: Array, t: Any, past: Past, rules: Rules, xp: Namespace) -> Bl
 
 
 def remembered(memory: Array, d: Array, rates: np.ndarray, xp: Namespace) -> Array:
-    """Return the memory after a block of n steps: the last samples of d, and the exponentials, [first + Q, *shape].
+    """Return the memory of `Past` after a block of n steps, [first + Q, *shape].
+
+    It holds the last samples of d and the states of the exponentials.
 
     Args:
-        memory: Before the block.
-        d: Of `Block`, [first + n, *shape].
-        rates: s of the exponentials, [Q].
+        memory: The memory before the block, [first + Q, *shape].
+        d: The differenced samples of `Block`, [first + n, *shape].
+        rates: Decay rates s of the exponentials, [Q].
         xp: The namespace of d.
     """
     first = memory.shape[0] - rates.size
@@ -382,9 +403,9 @@ def remembered(memory: Array, d: Array, rates: np.ndarray, xp: Namespace) -> Arr
 
 
 def recalled(values: Array, n: int, rates: np.ndarray, xp: Namespace) -> Array:
-    """Return what the exponentials before a block bring to each of its n steps, [n, *shape].
+    """Return what the exponentials' states before a block contribute to each of its n steps, [n, *shape].
 
-    `values` are the exponentials times their coefficients, [Q, *shape]; `rates` are their s, [Q].
+    `values` are these states times the coefficients, [Q, *shape]; `rates` are the decay rates s, [Q].
     """
     size, length = math.prod(values.shape[1:]), min(n, _PIECE)
     starts = length * np.arange(-(-n // length))
@@ -421,10 +442,10 @@ def _difference(
 
     Args:
         x: The time slice of this step, [*shape].
-        is_first: Whether it is the first of the stream: a bool, or an array that may be traced.
+        is_first: Whether the step is the first of the stream: a bool, or an array that may be traced.
         before: x and its first difference one step ago, or, for m < 0, the sum so far and x; [2, *shape].
         held: x(0) and d[1], [2, *shape].
-        rules: Of the stream: m, and whether x(0) is subtracted.
+        rules: The stream's rules, which have m and say whether x(0) is subtracted.
         xp: The namespace of x.
     """
     m, subtracts = rules.differences, rules.definition.subtracts
@@ -447,7 +468,7 @@ def _chosen(condition: Any, x: Array, y: Array, xp: Namespace) -> Array:
 
 
 def slice_shape(owner: str, shape: Any) -> tuple[int, ...]:
-    """Return the shape of one time slice as a tuple, or raise."""
+    """Return the shape of one time slice as a tuple; raise unless it is a sequence of whole numbers, none negative."""
     if isinstance(shape, str) or not isinstance(shape, Sequence):
         raise TypeError(f"{owner}(shape={shape!r}): needs the shape of one time slice; pass x.select(dim, 0).shape.")
     return tuple(errors.count(owner, "shape", size, least=0) for size in shape)
@@ -483,7 +504,7 @@ def _nodes(
 
 
 def check_step(owner: str, shape: Sequence[int], rules: Rules, source: StreamSource | None) -> None:
-    """Raise unless samples have the shape of a time slice, and the state is of the layer that takes the step."""
+    """Raise ValueError unless samples have the shape of a time slice, and the state was made by the layer `source`."""
     if shape != rules.shape:
         raise ValueError(
             f"{owner}(x of shape {tuple(shape)}): needs one time slice of the state's shape {rules.shape}; "
@@ -497,7 +518,7 @@ def check_step(owner: str, shape: Sequence[int], rules: Rules, source: StreamSou
 
 
 def check_block(owner: str, shape: Sequence[int], axis: int, rules: Rules) -> None:
-    """Raise unless samples with time on an axis have the shape of a state's time slice besides it."""
+    """Raise ValueError unless samples have, without their time axis `axis`, the shape of a state's time slice."""
     if (*shape[:axis], *shape[axis + 1 :]) != rules.shape:
         raise ValueError(
             f"{owner}(x of shape {tuple(shape)}): needs the state's shape {rules.shape} besides its time axis, "
@@ -506,7 +527,7 @@ def check_block(owner: str, shape: Sequence[int], axis: int, rules: Rules) -> No
 
 
 def check_state(owner: str, state: Any, kind: type) -> None:
-    """Raise unless a state is one of the framework's own."""
+    """Raise TypeError unless a state is of the framework's class of states, `kind`."""
     if not isinstance(state, kind):
         raise TypeError(
             f"{owner}(state of type {type(state).__name__}): needs a state; pass what initial_state returned, or "
@@ -515,7 +536,7 @@ def check_state(owner: str, state: Any, kind: type) -> None:
 
 
 def check_horizon(owner: str, step: int, horizon: int) -> None:
-    """Raise where a state that has seen `step` samples serves no more."""
+    """Raise ValueError where a state has seen `step` samples and was made for no more than these."""
     if step >= horizon:
         raise ValueError(
             f"{owner}(step {step + 1}): needs at most horizon={horizon} steps, for which the state was "

@@ -36,7 +36,7 @@ from hpfracc_nn.fractional.stencil import Stencil
 from hpfracc_nn.fractional.weights import transitions
 
 _POINTS = 40  # Chebyshev points per cell; n = 10**6 needs 26 of them
-_TAIL = 30  # from here on coefficients must be the formula's own rounding, which the degree is measured by
+_TAIL = 30  # from this degree on coefficients must be the formula's own rounding, by which the degree is chosen
 _ROUNDING = 1e-15  # coefficients this far below the largest value are dropped in any case
 _LEFT = 1e-9  # a tail above this part of the largest of all values is no rounding
 _ROUNDED_TO = 4  # the degree is rounded up, so that tables share their basis
@@ -49,15 +49,17 @@ Constant = Callable[[str, np.ndarray], Array]
 
 @dataclass(frozen=True)
 class Domain:
-    """The interval of alpha: cells of equal width, each with a Chebyshev basis, and the power of dt factored out.
+    """The interval of alpha: cells of equal width, each with a Chebyshev basis, and the power that is factored out.
+
+    That power is (dt reach)**(power alpha).
 
     Attributes:
-        low: The lower bound.
-        width: Of a cell.
-        cells: How many.
-        radius: Half the width of a cell's interval.
-        power: The sign of alpha in the power, -1 for derivatives.
-        reach: What is raised to it, in steps.
+        low: The lower bound of alpha.
+        width: Width of a cell.
+        cells: Number of cells.
+        radius: Half the width of the interval on which a cell's series is made, which is wider than the cell.
+        power: The factor of alpha in the exponent, -1 for derivatives and 1 for integrals.
+        reach: A lag in steps, the square root of the number of samples.
     """
 
     low: float
@@ -75,15 +77,15 @@ class Domain:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Some outputs as series over a domain.
+    """Arrays that a kernel reads, every entry (an output) as a Chebyshev series in alpha.
 
     Attributes:
-        domain: Over which.
-        degree: Terms of a series.
-        coefficients: Those of every output, [cells * degree, outputs].
-        shapes: The arrays that the outputs are, one after the other.
-        has_boundary: Whether the last of them are the boundary columns, [columns, n].
-        placed: What a framework made of the table, by device; it goes when the table goes.
+        domain: The interval of alpha.
+        degree: Number of terms of each series.
+        coefficients: Coefficients of every output, [cells * degree, outputs].
+        shapes: Shapes of the arrays, whose entries follow each other as outputs.
+        has_boundary: Whether the last array has the boundary columns, [columns, n].
+        placed: A cache of what a framework made of the table, by device; it lives as long as the table.
     """
 
     domain: Domain
@@ -100,20 +102,23 @@ class Table:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the coefficients and of what was made of them."""
+        """Bytes of the coefficients and of all that is cached in `placed`."""
         return nbytes((self.coefficients, self.placed))
 
 
 class Points:
-    """Orders as points of a domain: what the series of their weights, and those of the derivatives, are products with.
+    """The basis functions of a domain, and their derivatives, at some orders alpha.
+
+    Weights are products of these values with a table's coefficients.
 
     Args:
-        alpha: [channels, 1], float64, in arrays of `xp`, or for NumPy one number. One further outside its bounds than a
-            tenth of their width gives NaN.
-        domain: Where they lie.
+        alpha: The orders, a float64 array of `xp`, [channels, 1], or for NumPy one number. An order further outside its
+            bounds than a tenth of their width gives NaN.
+        domain: The interval of alpha.
         dt: Spacing of the samples.
-        xp: Whose arrays they are.
-        constant: Returns an array of `xp` for one of NumPy's that always has the same name; None for NumPy.
+        xp: The namespace of alpha.
+        constant: Called as constant(name, array): returns a NumPy array, always the same one for a name, as an array of
+            `xp`; None for NumPy.
     """
 
     def __init__(self, alpha: Array | float, domain: Domain, dt: float, xp: Namespace, constant: Constant | None):
@@ -136,7 +141,10 @@ class Points:
         self._angle = xp.acos((alpha - (domain.low + domain.width * (self._cell + 0.5))) * (1 / domain.radius))
 
     def basis(self, degree: int) -> Array:
-        """Return (dt reach)**(power alpha) T_i(u), [channels, cells * degree]: zero but in alpha's cell."""
+        """Return the basis functions (dt reach)**(power alpha) T_i(u), i < `degree`, at the orders.
+
+        They are [channels, cells * degree], and zero but in alpha's cell.
+        """
         series = self._series_of.get(degree)
         if series is None:
             angles = self._angle * self._array("degrees to {}", _range, degree)
@@ -144,7 +152,7 @@ class Points:
         return series if self._domain.cells == 1 else self._placed(series)
 
     def derivative(self, degree: int) -> Array:
-        """Return the derivative of `basis` in alpha; that of each T_i is a sum of others."""
+        """Return the derivatives of `basis` in alpha, in which the derivative of T_i is a sum of other T_j."""
         found = self._derivative_of.get(degree)
         if found is None:
             self.basis(degree)
@@ -159,16 +167,17 @@ class Points:
         return found if self._constant is None else self._constant(name.format(degree), found)
 
     def _placed(self, series: Array) -> Array:
-        """Return basis functions [channels, degree] as [channels, cells * degree], 0 but in the cell of its alpha."""
+        """Return basis functions [channels, degree] as [channels, cells * degree], 0 but in the cell of their alpha."""
         cells = self._array("cells to {}", _range, self._domain.cells)
         return ((self._cell == cells)[:, :, None] * series[:, None]).reshape(series.shape[0], -1)
 
 
 @cache
 def derivatives(degree: int) -> np.ndarray:
-    """Return D with (T_0', T_1', ...) = (T_0, T_1, ...) D, [degree, degree]: T_i' = 2 i (T_{i-1} + T_{i-3} + ...).
+    """Return the matrix D [degree, degree] that differentiates Chebyshev polynomials.
 
-    The last term of an even one, i T_0, counts once.
+    (T_0', T_1', ...) = (T_0, T_1, ...) D, with T_i' = 2 i (T_{i-1} + T_{i-3} + ...); for odd i the last term is i T_0
+    and not 2 i T_0.
     """
     found = np.zeros((degree, degree))
     for i in range(degree):
@@ -183,22 +192,25 @@ def _range(count: int) -> np.ndarray:
 
 
 def weight_table(family: Definition, n: int, nodes: Nodes | None, length: int) -> Table | None:
-    """Return the table of all that one kernel reads; None where it would be too large or does not converge.
+    """Return the table of all arrays that one kernel reads; None where it would be too large or does not converge.
 
-    Its arrays are intra [L, L] and, where there are nodes, C [K, L] of `linear.StateSpace`; or the whole column [n].
+    The arrays are intra [L, L] and, where there are nodes, C [K, L] of `linear.StateSpace`; or the whole column [n].
     Then come the boundary columns, unless there are none or their table is None.
 
     Args:
         family: The operator at its upper bound, with its bounds; see `definitions.family`.
-        n: Samples.
-        nodes: Of the exponentials, where there are more samples than one chunk has.
-        length: L, samples of a chunk; 0 for the whole column.
+        n: Number of samples.
+        nodes: The exponentials, where there are more samples than one chunk has; else None.
+        length: L, the number of samples in a chunk; 0 for the whole column.
     """
     return CACHE.get((family, n, nodes, length), lambda: _joined(family, n, nodes, length))
 
 
 def boundary_table(family: Definition, n: int) -> Table | None:
-    """Return the starting column, then the analytic ones, [columns, n]; None also where there are none."""
+    """Return the table of the boundary columns [columns, n]: the starting column, then the analytic ones.
+
+    None where there are none, where the table would be too large, or where it does not converge.
+    """
     return CACHE.get((family, n, "boundary"), lambda: _boundary(family, n))
 
 

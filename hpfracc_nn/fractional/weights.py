@@ -1,4 +1,4 @@
-"""The weights of fixed orders, which are cached by value, and what state space models take from their exponentials.
+"""The weights of fixed orders, cached by value, and the part of state space models that exponentials alone determine.
 
 The letters A, B, C and intra are those of `linear.py`.
 """
@@ -22,24 +22,24 @@ _NEGLIGIBLE = 1e-20  # parts of a row's largest entry that are zero: subnormal n
 
 
 def forget() -> None:
-    """Drop the weights of operators; who still uses some goes on, and the next call makes its own anew."""
+    """Empty the cache of operators' weights. Calls that run go on with theirs; the next call computes its own anew."""
     CACHE.clear()
     fixed_stencil.cache_clear()
 
 
 @lru_cache(maxsize=64)
 def fixed_stencil(definition: Definition, n: int, dt: float) -> Stencil:
-    """Return the NumPy stencil of a definition whose alpha is a number or numbers: formulas, of no size.
+    """Return the cached NumPy stencil of a definition whose alpha is a number or numbers: formulas without arrays.
 
-    It is shared: ask it for `start_column(rows)` and not for `start`, which it would keep.
+    All callers share the stencil: call `start_column(rows)` and do not read `start`, which the stencil would keep.
     """
     return definition.stencil(n, dt, NUMPY)
 
 
 def without_negligible(values: Array, xp: Namespace) -> Array:
-    """Return weights with 0 where they are negligible beside the largest of their row, the last axis.
+    """Return weights with 0 where they are negligible beside the largest one of their row, the last axis.
 
-    Beside that row alone: channels differ by dt to the power of the difference of their orders.
+    Each row has its own threshold, because channels differ by dt to the power of the difference of their orders.
     """
     size = xp.abs(values)
     return xp.where(size < _NEGLIGIBLE * xp.max(size, axis=-1)[..., None], 0.0, values)
@@ -47,13 +47,15 @@ def without_negligible(values: Array, xp: Namespace) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Transitions:
-    """What a state space model over chunks of L samples takes from its exponentials alone, in NumPy.
+    """The part of a state space model over chunks of L samples that its Q exponentials alone determine, in NumPy.
+
+    There are K = Q + first - 1 states: those of the exponentials, and the samples whose lags are exact.
 
     Attributes:
-        nodes: Their rates s [Q], and from which lag on they stand for the weights.
-        lags: Where the weights are needed, increasing; the first L are 0 to L - 1.
-        fitted: Which of them the exponentials are fitted to.
-        C: Without the coefficients: exp(-s (l + 1 - first)), [Q, L].
+        nodes: The exponentials: their rates s [Q], and `first`, the first lag whose weight they stand for.
+        lags: The lags at which the weights are needed, increasing; the first L are 0 to L - 1.
+        fitted: Indices of those lags to whose weights the exponentials are fitted.
+        C: The exponentials' rows of C without the coefficients: exp(-s (l + 1 - first)), [Q, L].
         B: From the samples to the states, [L, K].
         A: Decay of each state from chunk to chunk, [K].
     """
@@ -66,7 +68,7 @@ class Transitions:
     A: np.ndarray
 
     def matrices(self, values: Array, xp: Namespace) -> tuple[Array, Array]:
-        """Return intra [*c, L, L] and C [*c, K, L] of the weights [*c, lags]."""
+        """Return intra [*c, L, L] and C [*c, K, L] for weights `values` at `lags`, [*c, lags]."""
         coefficients = self.nodes.fit(xp.take(values, self.fitted, axis=-1), xp)
         slow = coefficients[..., None] * xp.constant(self.C, values)
         C = xp.concat([slow, self._correction(values, coefficients, xp)], axis=-2)
@@ -80,7 +82,7 @@ class Transitions:
 
         Args:
             values: The weights at `lags`, [*c, lags].
-            coefficients: Those of the exponentials, [*c, Q].
+            coefficients: Coefficients of the exponentials, [*c, Q].
             xp: The namespace of both.
         """
         nodes, exact = self.nodes, self.nodes.first - 1
@@ -95,7 +97,7 @@ class Transitions:
 
 @lru_cache(maxsize=64)
 def transitions(nodes: Nodes, length: int) -> Transitions:
-    """Return what chunks of `length` samples, at least 8, take from the nodes."""
+    """Return the Transitions of a model over chunks of `length` samples, at least 8, with these exponentials."""
     s, at, exact = nodes.rates, np.arange(length), nodes.first - 1
     C = np.exp(-np.outer(s, at + 1 - nodes.first))
     B = np.concatenate([np.exp(-np.outer(length - 1 - at, s)), np.eye(length)[:, : length - 1 - exact : -1]], axis=1)

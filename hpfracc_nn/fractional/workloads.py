@@ -33,18 +33,18 @@ def workload(
     The framework's kernels are loaded first, so that there is an answer before the first call.
 
     Args:
-        shape: Of the data, [..., n, ...].
-        definition: The operator; None is Caputo(0.5). What most operators ask differs by little. One with a time scale
-            is taken in steps (`Definition.in_steps`); one on both sides asks for twice as many rows.
+        shape: Shape of the data, [..., n, ...].
+        definition: The operator; None is Caputo(0.5), whose workload differs little from that of most others. An
+            operator with a time scale is taken in steps (`Definition.in_steps`); side="both" takes twice as many rows.
         framework: "numpy", "torch" or "jax".
         dim: The time axis.
-        dtype: Of the data: float16, bfloat16, float32 or float64; what it is computed in follows. Half precision of
-            torch goes to the kernels as it lies, and is converted for those that do not read it, or for all where there
-            are sums before or after the product, or float64 computes it.
+        dtype: Dtype of the data: float16, bfloat16, float32 or float64; that of the computation follows. Torch's half
+            precision goes to the kernels unconverted, and is converted for those that do not read it, or for all where
+            sums come before or after the product, or the computation is in float64.
         device: Where the data lie.
         needs_gradient: A gradient in the data is wanted.
         learns_weights: A gradient in alpha is wanted.
-        threads: None asks the framework, as an operator would here and now.
+        threads: How many threads may compute; None is what an operator would use here and now.
 
     Raises:
         ModuleNotFoundError: The framework is not installed.

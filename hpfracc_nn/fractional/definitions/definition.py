@@ -53,7 +53,7 @@ def read_fixed(owner: str, alpha: Any) -> float | tuple[Any, ...] | None:
 def _plain(values: Any) -> Any:
     """Return a float for a number, nested tuples of floats for lists nested like an array's rows; else None.
 
-    It stands beside `numpy.asarray` because torch.compile can trace it.
+    It is tried before `numpy.asarray` because torch.compile can trace this function.
     """
     if type(values) in (float, int):
         return float(values)
@@ -97,8 +97,8 @@ class Definition:
         scheme: The discretisation, one of `schemes`.
         bounds: Where a tensor alpha may lie; (0, 1) if None. It decides how often the data are differenced, and may
             contain no whole number in its interior where a Taylor polynomial is subtracted. An alpha on the lower
-            bound is the limit from above. A tensor alpha outside them is not
-            checked where it learns; its weights are then wrong, or NaN.
+            bound is the limit from above. Where a tensor alpha learns, nothing checks that it is within the bounds;
+            outside of them its weights are wrong, or NaN.
         side: From where memory reaches to a sample: "left", from the first sample on; "right", from the last one
             back, as in reversed time; "both", the mean of the two.
 
@@ -131,7 +131,7 @@ class Definition:
         "take the samples' own derivative first, such as scipy.interpolate.CubicSpline(t, x, axis=-1)(t, 1), "
         "then alpha={rest} of it."
     )
-    dt_power: ClassVar[float] = -1.0  # the result's unit of time is this times alpha
+    dt_power: ClassVar[float] = -1.0  # weights are those for dt = 1 times dt**(dt_power alpha)
     own_fields: ClassVar[tuple[str, ...]] = ()  # names of the options that a class adds to the fields of all
     is_tabulated: ClassVar[bool] = True  # whether weights are analytic in alpha a little beyond any bounds
 
@@ -148,7 +148,7 @@ class Definition:
 
     @cached_property
     def key(self) -> frozenset[Any]:
-        """The class and all fields, to look up by: a frozenset keeps its hash, which a tuple computes each time."""
+        """The class and all fields as a key of caches: a frozenset keeps its hash, which a tuple computes each time."""
         return frozenset((type(self), self._values))
 
     def __eq__(self, other: object) -> bool:
@@ -205,7 +205,7 @@ class Definition:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The interval of alpha: its bounds, or its smallest and largest value."""
+        """The interval of alpha: its bounds, or its smallest and largest value; (0, 1) for a tensor without bounds."""
         if self.bounds is not None:
             return self.bounds
         if self.is_fixed:
@@ -219,14 +219,18 @@ class Definition:
 
     @property
     def looks_ahead(self) -> bool:
-        """Whether a result depends on later samples: of the other side, or above alpha = 1 of the first four."""
+        """Whether results depend on later samples.
+
+        They do with side "right" or "both", and where a Taylor polynomial with x'(0) is subtracted (above alpha = 1),
+        which is estimated from the first four samples.
+        """
         return self.side != "left" or (self.subtracts and self.taylor == 2)
 
     @property
     def differences(self) -> int:
         """m, the backward differences taken before the product: max(0, ceil(alpha - 1/4)) of the upper bound.
 
-        It changes the rounding and nothing else. A bound of (0, 1) gives 1 for every alpha in it.
+        The number m changes the rounding and nothing else. Bounds of (0, 1) give 1 for every alpha within them.
         """
         return max(0, math.ceil(self.interval[1] - 0.25))
 
@@ -245,7 +249,7 @@ class Definition:
 
     @property
     def is_plain(self) -> bool:
-        """Whether there is no field besides order, scheme and bounds, as some formulas require."""
+        """Whether all fields but order, scheme and bounds have their defaults, as some formulas require."""
         return self == type(self)(self.alpha, self.scheme, self.bounds)
 
     def at(self, alpha: float) -> Definition:
@@ -266,15 +270,15 @@ class Definition:
             n: Number of samples, at least 0.
             dt: Spacing, in the caller's time unit; positive.
             xp: The namespace that alpha belongs to.
-            differences: m, if it shall not be what the rule says.
+            differences: m, in place of `self.differences`.
         """
         return self.stencil_at(xp.asarray(self.alpha), n, dt, xp, differences)
 
     def stencil_at(self, alpha: Array, n: int, dt: float, xp: Namespace, differences: int | None = None) -> Stencil:
         """Return the stencil for orders `alpha`, float64 [*c], with this definition's differences and Taylor terms.
 
-        They are not checked: within the interval, or close to it, the weights are analytic in them. Nothing is
-        evaluated before it is asked for. Other arguments as in `stencil`.
+        The orders are not checked: within the interval, or close to it, the weights are analytic in them. A column is
+        evaluated when it is first read. Other arguments as in `stencil`.
         """
         m = self.differences if differences is None else differences
         taylor, terms, own = self.taylor, self.terms if n else 0, self.in_steps(dt)
@@ -298,14 +302,14 @@ class Definition:
 
     @property
     def to_the_left(self) -> Definition:
-        """Return the operator with side "left", from which the other sides are computed."""
+        """The operator with side "left", from which the other sides are computed."""
         return self if self.side == "left" else replace(self, side="left")
 
     def in_steps(self, dt: float) -> Definition:
         """Return the operator with the step as the unit of time.
 
-        Its weights for dt = 1, times dt**(dt_power alpha), are those of this one for `dt`. An operator without a time
-        scale of its own is the same in every unit.
+        The weights of this definition for `dt` are those of the returned one for dt = 1, times dt**(dt_power alpha). An
+        operator without a time scale of its own is the same in every unit, and returned itself.
         """
         return self
 
@@ -321,7 +325,7 @@ class Definition:
 
     @property
     def own_rates(self) -> tuple[float, ...]:
-        """Decay rates per step where the weights of each order are one exponential for dt = 1; else empty."""
+        """The decay rate of each order, per step, where its weights are one exponential for dt = 1; else empty."""
         return ()
 
     def accuracy(self, alpha: float) -> float:
@@ -331,8 +335,8 @@ class Definition:
     def uniform_accuracy(self, alpha: float) -> float:
         """Return the order of convergence of the largest error of all samples but the first.
 
-        Where no Taylor polynomial is subtracted the data are zero at the first sample. If it is not positive, the
-        largest error does not fall.
+        Where no Taylor polynomial is subtracted, that is for data which are zero at the first sample. If the order of
+        convergence is not positive, the largest error does not fall with dt.
         """
         return self._scheme.uniform_rate(alpha, self.subtracts)
 
@@ -412,7 +416,10 @@ class Definition:
 
 
 def family(definition: Definition) -> Definition:
-    """Return the operator at its upper bound: the weights of a tensor alpha depend on it and on alpha's values only."""
+    """Return the same operator with its upper bound as a fixed alpha, and its bounds.
+
+    The weights of a tensor alpha depend on that operator and on alpha's values only.
+    """
     kind = type(definition)
     return _family(kind, definition.scheme, definition.interval, definition.options)  # type: ignore[arg-type]
 

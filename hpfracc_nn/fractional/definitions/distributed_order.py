@@ -34,9 +34,9 @@ class DistributedOrder(Definition):
 
     Attributes:
         nodes: The orders, all on one side of 1 where a Taylor polynomial is subtracted.
-        weights: As many.
-        kind: Whose orders they are: Caputo, RiemannLiouville, GrunwaldLetnikov or RiemannLiouvilleIntegral.
-        scheme: Of all; the kind's own by default.
+        weights: One factor for each order.
+        kind: The operator of each order: Caputo, RiemannLiouville, GrunwaldLetnikov or RiemannLiouvilleIntegral.
+        scheme: The scheme of all operators; the kind's own by default.
 
     Raises:
         ValueError: There are no orders, not as many weights as orders, an order is out of the kind's range, or the kind
@@ -111,15 +111,15 @@ class DistributedOrder(Definition):
         points. With 16 it is 1e-14 of the largest part where the density is smooth and t / dt up to 1e6.
 
         Args:
-            density: Of an array of orders, an array as long.
+            density: Returns the density at an array of orders, an array as long.
             low: The least order.
-            high: The largest; on the same side of 1 for derivatives.
-            points: Of the quadrature.
-            kind: As above.
-            scheme: As above.
+            high: The largest order; on the same side of 1 for derivatives.
+            points: Number of points of the quadrature.
+            kind: As in the class.
+            scheme: As in the class.
 
         Raises:
-            ValueError: As above; or `low` is not below `high`.
+            ValueError: As in the class; or `low` is not below `high`.
         """
         if not low < high:
             raise ValueError(f"DistributedOrder.over(low={low:g}, high={high:g}): needs low < high; exchange the two.")
@@ -130,12 +130,12 @@ class DistributedOrder(Definition):
 
     @cached_property
     def bank(self) -> Definition:
-        """The operators of all orders, one for each channel."""
+        """The operators of all orders as one definition, with a channel for each order."""
         return self.kind(list(self.nodes), self.scheme)
 
     @property
     def approximated(self) -> Definition:
-        """The orders as separate channels: the step weighs them, so each must be approximated for itself."""
+        """The orders as separate channels: `dt` weighs them differently, so that each needs its own approximation."""
         return self.bank
 
     @property
@@ -150,7 +150,7 @@ class DistributedOrder(Definition):
 
     @property
     def differences(self) -> int:
-        """Number of differences, that of the largest order."""
+        """Number of differences, m: that of the largest order."""
         return self.bank.differences
 
     @property
@@ -159,11 +159,11 @@ class DistributedOrder(Definition):
         return self.kind.subtracts
 
     def stencil(self, n: int, dt: float, xp: Namespace, differences: int | None = None) -> Stencil:
-        """Return the sum of the stencils; see `Definition`."""
+        """Return the weighted sum of the stencils of all orders; see `Definition.stencil`."""
         return self.stencil_at(xp.asarray(self.alpha), n, dt, xp, differences)
 
     def stencil_at(self, alpha: Array, n: int, dt: float, xp: Namespace, differences: int | None = None) -> Stencil:
-        """Return the stencil, whose orders are fixed, in arrays of `xp` without a gradient."""
+        """Return the stencil of the fixed orders `nodes` in arrays of `xp`; alpha is read for its device only."""
         of = self.bank.stencil(n, dt, NUMPY, differences)
 
         def summed(columns: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], Array]:

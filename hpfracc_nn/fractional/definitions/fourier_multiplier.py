@@ -18,12 +18,12 @@ from hpfracc_nn.fractional.namespace import Array, Namespace
 
 
 class Factors(NamedTuple):
-    """What stands for a multiplier on a grid.
+    """The factors by which a multiplier is applied to samples on a grid.
 
     Attributes:
-        real: Real part of the symbol on the half spectrum, [*c, *half of sizes].
-        imaginary: Its imaginary part, or None.
-        images: See `FourierMultiplier.images`.
+        real: Real part of the symbol on the half spectrum, [*c, *sizes] with n // 2 + 1 in place of the last size n.
+        imaginary: Imaginary part of the symbol, or None where the symbol is real.
+        images: The two columns of `FourierMultiplier.images`, or None.
     """
 
     real: Array
@@ -76,12 +76,12 @@ class FourierMultiplier(ABC):
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where an order may lie."""
+        """The interval within which orders are allowed."""
         return -math.inf, math.inf
 
     @property
     def is_of_fields(self) -> bool:
-        """Whether it takes more axes than one, so that it must be told which of several are meant."""
+        """Whether the operator can transform more axes than one, so that `dim` must say which of several are meant."""
         return self.most_axes > 1
 
     @property
@@ -99,17 +99,17 @@ class FourierMultiplier(ABC):
 
         Args:
             alpha: float64, shape [*c, 1, ...] with one 1 for each axis.
-            omega: Angular frequencies of each axis, shaped to broadcast; those of the last are not negative.
-            xp: Their namespace.
+            omega: Angular frequencies of each axis, shaped to broadcast; those of the last axis are not negative.
+            xp: The namespace of alpha and omega.
         """
 
     def on_grid(self, alpha: Array, sizes: Sequence[int], steps: Sequence[float], xp: Namespace) -> Factors:
         """Return the factors of the half spectrum of so many samples on each axis, in float64.
 
         Args:
-            alpha: [*c].
-            sizes: Samples on each transformed axis.
-            steps: Their spacing.
+            alpha: The orders, [*c].
+            sizes: Number of samples on each transformed axis.
+            steps: Spacing of the samples on each.
             xp: The namespace of alpha.
         """
         alpha = alpha.reshape(*alpha.shape, *(1,) * len(sizes))
@@ -120,11 +120,14 @@ class FourierMultiplier(ABC):
         return Factors(*self.symbol(alpha, omega, xp), self.images(alpha, sizes[-1], steps[-1], xp))
 
     def images(self, alpha: Array, n: int, dt: float, xp: Namespace) -> tuple[Array, Array] | None:
-        """Return columns [*c, n] that, times the sum and the first moment of x, take periodic images out; or None."""
+        """Return two columns [*c, n] that take periodic images out of the result; None where they shall stay.
+
+        The first one multiplies the sum of x, the second one the first moment of x about the middle.
+        """
         return None
 
     def check(self, alpha: float) -> None:
-        """Raise unless a number is an order of this operator."""
+        """Raise ValueError unless the number `alpha` is an order that this operator has."""
         if not math.isfinite(alpha):
             raise ValueError(f"{self._name}(alpha={alpha}): needs a finite alpha; pass for example alpha=0.5.")
 
@@ -266,7 +269,10 @@ class FractionalLaplacian(FourierMultiplier):
         return found, None
 
     def images(self, alpha: Array, n: int, dt: float, xp: Namespace) -> tuple[Array, Array] | None:
-        """`(-Laplacian)**(alpha/2)` of a unit mass is `-c / |t|**(1 + alpha)` at a distance: see there."""
+        """Return the columns that take the images out for space="line", else None; see `FourierMultiplier.images`.
+
+        They come from the operator's value `-c / |t|**(1 + alpha)` at the distance t from a unit mass.
+        """
         if self.space == "periodic":
             return None
         length = n * dt
@@ -299,8 +305,8 @@ class FractionalLaplacian(FourierMultiplier):
 def _hurwitz(p: Array, q: Array, xp: Namespace) -> Array:
     """Return p zeta(1 + p, q), zeta(s, q) Hurwitz's function, the sum of (k + q)**-s over k >= 0; q > 0.
 
-    At p = 0, where zeta has its pole, it is 1. By Euler's and Maclaurin's formula (DLMF 25.11.5), entry by entry; p and
-    q broadcast.
+    At p = 0, where zeta has its pole, the result is 1. It is computed by Euler's and Maclaurin's formula (DLMF
+    25.11.5), entry by entry; p and q broadcast.
     """
     total = 0.0
     for k in range(_SUMMED):

@@ -96,7 +96,7 @@ class CaputoFabrizio(Definition):
     def _weights(self, alpha: Array, m: int, lags: np.ndarray, xp: Namespace) -> Array:
         """Return the Toeplitz weights [*c, k] at `lags` [k]: the mean of exp(-r s) / (1 - alpha) over each cell.
 
-        It is (1 - exp(-r)) unit / alpha exp(-r k). `m`, the number of differences, is 1 and not read.
+        The mean is (1 - exp(-r)) unit / alpha exp(-r k). `m`, the number of differences, is 1 and not read.
         """
         alpha = alpha[..., None]
         rest = (1 - alpha).clip(_LEAST)
@@ -191,7 +191,7 @@ class AtanganaBaleanu(Definition):
     def _weights(self, alpha: Array, m: int, lags: np.ndarray, xp: Namespace) -> Array:
         """Return the Toeplitz weights [*c, k] at `lags` [k]: the mean of the memory function over each cell.
 
-        The first cell's is in closed form, that of the others is computed by quadrature. `m`, the number of
+        The mean over the first cell is in closed form, the others are computed by quadrature. `m`, the number of
         differences, is 1 and not read.
         """
         parts = [self._memory(alpha, np.ones(1), 2.0, xp)] * int((lags < 1).sum())
@@ -209,7 +209,7 @@ class AtanganaBaleanu(Definition):
     def _memory(self, alpha: Array, times: np.ndarray, beta: float, xp: Namespace) -> Array:
         """Return E_(alpha, beta)(-c (times / unit)**alpha) / (1 - alpha), c = alpha / (1 - alpha), at `times` [k].
 
-        With beta = 1 it is the memory function, with beta = 2 its mean from 0 to that time; [*c, k].
+        With beta = 1 the result, [*c, k], is the memory function at each time t, with beta = 2 its mean from 0 to t.
         """
         order = alpha[..., None]
         rest = (1 - order).clip(_LEAST)

@@ -246,7 +246,7 @@ class TemperedCaputo(Definition):
         return xp.stack([column], axis=-2)
 
     def _missed(self, alpha: Array, lags: np.ndarray, xp: Namespace) -> Array:
-        """Return what r**k W[k] misses of the weights of one difference at lags k, [*c, k].
+        """Return the part of the tempered weights of one difference that r**k W[k] leaves out, at lags k, [*c, k].
 
             sum over j <= k of r**j w[j]  =  r**k W[k]  +  (1 - r) sum over j < k of r**j W[j],
 
@@ -311,7 +311,7 @@ class TemperedRiemannLiouville(TemperedCaputo):
 def logarithmic_times(first: float, last: float, n: int) -> tuple[np.ndarray, float]:
     """Return `n` times from `first` to `last` whose ratio is constant, and the logarithm of that ratio.
 
-    They are where Hadamard's operators want their samples, and the logarithm is their `dt`.
+    At these times Hadamard's operators need their samples, and the logarithm is their `dt`.
 
     Args:
         first: The lower terminal of the operators; positive, because log(t / first) must be finite.

@@ -1,9 +1,9 @@
 """How functions of this folder are compiled, and how their code is kept on disk between processes.
 
 Numba's own cache does not know what a function is made of: it keys the code by the function's own file, so that a
-change in a file whose functions are called, or in an intrinsic, would leave old code in use. And it fails where it can
-write nowhere, or no more. Here the key holds every source of this folder, and where no cache can be written each
-process compiles for itself.
+change in a file whose functions are called, or in an intrinsic, would leave old code in use. And it raises where there
+is no directory, or no more space, to write to. Here the key holds every source of this folder, and where no cache can
+be written each process compiles for itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from numba.core.caching import FunctionCache
 
 from hpfracc_nn.fractional.numba.kernel import MARK, sources
 
-# For what is called by compiled functions only: neither a wrapper for Python nor a place on disk of its own.
+# For functions that only compiled functions call: neither a wrapper for Python nor a place on disk of their own.
+# `summed` also lets sums be reordered, so that vector registers hold parts of them.
 inner = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 summed = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True, fastmath={"reassoc", "contract"})
 
@@ -34,7 +35,10 @@ def entry(function: Callable[..., None]) -> Any:
 
 
 class Kept(FunctionCache):
-    """Numba's cache of one function, for the sources as they are, as long as it can be read and written."""
+    """Numba's cache of one function on disk, keyed also by a hash of all sources of this folder.
+
+    Where reading or writing fails, it warns and the cache is switched off.
+    """
 
     def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
         return (*super()._index_key(sig, codegen), sources())

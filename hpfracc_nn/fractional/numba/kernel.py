@@ -1,7 +1,8 @@
-"""What the kernels by Numba share: operands, the compiled call, threads, cost, and whether anything compiles here.
+"""What the kernels by Numba share: operands, the compiled call, threads, cost, and whether Numba can compile here.
 
 Data are NumPy arrays [batch, channels, n, width] in row order, aligned and writeable: for any other kind the functions
-would be compiled once more. Numba is imported when a kernel is first considered that nothing else speaks against.
+would be compiled once more. Numba is imported when a kernel is first considered for a workload that nothing else rules
+out.
 
 A model is the StateSpace of `fractional/linear.py`, over chunks of 16 samples with K states: B takes a chunk to the
 states, C the states to a chunk, A has their decay over one chunk.
@@ -29,7 +30,7 @@ from hpfracc_nn.selection.registry import find_spec
 
 CHUNK = 16
 _PANEL = 8  # chunks
-_WHOLE = 64  # samples: what is shorter takes as long
+_WHOLE = 64  # samples: a shorter series takes as long
 _NARROW, _VECTOR = 24, 64  # bytes of one time step
 _FILLED = 8  # states are a whole number of half vectors
 _GRAIN = 65536  # samples for a thread: a hand-over costs as long as some 20000
@@ -41,14 +42,14 @@ Around = tuple[np.ndarray, int, bool, int, int]  # `Boundary.arrays`
 
 
 class Operands(NamedTuple):
-    """What the compiled functions take, for C channels and K states, whole half vectors of them; see `recurrence.py`.
+    """The arrays that the compiled functions take, for C channels and K states, a multiple of 8; see `recurrence.py`.
 
     Attributes:
         near: Weights inside a chunk, [C, 16, 16].
         into: From a chunk to the states, [1 or C, 16, K].
         out: From the states to a chunk, [1 or C, K, 16].
-        decay: Of the states over 1, 4 and 8 chunks, float64, [3, K].
-        powers: Of the decay over one chunk, 0 to 7, [8, K].
+        decay: The states' decay over 1, 4 and 8 chunks, float64, [3, K].
+        powers: The states' decay over 0 to 7 chunks, [8, K].
     """
 
     near: np.ndarray
@@ -59,7 +60,7 @@ class Operands(NamedTuple):
 
 
 class Forward:
-    """The operands of the product, made of a model whose chunks have 16 samples."""
+    """The arrangement of the product: `operands` makes Operands of a model whose chunks have 16 samples."""
 
     @staticmethod
     def operands(model: StateSpace) -> Operands:
@@ -68,7 +69,7 @@ class Forward:
 
 
 class Backward:
-    """The operands of its transpose."""
+    """The arrangement of the transposed product: `operands` makes its Operands of the same model."""
 
     @staticmethod
     def operands(model: StateSpace) -> Operands:
@@ -80,7 +81,8 @@ class Backward:
 class _Entries:
     """B in the layouts that the compiled functions read: `operands` returns both, contiguous.
 
-    [1, 16, K] takes a chunk to the states, in the product, and [1, K, 16] the states to a chunk, in the transpose.
+    The first, [1, 16, K], takes a chunk to the states in the product; the second, [1, K, 16], takes the states to a
+    chunk in the transposed product.
     """
 
     @staticmethod
@@ -92,7 +94,8 @@ class _Entries:
 class _Decays:
     """The decay of every state over some chunks: `operands` returns two arrays.
 
-    In float64 that over 1, 4 and 8 chunks, [3, K], and in the product's dtype that over 0 to 7 chunks, [8, K].
+    The first, [3, K] in float64, is the decay over 1, 4 and 8 chunks; the second, [8, K] in the product's dtype, that
+    over 0 to 7 chunks.
     """
 
     @staticmethod
@@ -110,15 +113,15 @@ def apply(
     y: np.ndarray,
     threads: Callable[[], int],
 ) -> None:
-    """Write the operator on x, or its transpose, into y.
+    """Write the operator on x, or its transpose on x, into y.
 
     Args:
-        direction: Which; the operands are those of the same direction.
-        operands: Those of `Forward` or `Backward`.
-        around: What stands around the product.
+        direction: "forward" for the operator, "backward" for its transpose.
+        operands: The operands of `Forward` or `Backward`, as the direction is.
+        around: The boundary columns, m, `subtract`, `taylor` and `start`, as in `Boundary.arrays`.
         x: The data.
-        y: Room for the result, of x's shape and dtype.
-        threads: Says how many may be used; asked only where there is work for two.
+        y: The array that the result is written to, of x's shape and dtype.
+        threads: Returns how many threads may be used; called only where there is work for two.
     """
     if _is_narrow(x):
         result = np.empty((x.shape[0] * x.shape[3], 1, x.shape[2], 1), x.dtype)
@@ -126,7 +129,7 @@ def apply(
         y[:, 0] = result.reshape(x.shape[0], x.shape[3], x.shape[2]).swapaxes(1, 2)
         return
     function, units = _compiled(direction, x.shape[3] == 1)
-    _ready.add((direction, x.shape[3] == 1, x.itemsize))  # the name of a dtype is slow to ask for
+    _ready.add((direction, x.shape[3] == 1, x.itemsize))  # the name of a dtype is slow to look up
     count, parts = units(x), 1 if x.size < 2 * _GRAIN else _parts(x, threads())
     if parts == 1:
         function(x, y, 0, count, *operands, *around)
@@ -139,7 +142,10 @@ def apply(
 
 
 def cost(workload: Workload) -> Cost:
-    """A product inside the chunks, one into and one out of the states, at the rate of one thread where it uses one."""
+    """Return the cost of a workload: products inside the chunks, into the states and out of them.
+
+    Rates are those of all the workload's threads: where the kernel can use only some, its operations count as more.
+    """
     length = -(-workload.n // _WHOLE) * _WHOLE
     lanes = _VECTOR // workload.itemsize
     is_narrow = workload.width * workload.itemsize <= _NARROW
@@ -157,12 +163,15 @@ def cost(workload: Workload) -> Cost:
 
 
 def refuses(workload: Workload) -> str | None:
-    """Return why the workload cannot be taken, or None."""
+    """Return, as a text, why the kernel cannot compute a workload here; or None."""
     return refusal(workload, refuses_long(workload, CHUNK))
 
 
 def compiles(workload: Workload) -> Compilation | None:
-    """Return what the next call loads or compiles: the functions of both passes for this dtype and layout."""
+    """Return the Compilation that the next call brings, of the functions of its passes for this dtype and layout.
+
+    None where they have run before.
+    """
     is_last = workload.width == 1 or workload.width * workload.itemsize <= _NARROW
     names = ["forward", "backward"] if workload.needs_gradient else ["forward"]
     missing = [name for name in names if (name, is_last, workload.itemsize) not in _ready]
@@ -175,7 +184,7 @@ def compiles(workload: Workload) -> Compilation | None:
 def _is_narrow(x: np.ndarray) -> bool:
     """Return whether the width of x [batch, channels, n, width] is above 1, but so small that time is moved last.
 
-    To move it is faster then than to compute with time in the middle.
+    A copy with time last is then faster than computing with time in the middle.
     """
     return 1 < x.shape[3] <= _NARROW // x.itemsize
 
@@ -233,11 +242,11 @@ _NUMBA_LOADED = 0.5  # seconds, on a core of 2.5 GHz
 
 
 def refusal(workload: Workload, other: str | None = None) -> str | None:
-    """Return why a compiled kernel cannot take a workload here, or None.
+    """Return, as a text, why a compiled kernel cannot compute a workload here; or None.
 
     Args:
-        workload: What is asked for.
-        other: What the kernel has against it besides, if anything. Numba is loaded only where nothing else is.
+        workload: The workload.
+        other: The kernel's own reason, if it has one. Numba is loaded only where there is no other reason.
     """
     if workload.device != "cpu":
         return f"it computes on the CPU and the data lie on {workload.device}"
@@ -249,12 +258,12 @@ def refusal(workload: Workload, other: str | None = None) -> str | None:
 
 
 def compilation(key: tuple, *, compiled: float, loaded: float, beside: str = __file__) -> Compilation:
-    """Return what a first call costs: Numba's own import, where that was not made, and functions not used before.
+    """Return the Compilation of a first call: functions not used before, and Numba's import if it is not loaded yet.
 
     Args:
-        key: Names what is bought by it.
-        compiled: Seconds that compiling takes, on a core of 2.5 GHz.
-        loaded: Those that reading the code from disk takes, where it is.
+        key: Identifies the functions that are then ready.
+        compiled: Seconds that compiling them takes, on a core of 2.5 GHz.
+        loaded: Seconds that loading their code takes instead where it is on disk.
         beside: See `is_kept`.
     """
     seconds = loaded if is_kept(beside) else compiled
@@ -263,7 +272,7 @@ def compilation(key: tuple, *, compiled: float, loaded: float, beside: str = __f
 
 @cache
 def unusable() -> str | None:
-    """Return why Numba, which is installed, compiles nothing here, or None."""
+    """Return, as a text, why Numba, which is installed, compiles nothing here; or None."""
     try:
         from numba import config
     except (ImportError, OSError) as error:  # a NumPy that is too new for it, a library that cannot be loaded
@@ -281,7 +290,7 @@ def sources() -> str:
 
 
 def is_kept(beside: str = __file__) -> bool:
-    """Return whether code of these sources was put on disk; Numba is not asked, which would load it.
+    """Return whether code compiled from the sources as they are is on disk, looked up without loading Numba.
 
     Args:
         beside: A file of the folder whose functions are meant, by default this one.
@@ -297,4 +306,4 @@ def is_kept(beside: str = __file__) -> bool:
 
 
 _LOOK_AGAIN = 1.0  # seconds after which a directory without code is read again: every first decision asks
-_seen: dict[str, tuple[bool, float]] = {}  # by directory: whether there was some, and when that was looked up
+_seen: dict[str, tuple[bool, float]] = {}  # by directory: whether it had code, and when it was last looked up

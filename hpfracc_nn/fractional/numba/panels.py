@@ -33,10 +33,10 @@ class _Rows:
     called. A panel that is narrower than a vector has rows of a part of its lanes.
 
     Args:
-        builder: Of the function that is written.
+        builder: LLVM's builder of the function that is written.
         dtype: Numba's type of the numbers, float32 or float64.
-        count: How many rows.
-        parts: By what the lanes of a whole vector are divided, 1 or a power of two.
+        count: Number of rows.
+        parts: A row has a vector's lanes divided by this, 1 or a power of two.
     """
 
     def __init__(self, builder: ir.IRBuilder, dtype: Any, count: int, parts: int):
@@ -117,13 +117,13 @@ class _Rows:
         return found
 
     def widened(self, value: Any) -> Any:
-        """Return a vector of the rows' precision in double precision."""
+        """Return `value`, a vector of the rows' precision, converted to double precision."""
         if self.size == 8:
             return value
         return self.builder.fpext(value, ir.VectorType(ir.DoubleType(), self.lanes))
 
     def narrowed(self, value: Any) -> Any:
-        """Return a vector in double precision in the rows' own."""
+        """Return `value`, a vector in double precision, converted to the rows' precision."""
         return value if self.size == 8 else self.builder.fptrunc(value, self.vector)
 
 
@@ -175,9 +175,10 @@ def lanes_of(typing, like):
 def panel(
     typing, like, rows, parts, c, row, a, a_row, a_step, b, b_line, b_count, d, d_row, d_step, e, e_line, e_count
 ):
-    """Write c[r] = sum over k of a[r, k] b[k, :] + the same of d and e, for `rows` rows of a vector's lanes / `parts`.
+    """Write c[r] = sum over k of a[r, k] b[k, :] plus the sum over k of d[r, k] e[k, :], for `rows` rows r.
 
-    `a` and `d` are read one item at a time, at a_row * r + a_step * k; b, e and c a row at a time.
+    A row has a vector's lanes / `parts`. `a` and `d` are read one item at a time, at a_row * r + a_step * k; b, e and c
+    a row at a time.
     """
 
     def emit(made: _Rows, values: Any) -> None:
@@ -192,7 +193,7 @@ def panel(
 
 @intrinsic(prefer_literal=True)
 def add_panel(typing, like, rows, parts, c, row, a, a_row, a_step, b, b_line, b_count):
-    """Add sum over k of a[r, k] b[k, :] to c[r]."""
+    """Add the sum over k of a[r, k] b[k, :] to row c[r], for `rows` rows r; arguments as in `panel`."""
 
     def emit(made: _Rows, values: Any) -> None:
         c, row, *rest = values
@@ -242,9 +243,10 @@ def advance(typing, like, rows, parts, s, s_row, a, a_row, a_step, b, b_line, co
 
 @intrinsic(prefer_literal=True)
 def advance_side_by_side(typing, like, rows, parts, s, a, a_row, a_step, b, b_line, count, decay, state):
-    """The same where a row is one state of several signals: s[r] = state[r], state[r] = decay[r] * state[r] + u[r].
+    """Move states by one chunk, each row r one state of several signals that lie side by side.
 
-    s and state have a vector's lanes / `parts` in a line; decay has one number per row.
+    First s[r] = state[r], then state[r] = decay[r] * state[r] + u[r], with u[r] the sum over k of a[r, k] b[k, :]. s
+    and state have a vector's lanes / `parts` in a line; decay has one number per row.
     """
 
     def emit(made: _Rows, values: Any) -> None:
@@ -267,7 +269,10 @@ def advance_side_by_side(typing, like, rows, parts, s, a, a_row, a_step, b, b_li
 
 @intrinsic
 def subtract_rows(typing, like, out, out_row, a, a_row, b, b_row, count):
-    """Write out[k] = a[k] - b[k] for `count` rows of a vector; out may be a, or b where it is never ahead of it."""
+    """Write out[k] = a[k] - b[k] for `count` rows of a vector.
+
+    `out` may be the memory of a, or of b where no row is written before it is read.
+    """
 
     def emit(made: _Rows, values: Any) -> None:
         builder = made.builder

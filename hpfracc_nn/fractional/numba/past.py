@@ -1,6 +1,9 @@
-"""The far past of a block of steps, added up one number after another: for states of a few numbers.
+"""The part of a solver's memory that comes from before a block of steps, by plain sums: for states of a few numbers.
 
 A matrix product would first write the weights of every pair of steps into a matrix, which takes longer than the sums.
+
+In shapes a counts sets of weights, ins the values that a step pushes, outs the memories that it has, and r the numbers
+of a state; rows counts the steps of the block, n all steps.
 """
 
 from __future__ import annotations
@@ -18,13 +21,13 @@ def _dot(weights, values):  # type: ignore[no-untyped-def]
 
 @entry
 def far(backwards, values, first, out):  # type: ignore[no-untyped-def]
-    """Add to `out` what steps first, first + 1, ... have of the values before `first`.
+    """Add to the memories of steps first, first + 1, ... the weighted sum of the values of all steps before `first`.
 
     Args:
         backwards: The weights from the largest lag n down to lag 1, [a, outs, ins, n].
-        values: [a, ins, r, n + 1], of which the first `first` are read.
-        first: Of the steps, positive.
-        out: [a, outs, rows, r].
+        values: The values of the steps, [a, ins, r, n + 1], of which the first `first` are read.
+        first: The first step of the block, positive.
+        out: The memories of the block's steps, [a, outs, rows, r], to which the sums are added.
     """
     n = backwards.shape[3]
     for a in range(out.shape[0]):

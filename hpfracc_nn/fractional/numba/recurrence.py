@@ -27,7 +27,7 @@ BLOCK = 8 * STRIDE  # samples that are worked on at once, in the first cache
 
 
 def units(x: np.ndarray) -> int:
-    """Return how many signals x has."""
+    """Return how many units of work x has: the signals, batch times channels."""
     return x.shape[0] * x.shape[1]
 
 
@@ -39,7 +39,7 @@ def signals_of(x):
 
 @inner
 def room(count, like):
-    """Return memory that begins with a cache line."""
+    """Return an array of `count` numbers of the dtype of `like`, uninitialised, that begins at a cache line."""
     memory = np.empty(count + 64 // like.itemsize, like.dtype)
     ahead = (64 - memory.ctypes.data % 64) % 64 // like.itemsize
     return memory[ahead : ahead + count]
@@ -47,15 +47,16 @@ def room(count, like):
 
 @inner
 def whole(count):
-    """Return the half strides that hold a number of samples, in samples."""
+    """Return the number of samples in as many half strides as hold `count` samples."""
     return -(-count // HALF) * HALF
 
 
 @inner
 def step_states(d, length, at, backwards, into, states, decay, powers, state, s):
-    """Write the states before the chunks of one stride to s [8, K], or of half a stride where no more is left.
+    """Write the states before each chunk of a stride of d to s [8, K], and move `state` to the end of the stride.
 
-    `into` is the address of the channel's.
+    Where no more samples are left it is half a stride, and s gets 4 rows. `at` is how many samples of d are done
+    before, `length` how many d has, and `into` the address of the channel's matrix.
     """
     like = d[0]
     size, lanes, step = size_of(like), lanes_of(like), -CHUNK if backwards else CHUNK
@@ -85,7 +86,10 @@ def step_states(d, length, at, backwards, into, states, decay, powers, state, s)
 
 @inner
 def multiply(d, e, length, backwards, near, into, out, c, decay, powers, state, s):
-    """Write the product of d, of channel c, into e, both of whole half strides; the state goes on from call to call."""
+    """Write the Toeplitz product of channel c with d into e, both of whole half strides.
+
+    `state` [K] has the states before the block and goes on from call to call; `s` [8, K] is workspace.
+    """
     like, states = d[0], into.shape[2]
     size, lanes, step = size_of(like), lanes_of(like), -CHUNK if backwards else CHUNK
     # Addresses, because a slice would be counted as a reference, which costs as much as a chunk.
@@ -162,7 +166,7 @@ def backward(g, gx, begin, end, near, into, out, decay, powers, columns, m, subt
 
 @inner
 def slope_weights(n):
-    """Return the weights of the first four samples in S; see `stencil.slope_row`."""
+    """Return the weights of the first four samples whose sum is S = dt x'(0), of n samples; see `stencil.slope_row`."""
     if n >= 4:
         return -11 / 6, 18 / 6, -9 / 6, 2 / 6
     if n == 3:
@@ -174,7 +178,7 @@ def slope_weights(n):
 
 @inner
 def slope(x):
-    """Return S in double precision."""
+    """Return S = dt x'(0) of a signal x [n], in double precision."""
     total, weights = 0.0, slope_weights(x.size)
     for k in range(min(4, x.size)):
         total += weights[k] * x[k]
@@ -183,7 +187,10 @@ def slope(x):
 
 @inner
 def difference(x, d, first, last, m, subtract, taylor, total):
-    """Write the m-th difference of x, less its Taylor polynomial if `subtract`; return the running sum for m = -1."""
+    """Write the m-th difference of x, less its Taylor polynomial if `subtract`, at samples `first` to `last` into d.
+
+    Return the sum up to `last` for m = -1, where `total` is the sum up to `first`; else `total`.
+    """
     zero = x.dtype.type(0)
     two = subtract and taylor == 2
     count = last - first
@@ -221,7 +228,7 @@ def difference(x, d, first, last, m, subtract, taylor, total):
 
 @inner
 def second_sample(d, n):
-    """Return d[1] from d[2] and d[3]: x'(0) is subtracted where no digits are lost."""
+    """Return d[1] of second differences less the Taylor polynomial as a sum of d[2] and d[3], which loses no digits."""
     if n == 2:
         return d.dtype.type(0)
     return d[2] / 2 if n == 3 else d[2] * (5 / 6) - d[3] / 3
@@ -229,9 +236,10 @@ def second_sample(d, n):
 
 @inner
 def difference_adjoint(e, gx, first, last, m, subtract, taylor, start, values, sums):
-    """Write the transpose of `difference` and of the columns' values; blocks come from the last to the first.
+    """Write the transposes of `difference` and `values_at_start` applied to a block e and to `values` into gx.
 
-    e goes on for two more samples than the block and is overwritten; sums [3] is carried from block to block.
+    Blocks come from the last to the first. e has two samples more than the block and is overwritten; sums [3] is
+    carried from block to block.
     """
     n, count = gx.size, last - first
     two = subtract and taylor == 2
@@ -292,7 +300,7 @@ def difference_adjoint(e, gx, first, last, m, subtract, taylor, start, values, s
 
 @summed
 def total(e):
-    """Return the sum, in parts that vector registers hold, in double precision."""
+    """Return the sum of e in double precision, reordered into parts that vector registers hold."""
     found = 0.0
     for k in range(e.size):
         found += e[k]
@@ -301,7 +309,7 @@ def total(e):
 
 @summed
 def dot(a, b):
-    """Return the product of two rows, in parts that vector registers hold."""
+    """Return the scalar product of two rows, reordered into parts that vector registers hold."""
     found = a.dtype.type(0)
     for k in range(a.size):
         found += a[k] * b[k]
@@ -310,7 +318,7 @@ def dot(a, b):
 
 @inner
 def values_at_start(x, d, values, start):
-    """Write what the columns multiply."""
+    """Write what the boundary columns multiply into `values`: d[start], x(0) and S, as far as there are columns."""
     at = 0
     if start >= 0:
         values[0] = d[start]
@@ -323,7 +331,7 @@ def values_at_start(x, d, values, start):
 
 @inner
 def add_columns(y, e, columns, c, first, values):
-    """Write e plus every column of channel c, from sample `first` on, times its value."""
+    """Write e plus every boundary column of channel c, from sample `first` on, times its value, into y."""
     n = y.size
     if values.size == 0:
         for k in range(n):
@@ -340,6 +348,6 @@ def add_columns(y, e, columns, c, first, values):
 
 @inner
 def project(g, columns, c, first, values):
-    """Add every column's product with g to its value."""
+    """Add to `values` the scalar product of g with every boundary column of channel c, from sample `first` on."""
     for j in range(values.size):
         values[j] += dot(g, columns[j, c][first:])

@@ -1,11 +1,12 @@
 """`recurrence.py` for time in the middle: a vector holds one sample of several signals that lie side by side.
 
-x is [batch, 1, n, width]: all signals share one set of operands. They are worked on in tiles of one vector, `lanes_of`
-them, by blocks of samples; lanes without a signal are zero. A unit of work is a few tiles of one batch, so that rows of
-memory are read to their end: unit i is group i % groups of batch i // groups.
+x is [batch, 1, n, width]: all signals share one set of operands. They are worked on in tiles, `lanes_of` signals (one
+vector, a signal in each lane) by a block of samples; lanes without a signal are zero. A unit of work is a few tiles of
+one batch, so that rows of memory are read to their end: unit i is group i % groups of batch i // groups.
 
-A tile is flat, a vector of `lanes_of` signals per sample; it holds `count` samples from `first` on. Per lane, flat too:
-`head`, x(0) and S = dt x'(0); `values`, what each column multiplies; what is carried from tile to tile.
+A tile is a flat array, a vector per sample; it holds `count` samples from `first` on, of the `used` signals from `at`
+on. Other flat arrays have a number for each lane: `head` has x(0), then S = dt x'(0); `values` what each boundary
+column multiplies; the others what is carried from tile to tile.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ TILES = 8  # of a unit
 
 
 def units(x: np.ndarray) -> int:
-    """Return how many units x has."""
+    """Return how many units of work x has."""
     return x.shape[0] * -(-x.shape[3] // (TILES * VECTOR // x.itemsize))
 
 
@@ -41,13 +42,13 @@ def whole(x):
 
 @inner
 def lines(columns):
-    """Return the columns [terms, 1, n] without it."""
+    """Return the boundary columns [terms, 1, n] without the axis of channels."""
     return columns.reshape(columns.shape[0], columns.shape[2])
 
 
 @inner
 def unit_of(index, width, like):
-    """Return batch, first lane and end of a unit."""
+    """Return the batch of the unit with number `index`, its first signal, and the end of its signals."""
     size = TILES * lanes_of(like)
     groups = -(-width // size)
     first = index % groups * size
@@ -56,7 +57,7 @@ def unit_of(index, width, like):
 
 @inner
 def step_states(d, chunk, into, decay, state, s):
-    """Write the states before a chunk to s [K, lanes]."""
+    """Write the states before a chunk of the tile d to s [K, lanes], and move `state` past the chunk."""
     like, states = d[0], into.shape[1]
     size, lanes = size_of(like), lanes_of(like)
     for q in range(0, states, ROWS):
@@ -69,7 +70,7 @@ def step_states(d, chunk, into, decay, state, s):
 
 @inner
 def multiply(d, e, chunks, backwards, near, into, out, decay, state, s):
-    """Write the product of d into e; the state goes on from call to call."""
+    """Write the Toeplitz product with the tile d, of `chunks` chunks, into e; `state` goes on from call to call."""
     like, states = d[0], into.shape[1]
     size, lanes = size_of(like), lanes_of(like)
     for done in range(chunks):
@@ -147,7 +148,7 @@ def backward(g, gx, begin, end, near, into, out, decay, powers, columns, m, subt
 
 @inner
 def put(y, at, used, first, count, e, zeros):
-    """Write a tile to the signals from `at` on."""
+    """Write the tile e, `count` samples of `used` signals, into y, from sample `first` and signal `at` on."""
     like = e[0]
     lanes = lanes_of(like)
     if used < lanes:
@@ -159,7 +160,10 @@ def put(y, at, used, first, count, e, zeros):
 
 @inner
 def load(x, at, used, first, last, raw):
-    """Return address and stride of the samples from `first` to `last`: x itself, or a copy where lanes lack."""
+    """Return address and stride of samples `first` to `last` of a tile's signals.
+
+    They are those of x itself, or of a copy in `raw` where there are fewer signals than lanes.
+    """
     lanes, size = lanes_of(raw[0]), size_of(raw[0])
     if used == lanes:
         return x.ctypes.data + (first * x.shape[1] + at) * size, x.shape[1]
@@ -173,7 +177,7 @@ def load(x, at, used, first, last, raw):
 
 @inner
 def store(y, at, used, first, count, e):
-    """Copy a tile with lanes that lack back to those from `at` on."""
+    """Write a tile e of which only `used` lanes have signals into y, as `put` does."""
     lanes = lanes_of(e[0])
     for k in range(count):
         now, row = y[first + k], e[k * lanes : (k + 1) * lanes]
@@ -183,7 +187,7 @@ def store(y, at, used, first, count, e):
 
 @inner
 def fill(d, address, stride, count, zeros):
-    """Copy samples into a tile; what they leave of whole chunks is zero."""
+    """Copy `count` samples into the tile d, and fill its last chunk up with zeros."""
     like = d[0]
     lanes = lanes_of(like)
     subtract_rows(like, d.ctypes.data, lanes, address, stride, zeros.ctypes.data, 0, count)
@@ -192,7 +196,7 @@ def fill(d, address, stride, count, zeros):
 
 @inner
 def heads(x, at, used, head):
-    """Write x(0) and S of every lane."""
+    """Write x(0) and S of every lane into `head`."""
     lanes = head.size // 2
     head[:] = 0
     row = slope_weights(x.shape[0])
@@ -204,7 +208,7 @@ def heads(x, at, used, head):
 
 @inner
 def values_at_start(d, head, values, start, terms):
-    """Write what the columns multiply: d[start] if there is such a column, then x(0) and S."""
+    """Write what the columns multiply into `values`: d[start] if there is such a column, then x(0) and S."""
     lanes, at = lanes_of(d[0]), 1 if start >= 0 else 0
     for i in range(terms):
         for j in range(lanes):
@@ -213,9 +217,9 @@ def values_at_start(d, head, values, start, terms):
 
 @inner
 def difference(x, at, used, first, count, d, raw, row, head, m, subtract, taylor, totals):
-    """Write the m-th difference of the samples, less their Taylor polynomials where `subtract`, into a tile.
+    """Write the m-th difference of the samples, less their Taylor polynomials where `subtract`, into the tile d.
 
-    `raw` is room for two samples more than a tile, `row` for two samples.
+    `raw` is workspace for two samples more than a tile, `row` for two samples.
     """
     like, n = d[0], x.shape[0]
     lanes, size = lanes_of(like), size_of(like)
@@ -232,7 +236,7 @@ def difference(x, at, used, first, count, d, raw, row, head, m, subtract, taylor
         )  # fmt: skip
     elif m == 2:
         later = raw.ctypes.data
-        # In place where lanes lack: a row is read before it is written, and never again but by the row after it.
+        # In place where lanes have no signal: a row is read before it is written, then by the row after it only.
         subtract_rows(
             like, later, lanes, address + (1 - before) * stride * size, stride,
             address - before * stride * size, stride, count + before - 1,
@@ -273,9 +277,10 @@ def difference(x, at, used, first, count, d, raw, row, head, m, subtract, taylor
 
 @inner
 def difference_adjoint(e, first, count, n, m, subtract, taylor, start, terms, values, sums):
-    """Bring a tile back through `difference` and the columns' values, in place; tiles come from the last to the first.
+    """Apply the transposes of `difference` and `values_at_start` to the tile e and `values`, in place in e.
 
-    e goes on for two more samples than the tile; sums is carried from tile to tile, three a lane.
+    Tiles come from the last to the first. e has two samples more than the tile; `sums`, three numbers for each lane, is
+    carried from tile to tile.
     """
     like = e[0]
     lanes = lanes_of(like)
@@ -319,7 +324,7 @@ def difference_adjoint(e, first, count, n, m, subtract, taylor, start, terms, va
 
 @inner
 def add_heads(e, n, m, subtract, two, start, terms, values, sums):
-    """Add what the first samples get for x(0) and S."""
+    """Add to the first samples of e the cotangents that reach them through x(0) and S."""
     lanes, row, at = lanes_of(e[0]), slope_weights(n), 1 if start >= 0 else 0
     for j in range(lanes):
         lead = -sums[lanes + j] if two and m <= 1 else 0.0
@@ -335,7 +340,7 @@ def add_heads(e, n, m, subtract, two, start, terms, values, sums):
 
 @inner
 def add_columns(e, columns, first, count, values):
-    """Add every column [terms, n] times its values to the tile, whose last rows may get what is not in a column."""
+    """Add every boundary column, of `columns` [terms, n], times its values to the tile e."""
     like, terms, n = e[0], columns.shape[0], columns.shape[1]
     lanes, size = lanes_of(like), size_of(like)
     whole = count // ROWS * ROWS
@@ -353,7 +358,7 @@ def add_columns(e, columns, first, count, values):
 
 @inner
 def project(g, columns, first, count, values, row):
-    """Add every column's product with the tile to its values; `row` is room for one sample."""
+    """Add to `values` the product of every boundary column with the tile g; `row` is workspace for one sample."""
     like, n = g[0], columns.shape[1]
     lanes, size = lanes_of(like), size_of(like)
     for i in range(columns.shape[0]):

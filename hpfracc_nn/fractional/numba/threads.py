@@ -23,11 +23,11 @@ _pool: ThreadPoolExecutor | None = None
 
 
 def spread(work: Callable[[int, int, int], object], count: int, parts: int) -> None:
-    """Call work(part, begin, end) once for each of `parts` ranges that make up `count`.
+    """Call work(part, begin, end) once for each of `parts` ranges that make up the range from 0 to `count`.
 
-    This thread takes one range after another, and so does every thread of the pool that is free: where none is, because
-    others call too or because the process may start no more, this one does it all. Whatever the work raises is raised
-    here, when all of it has ended.
+    The calling thread takes one range after another, and so does every free thread of the pool. Where none is free,
+    because others call too or because the process may start no more, the calling thread does all ranges. Once all have
+    ended, an exception that `work` raised is raised here.
     """
     if parts <= 1:
         work(0, 0, count)
@@ -71,7 +71,7 @@ def _threads() -> ThreadPoolExecutor:
 def _after_fork() -> None:
     """Replace the lock and forget the pool, in a child process.
 
-    It has none of the pool's threads, and a thread that held the lock does not release it there.
+    The child has none of the pool's threads, nor the thread that may have held the lock.
     """
     global _lock, _pool
     _lock, _pool = threading.Lock(), None

@@ -48,10 +48,10 @@ def _wrong_dtype(workload: Workload) -> str | None:
 
 
 def _around(run: Step, adjoint: Step) -> tuple[Callable[..., None], Callable[..., None]]:
-    """Return a kernel's run and adjoint, as above, made of the triangular product and of its transpose alone.
+    """Return the `run` and `adjoint` of a kernel that computes only the triangular product and its transpose.
 
-    These are called with (operator, data, result) and write the result; what is added are the differences before the
-    product and the boundary columns after it.
+    The arguments are called with (operator, data, result) and write the product, or its transpose, into the result. The
+    functions returned add the differences before the product and the boundary columns after it.
     """
 
     def run_all(operator: Any, b: Boundary, x: np.ndarray, y: np.ndarray) -> None:
@@ -75,7 +75,7 @@ def _around(run: Step, adjoint: Step) -> tuple[Callable[..., None], Callable[...
 
 
 def _quietly() -> np.errstate:
-    """Return a context without NumPy's warnings of inf - inf; such rows are mended by `fractional.gaps`."""
+    """Return a context without NumPy's warnings of inf - inf; such rows are computed again, see `fractional.gaps`."""
     return np.errstate(invalid="ignore")
 
 
@@ -84,7 +84,7 @@ class _Lower:
     def operands(column: Column) -> np.ndarray:
         """Return the lower triangular Toeplitz matrices of the weights, [channels, n, n], contiguous.
 
-        They multiply data [n, width] from the left; `Column.matrix` is their transpose, which is slower at that.
+        These matrices multiply data [n, width] from the left; for that their transpose, `Column.matrix`, is slower.
         """
         n = column.weights.shape[1]
         backwards = NUMPY.pad(column.weights[:, ::-1], 0, n - 1, axis=1)
@@ -152,9 +152,9 @@ register(
 class _Spectrum:
     @staticmethod
     def operands(column: Column) -> np.ndarray:
-        """Return the transform in time of the weights, zero-padded to `length`, [channels, length // 2 + 1, 1].
+        """Return the complex128 transform of the weights, zero-padded to the FFT's length.
 
-        It is complex and in double precision.
+        It is [channels, length // 2 + 1, 1].
         """
         return _transformed(column.weights[:, :, None], padded_length(column.weights.shape[1]))
 

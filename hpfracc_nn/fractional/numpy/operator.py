@@ -42,7 +42,11 @@ HALVES = (np.float16,)
 
 
 def parts(x: np.ndarray) -> tuple[np.ndarray, ...] | None:
-    """Return other numbers as floats of this machine's byte order, complex ones in two parts; None for all else."""
+    """Return the float arrays that an operator is applied to in place of `x`; None where `x` needs no conversion.
+
+    They are the real and the imaginary part of complex numbers, integers as float64, and floats in another byte order
+    in this machine's.
+    """
     if x.dtype in _COMPUTED_IN:
         return None
     if x.dtype.kind == "c":
@@ -53,7 +57,7 @@ def parts(x: np.ndarray) -> tuple[np.ndarray, ...] | None:
 
 
 def whole(parts: list[np.ndarray]) -> np.ndarray:
-    """Return the number that was taken apart by `parts`."""
+    """Return the results for the arrays of `parts` as one array: complex, the real part first, if there are two."""
     if len(parts) == 1:
         return parts[0]
     found = np.empty(parts[0].shape, np.result_type(parts[0], np.complex64))
@@ -65,27 +69,27 @@ broadcast_to = np.broadcast_to
 
 
 def check_samples(owner: str, name: str, x: np.ndarray, definition: Definition | FourierMultiplier) -> np.dtype:
-    """Return the dtype that an operator on these samples is computed in, or raise."""
+    """Return the dtype that an operator on `x` is computed in; raise TypeError as `computed_in` does."""
     return computed_in(owner, x, definition)
 
 
 def is_hollow(x: np.ndarray) -> bool:
-    """Whether there are no values to compute."""
+    """Return whether the array has no values, so that there is nothing to compute."""
     return x.size == 0
 
 
 def may_keep(x: np.ndarray) -> bool:
-    """Whether factors of fixed orders may be kept for later calls."""
+    """Return True: a multiplier's factors for fixed orders may be kept for later calls."""
     return True
 
 
 def kept(key: tuple[Hashable, ...], build: Callable[[], tuple[np.ndarray, ...]], like: np.ndarray) -> Any:
-    """Return build(), or what it returned for an equal key."""
+    """Return what `build` returned at the first call with this key, from the cache; else call it."""
     return CACHE.get(key, build)
 
 
 def compiled_once(function: Callable[..., np.ndarray], arguments: tuple[Any, ...], x: np.ndarray, alpha: None) -> Any:
-    """Return function(x, alpha, *arguments)."""
+    """Return function(x, alpha, *arguments); NumPy compiles nothing."""
     return function(x, alpha, *arguments)
 
 
@@ -100,7 +104,7 @@ def exactly(x: np.ndarray) -> Any:
 
 
 def as_array(values: Any, like: np.ndarray) -> np.ndarray:
-    """Return any values as an array of the framework."""
+    """Return any values as a NumPy array."""
     return np.asanyarray(values)
 
 
@@ -142,7 +146,10 @@ def apply(
 
 
 def computed_in(owner: str, x: np.ndarray, definition: Definition | FourierMultiplier) -> np.dtype:
-    """Return the dtype that an operator on `x` is computed in, or raise."""
+    """Return the dtype that an operator on `x` is computed in.
+
+    Raise TypeError unless x is float16, float32 or float64 and alpha is fixed numbers.
+    """
     dtype = _COMPUTED_IN.get(x.dtype)
     if dtype is None or not definition.is_fixed:
         raise _wrong_type(owner, x, definition)
@@ -151,17 +158,17 @@ def computed_in(owner: str, x: np.ndarray, definition: Definition | FourierMulti
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class _Ready:
-    """What all calls of one operator on data of one shape and dtype need, kept with the weights.
+    """What all calls of one operator on data of one shape and dtype need, cached with the weights.
 
     It has the layout, the weights as one kernel takes them, and the boundary columns.
     """
 
     layout: Layout
-    dtype: np.dtype
-    is_direct: bool  # the samples are taken as they come
+    dtype: np.dtype  # of the product
+    is_direct: bool  # the samples need neither a permutation of axes nor another dtype
     operator: Any  # the weights, as the kernel takes them
     boundary: Boundary
-    weights: Callable[[], Weights]  # they again, also after they were dropped
+    weights: Callable[[], Weights]  # returns the weights, also after the cache dropped them
     kernel: Kernel
 
 

@@ -19,7 +19,7 @@ _STREAM = 1 << 23  # bytes; beyond a core's own caches
 
 
 class NumpyProbe:
-    """NumPy and SciPy; see `selection.Probe`."""
+    """The probe of NumPy and SciPy: threads, free memory and measured rates; see `selection.Probe`."""
 
     framework = "numpy"
     waits_to_be_asked = False
@@ -36,11 +36,11 @@ class NumpyProbe:
         """Do nothing: NumPy keeps no memory that it does not use."""
 
     def deterministic(self) -> bool:
-        """False: NumPy has no such switch."""
+        """False: NumPy has no switch for deterministic algorithms."""
         return False
 
     def calibrate(self, device: str, dtype: str) -> Rates:
-        """Measure the rates in about ten milliseconds."""
+        """Return NumPy's rates on this machine, measured in about ten milliseconds."""
         rng = np.random.default_rng(0)
         count, size = _MATMUL
         square = rng.standard_normal((size, size)).astype(dtype)

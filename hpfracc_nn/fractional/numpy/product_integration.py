@@ -41,7 +41,8 @@ def apply(
         t: Times; see `sampling_of`.
         dim: The time axis.
         manager: Who chooses the kernel.
-        orders: Those of each sample, of which the definition knows the extremes, where they vary with time.
+        orders: The orders of each sample, where they vary with time (the definition then has the smallest and the
+            largest of them); else None.
     """
     dtype, formulas = computed_in(owner, x, definition), cells.cellwise(owner, definition)
     alpha = np.asarray(definition.alpha if orders is None else orders, np.float64)

@@ -20,7 +20,7 @@ _CHUNK = 4096  # points whose intermediate results stay in the cache
 
 
 def mittag_leffler(z: Any, alpha: Any, beta: Any, derivative: tuple[int, int, int]) -> np.ndarray:
-    """Return E or a derivative of it; see `fractional.special.functions`."""
+    """Return the Mittag-Leffler function, or a derivative of it; see `fractional.special.functions`."""
     owner = "mittag_leffler"
     points, alphas, betas = _double(owner, "z", z), _real(owner, "alpha", alpha), _real(owner, "beta", beta)
     check_each(owner, alphas, betas)

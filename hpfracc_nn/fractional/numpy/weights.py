@@ -1,4 +1,4 @@
-"""From a definition to the weights as NumPy kernels take them, cached by value."""
+"""The weights of fixed definitions as NumPy kernels take them, cached by value."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Weights:
     """The stencil of one fixed definition on `n` samples, and its weights as linear operators.
 
     Args:
-        definition: With alpha a number, or as many as there are channels.
-        n: Samples, at least 1.
-        dt: Their spacing.
-        dtype: What the product is computed in.
+        definition: The operator; its alpha is a number, or numbers, one for each channel.
+        n: Number of samples, at least 1.
+        dt: Spacing of the samples.
+        dtype: The dtype that the product is computed in.
     """
 
     def __init__(self, definition: Definition, n: int, dt: float, dtype: np.dtype):
@@ -33,35 +33,35 @@ class Weights:
         self.stencil = fixed_stencil(definition, n, dt)
         short = n <= SHORTEST
         self.nodes: Nodes | None = None if short else exponentials(definition.in_steps(dt), n, dtype.name)
-        self.kept: dict[Any, Any] = {}  # what callers make of them, with the same life
+        self.kept: dict[Any, Any] = {}  # a cache of what callers make of the weights, dropped with them
         self._column: Column | None = None
         self._chunks: dict[int, StateSpace] = {}
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all that was made so far."""
+        """Bytes of all arrays that were made so far."""
         return nbytes(vars(self))
 
     @property
     def states(self) -> int:
-        """What a recurrence would carry; 0 where none can stand for these weights."""
+        """How many states a recurrence with these weights has; 0 if no sum of exponentials fits them, or n is short."""
         return 0 if self.nodes is None else self.nodes.states
 
     def column(self) -> Column:
-        """The whole column, [channels, n]."""
+        """Return the whole column of weights, [channels, n], as a linear operator."""
         if self._column is None:
             self._column = Column(self._cast(self._at(np.arange(self.n))), largest=MATRIX_KEPT)
         return self._column
 
     def chunks(self, length: int) -> StateSpace:
-        """The model over chunks of `length`; with more than one chunk `nodes` may not be None."""
+        """Return the state space model over chunks of `length` samples; if n is above that, `nodes` may not be None."""
         if length not in self._chunks:
             self._chunks[length] = self._in_chunks(length)
         return self._chunks[length]
 
     @cached_property
     def boundary(self) -> Boundary:
-        """What stands around the product: boundary columns are those of d[start_index], x(0) and dt x'(0)."""
+        """The Boundary of the product, with the columns that multiply d[start_index], x(0) and dt x'(0)."""
         columns = self.stencil.boundary_columns(lambda column: consecutive(column, 0, self.n, NUMPY), NUMPY)
         if columns is not None:
             columns = self._cast(columns.reshape(-1, *columns.shape[-2:]).swapaxes(0, 1))
@@ -86,6 +86,6 @@ class Weights:
 
 
 def weights_of(definition: Definition, n: int, dt: float, dtype: np.dtype) -> Weights:
-    """Return the weights of a fixed definition: those that are kept, or new ones."""
+    """Return the Weights of a fixed definition, from the cache or new."""
     key = "numpy", definition, n, dt, dtype
     return CACHE.get(key, lambda: Weights(definition, n, dt, dtype))

@@ -11,20 +11,24 @@ from hpfracc_nn.fractional.schemes import differences, interpolation
 
 @dataclass(frozen=True)
 class Scheme:
-    """A discretisation.
+    """The formulas of one discretisation: its Toeplitz weights, its starting column and how fast it converges.
+
+    Arguments are alpha, the orders [*c]; taylor, the number of Taylor terms; m, how often the data are differenced;
+    lags or rows, [k]; and a namespace xp.
 
     Attributes:
-        name: As users write it.
+        name: The name that users pass as `scheme`.
         weights: (alpha, taylor, m, lags, xp) -> weights [*c, k] at the given lags, for dt = 1.
         rate: (alpha) -> the order of convergence on smooth data, at a fixed time.
         uniform_rate: (alpha, subtracts) -> the order of the largest error of all samples but the first, on smooth data
             that are zero at the first where no Taylor polynomial is subtracted. Not positive: it does not converge.
         start: (alpha, taylor, m, rows, xp) -> the starting column [*c, k] at the given rows; None where there
             is none.
-        start_index: (taylor) -> the entry of d that the starting column acts on, None where those terms have none; None
-            where there is no column.
-        pieces: (samples [..., n], steps [..., n - 1], xp) -> what stands on each cell of any times, [..., n - 1]: its
-            mean and, where it is no constant, half its increase over the cell; None where the scheme needs equal steps.
+        start_index: (taylor) -> the index of the entry of d, the differenced data, that the starting column multiplies,
+            or None where there is no such column for these terms; None where the scheme has no starting column.
+        pieces: (samples [..., n], steps [..., n - 1], xp) -> of the interpolant's derivative, or for an integral of the
+            interpolant, the mean on each cell and, if it is not constant there, half its increase over the cell, each
+            [..., n - 1], at times of any spacing; None where the scheme needs equal steps.
         power: (alpha, taylor) -> the order of the integral that is taken of these pieces.
     """
 

@@ -24,13 +24,15 @@ _TERMS = 6  # _SMALL**12 < 1e-18
 
 
 def moments(power: Array, times: np.ndarray, rows: range, cells: range, xp: Namespace) -> tuple[Array, Array]:
-    """Return M0 and M1 over Gamma(p), 0 for cells that end after t_n.
+    """Return M0 and M1 over Gamma(p): the memory function's integrals over cells, and those with the factor x.
+
+    They are 0 for cells that end after t_n.
 
     Args:
-        power: p, [a] or, each row its own, [a, rows]; not negative.
-        times: Increasing, [n + 1] or, each set its own, [a, n + 1].
-        rows: Which n.
-        cells: Which cells i, from times[i] to times[i + 1].
+        power: The exponents p, [a] or, one for each row, [a, rows]; not negative.
+        times: Increasing times, [n + 1] or, a grid for each set of weights, [a, n + 1].
+        rows: The n of the times t_n at which the memory ends.
+        cells: The cells i, from times[i] to times[i + 1].
         xp: The namespace of `power`.
 
     Returns:
@@ -54,13 +56,13 @@ def moments(power: Array, times: np.ndarray, rows: range, cells: range, xp: Name
 def integrals(
     power: Array, distance: np.ndarray, ratio: np.ndarray, lag: np.ndarray, xp: Namespace
 ) -> tuple[Array, Array]:
-    """Return M0 and M1 over Gamma(p) by their closed forms, entry by entry.
+    """Return M0 and M1 over Gamma(p), as `moments` does, by their closed forms, entry by entry.
 
     Args:
         power: p, broadcast against the others.
         distance: u; not read where the lag is not positive.
-        ratio: r, the same.
-        lag: Cells from t_n back, 1 for the one that ends there.
+        ratio: r; not read where the lag is not positive.
+        lag: Number of cells from t_n back, 1 for the cell that ends at t_n.
         xp: The namespace of `power`.
     """
     is_past, is_last = lag > 0, lag == 1
@@ -88,7 +90,7 @@ def _far_cells(lag: np.ndarray, ratio: np.ndarray) -> int:
     """Return how many cells, from the first on, are far from every row, so that the series may serve them.
 
     Args:
-        lag: Cells from t_n back, 1 for the one that ends there, [rows, cells].
+        lag: Number of cells from t_n back, 1 for the cell that ends at t_n, [rows, cells].
         ratio: r, [..., rows, cells]; of no meaning where the lag is not positive.
     """
     is_near = (lag < 1) | ~(ratio < _SMALL)
@@ -141,9 +143,9 @@ def _joined(parts: list[Array], xp: Namespace) -> Array:
 
 
 def constant_block(alpha: Array, times: np.ndarray, rows: range, columns: range, xp: Namespace) -> Array:
-    """Return the weights of a right-hand side that is constant on each cell, its value on the left; [a, rows, columns].
+    """Return the weights of f_j in an integral of f that is constant on each cell, with its value at the left end.
 
-    That of f_n itself at step n is 0.
+    They are [a, rows, columns], `rows` the steps n and `columns` the j. The weight of f_n at step n is 0.
     """
     cells = range(columns.start, min(columns.stop, times.size - 1))
     zeroth, _ = moments(alpha, times, rows, cells, xp)
@@ -151,9 +153,10 @@ def constant_block(alpha: Array, times: np.ndarray, rows: range, columns: range,
 
 
 def linear_block(alpha: Array, times: np.ndarray, rows: range, columns: range, xp: Namespace) -> Array:
-    """Return the weights of a right-hand side that is linear on each cell; [a, rows, columns].
+    """Return the weights of f_j in an integral of f that is linear on each cell.
 
-    f_j gets a part of the cell before it, (M0 + M1) / 2, and one of the cell after it, (M0 - M1) / 2.
+    They are [a, rows, columns], `rows` the steps n and `columns` the j: (M0 + M1) / 2 of the cell before t_j plus
+    (M0 - M1) / 2 of the cell after t_j.
     """
     cells = range(max(columns.start - 1, 0), min(columns.stop, times.size - 1))
     zeroth, first = moments(alpha, times, rows, cells, xp)

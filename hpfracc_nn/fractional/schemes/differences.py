@@ -27,7 +27,10 @@ _RATIO_TERMS = 13  # (3 / 64)**13 < 1e-17, |beta| <= 3
 
 
 def grunwald_weights(alpha: Array, taylor: int, m: int, lags: np.ndarray, xp: Namespace) -> Array:
-    """Return (1-z)**(alpha - m) at the given lags; arguments as in `l1_weights`."""
+    """Return Grünwald's weights, the coefficients of (1-z)**(alpha - m), at the given lags.
+
+    Arguments as in `l1_weights`.
+    """
     return binomial(xp.asarray(alpha) - m, lags, xp)
 
 
@@ -37,12 +40,15 @@ def grunwald_rate(alpha: float) -> float:
 
 
 def grunwald_uniform_rate(alpha: float, subtracts: bool = True) -> float:
-    """Order of convergence of the largest error, see `Scheme`; that of the first power of t is O(1) of it."""
+    """Order of convergence of the largest error, see `Scheme.uniform_rate`.
+
+    The lowest power of t in the data dominates: at the first samples its relative error does not fall with dt.
+    """
     return min(1.0, (2 if subtracts and alpha > 1 else 1) - alpha)
 
 
 def binomial(beta: Array, lags: np.ndarray, xp: Namespace) -> Array:
-    """Return the coefficients of (1-z)**beta, -3 <= beta <= 3: shape [*c, k]."""
+    """Return the coefficients of (1-z)**beta, -3 <= beta <= 3, at increasing lags [k]: shape [*c, k]."""
     beta = beta[..., None]
     j = np.arange(1.0, _HEAD + 1)
     ratios = (xp.constant(j - 1, beta) - beta) / xp.constant(j, beta)
@@ -93,7 +99,10 @@ _LOG_1_5 = float(np.log(1.5))
 
 
 def bdf2_weights(alpha: Array, taylor: int, m: int, lags: np.ndarray, xp: Namespace) -> Array:
-    """Return (3/2)**alpha (1 - z/3)**alpha (1-z)**(alpha - m) at the given lags; arguments as in `l1_weights`."""
+    """Return BDF2's weights, the coefficients of (3/2)**alpha (1 - z/3)**alpha (1-z)**(alpha - m), at the given lags.
+
+    Arguments as in `l1_weights`.
+    """
     alpha = xp.asarray(alpha)
     beta = alpha - m
     near, far = lags[lags < _BDF2_HEAD], lags[lags >= _BDF2_HEAD]
@@ -106,12 +115,14 @@ def bdf2_weights(alpha: Array, taylor: int, m: int, lags: np.ndarray, xp: Namesp
 
 
 def bdf2_start_index(taylor: int) -> int:
-    """Return 1: the starting column acts on d[1]."""
+    """Return the index of the entry of d, the differenced data, that the starting column multiplies: 1."""
     return 1
 
 
 def bdf2_start(alpha: Array, taylor: int, m: int, rows: np.ndarray, xp: Namespace) -> Array:
-    """Return the column on d[1] that makes the scheme exact for t**taylor, at the given rows; 0 at row 0.
+    """Return the starting column, which multiplies d[1] and makes BDF2 exact for t**taylor, at the given rows.
+
+    It is 0 at row 0.
 
     Shapes: rows [k], increasing; result [*c, k].
     """
@@ -128,7 +139,10 @@ def bdf2_rate(alpha: float) -> float:
 
 
 def bdf2_uniform_rate(alpha: float, subtracts: bool = True) -> float:
-    """Order of convergence of the largest error, see `Scheme`; the first power without a column dominates."""
+    """Order of convergence of the largest error, see `Scheme.uniform_rate`.
+
+    The lowest power of t that the starting column, if there is one, does not make exact dominates.
+    """
     return min(2.0, (3 if alpha > 1 else 2) - alpha if subtracts else 1 - alpha)
 
 
@@ -214,7 +228,7 @@ def _bdf2_tail(alpha: Array, beta: Array, lags: np.ndarray, xp: Namespace) -> Ar
 
 
 def centred_weights(alpha: Array, taylor: int, m: int, lags: np.ndarray, xp: Namespace) -> Array:
-    """Return g_0 at lag 0 and 2 g_k at lag k: the mean of the two sides has the weights g_|k|.
+    """Return the centred scheme's weights on one side: g_0 at lag 0, 2 g_k at lag k; the mean of both sides has g_|k|.
 
     g_k = (-1)**k Gamma(1 + alpha) / (Gamma(1 + alpha / 2 - k) Gamma(1 + alpha / 2 + k)), by their recurrence up to lag
     64 and then by the asymptotic series of the Gamma ratio. `m` is 0; other arguments as in `l1_weights`.
@@ -238,5 +252,5 @@ def centred_rate(alpha: float) -> float:
 
 
 def centred_uniform_rate(alpha: float, subtracts: bool = False) -> float:
-    """Order of convergence of the largest error, see `Scheme`."""
+    """Order of convergence of the largest error, see `Scheme.uniform_rate`."""
     return 2.0

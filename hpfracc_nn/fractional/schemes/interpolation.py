@@ -26,9 +26,10 @@ _FIRST_SLOPE = (0.5, -0.5)  # what the start adds to the slope of u at sample 1,
 
 
 def l1_weights(alpha: Array, taylor: int, m: int, lags: np.ndarray, xp: Namespace) -> Array:
-    """Return b(z) (1-z)**(1 - m), above alpha = 1 b(z) (3/2 - z/2) (1-z)**(2 - m), at the given lags.
+    """Return the L1 weights at the given lags.
 
-    b_k is the mean of the memory function t**(p - 1) / Gamma(p) over cell k, p = `taylor` - alpha.
+    They are the coefficients of b(z) (1-z)**(1 - m), above alpha = 1 of b(z) (3/2 - z/2) (1-z)**(2 - m), with b_k the
+    mean of the memory function t**(p - 1) / Gamma(p) over cell k, p = `taylor` - alpha.
 
     Args:
         alpha: Shape [*c], inside (`taylor` - 1, `taylor`].
@@ -44,7 +45,9 @@ def l1_weights(alpha: Array, taylor: int, m: int, lags: np.ndarray, xp: Namespac
 
 
 def l1_start(alpha: Array, taylor: int, m: int, rows: np.ndarray, xp: Namespace) -> Array:
-    """Return the column that acts on d[1] above alpha = 1, at the given rows: (b_(k-1) - b_(k-2)) / 2 at sample k.
+    """Return L1's starting column, which multiplies d[1] above alpha = 1, at the given rows.
+
+    At sample k it is (b_(k-1) - b_(k-2)) / 2, with b as in `l1_weights`.
 
     Shapes: rows [k], increasing; result [*c, k].
     """
@@ -52,7 +55,10 @@ def l1_start(alpha: Array, taylor: int, m: int, rows: np.ndarray, xp: Namespace)
 
 
 def l1_start_index(taylor: int) -> int | None:
-    """Return the entry of d that the starting column acts on: 1 above alpha = 1, else None."""
+    """Return the index of the entry of d, the differenced data, that the starting column multiplies.
+
+    It is 1 above alpha = 1, else None: there is no such column.
+    """
     return 1 if taylor == 2 else None
 
 
@@ -67,7 +73,7 @@ def _from_first(
         rows: Numbers of samples, increasing, [k].
         xp: The namespace of alpha.
         powers: Coefficients of 1, z, z**2, ... of the polynomial in z that is applied to F, see `powers.py`.
-        moments: The same for Q.
+        moments: Coefficients of the polynomial that is applied to Q.
     """
     exponent = taylor - xp.asarray(alpha)
     parts, later = [0 * exponent[..., None]] * int((rows < 1).sum()), rows[rows >= 1]
@@ -77,13 +83,16 @@ def _from_first(
 
 
 def l1_cells(taylor: int, m: int) -> Polynomial:
-    """Return the polynomial in z that makes `l1_weights` of F_k = (k + 1)**p; b is (1 - z) F."""
+    """Return the coefficients of the polynomial in z by which `l1_weights` are made of F_k = (k + 1)**p / Gamma(1 + p).
+
+    The b of `l1_weights` is (1 - z) F.
+    """
     slope = _BDF2_SLOPE if taylor == 2 else (1,)
     return multiply(differences(taylor + 1 - m), slope)
 
 
 def l1_pieces(samples: Array, steps: Array, xp: Namespace) -> list[Array]:
-    """Return the slope on each cell of any times: samples [..., n], steps [..., n - 1], result [..., n - 1]."""
+    """Return the slope on each cell: samples [..., n], steps of any lengths [..., n - 1], result [..., n - 1]."""
     return [(samples[..., 1:] - samples[..., :-1]) / steps]
 
 
@@ -98,21 +107,25 @@ def l1_rate(alpha: float) -> float:
 
 
 def l1_uniform_rate(alpha: float, subtracts: bool = True) -> float:
-    """Order of convergence of the largest error, see `Scheme`; it is not at the first samples."""
+    """Order of convergence of the largest error, see `Scheme.uniform_rate`."""
     return 2 - alpha if alpha <= 1 else 3 - alpha
 
 
 def l1_2_weights(alpha: Array, taylor: int, m: int, lags: np.ndarray, xp: Namespace) -> Array:
-    """Return `l1_weights` with b + q (1-z) in place of b; arguments as there."""
+    """Return the L1-2 weights: `l1_weights` with b + q (1-z) in place of b, q_k of the quadratic correction of cell k.
+
+    Arguments as in `l1_weights`.
+    """
     slope = _BDF2_SLOPE if taylor == 2 else (1,)
     moments = multiply(differences(taylor + 1 - m), slope)
     return power_weights(taylor - xp.asarray(alpha), lags, xp, l1_cells(taylor, m), moments)
 
 
 def l1_2_start(alpha: Array, taylor: int, m: int, rows: np.ndarray, xp: Namespace) -> Array:
-    """Return the column that acts on d[1], at the given rows: -q_(k-1) at sample k.
+    """Return L1-2's starting column, which multiplies d[1], at the given rows.
 
-    Above alpha = 1 it is `l1_start` with b + q (1-z) in place of b, less 2 q_(k-1).
+    At sample k it is -q_(k-1), with q as in `l1_2_weights`; above alpha = 1 it is `l1_start` with b + q (1-z) in place
+    of b, less 2 q_(k-1).
 
     Shapes: rows [k], increasing; result [*c, k].
     """
@@ -123,7 +136,7 @@ def l1_2_start(alpha: Array, taylor: int, m: int, rows: np.ndarray, xp: Namespac
 
 
 def l1_2_pieces(samples: Array, steps: Array, xp: Namespace) -> list[Array]:
-    """Return the mean slope on each cell of any times and half its increase, 0 on the first; shapes as in `l1_pieces`.
+    """Return the mean slope on each cell, and half its increase, 0 on the first cell; shapes as in `l1_pieces`.
 
     The increase is that of the quadratic through the cell's samples and the one before.
     """
@@ -136,7 +149,7 @@ l1_2_power = l1_power
 
 
 def l1_2_start_index(taylor: int) -> int:
-    """Return 1: the starting column acts on d[1]."""
+    """Return the index of the entry of d, the differenced data, that the starting column multiplies: 1."""
     return 1
 
 
@@ -145,26 +158,27 @@ def l1_2_rate(alpha: float) -> float:
     return 3 - alpha if alpha <= 1 else 2.0
 
 
-# The slope is linear on the first cell: t**2, above alpha = 1 t**3, is not met there.
+# On the first cell x is linear, above alpha = 1 its slope: t**2, or t**3, is not exact there.
 l1_2_uniform_rate = l1_uniform_rate
 
 
 def trapezoid_weights(alpha: Array, taylor: int, m: int, lags: np.ndarray, xp: Namespace) -> Array:
-    """Return a(z) (1-z)**-m at the given lags, a_k the second difference of k**(1 + alpha) / Gamma(2 + alpha).
+    """Return the trapezoid rule's weights at the given lags: the coefficients of a(z) (1-z)**-m.
 
-    `m` is 0, or -1 when the data are cumulative sums. Other arguments as in `l1_weights`.
+    a_k is the second difference of k**(1 + alpha) / Gamma(2 + alpha). `m` is 0, or -1 when the data are cumulative
+    sums. Other arguments as in `l1_weights`.
     """
     return power_weights(1 + xp.asarray(alpha), lags, xp, differences(2 - m))
 
 
 def trapezoid_pieces(samples: Array, steps: Array, xp: Namespace) -> list[Array]:
-    """Return the mean of x on each cell of any times and half its increase; shapes as in `l1_pieces`."""
+    """Return the mean of x on each cell, and half its increase over the cell; shapes as in `l1_pieces`."""
     before, after = samples[..., :-1], samples[..., 1:]
     return [(before + after) / 2, (after - before) / 2]
 
 
 def trapezoid_power(alpha: Array, taylor: int) -> Array:
-    """Return the order of the integral."""
+    """Return the order of the integral that is taken of x: alpha."""
     return alpha
 
 
@@ -174,5 +188,5 @@ def trapezoid_rate(alpha: float) -> float:
 
 
 def trapezoid_uniform_rate(alpha: float, subtracts: bool = False) -> float:
-    """Order of convergence of the largest error, see `Scheme`."""
+    """Order of convergence of the largest error, see `Scheme.uniform_rate`."""
     return 2.0

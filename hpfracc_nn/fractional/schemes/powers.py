@@ -35,14 +35,17 @@ Polynomial = Sequence[float | Fraction]
 def power_weights(
     exponent: Array, lags: np.ndarray, xp: Namespace, powers: Polynomial, moments: Polynomial = ()
 ) -> Array:
-    """Return (powers(z) F + moments(z) Q)_k / Gamma(1 + P) at the given lags, P = exponent in [0, 3].
+    """Return the weights (powers(z) F + moments(z) Q)_k / Gamma(1 + P) at the given lags k, P = exponent in [0, 3].
+
+    F_k is (k + 1)**P and Q_k the cell moments of the module's docstring, of which every scheme that integrates the
+    memory function exactly is made.
 
     Args:
         exponent: P, float64, shape [*c].
         lags: Non-negative integers, increasing, shape [k].
         xp: The namespace of `exponent`.
         powers: Coefficients of 1, z, z**2, ... applied to F; at most six.
-        moments: The same for Q.
+        moments: Coefficients of the polynomial that is applied to Q.
 
     Returns:
         Shape [*c, k]; relative error about 1e-14 at lags of 16 and more, below up to 1e-12 for second differences and
@@ -80,7 +83,7 @@ def multiply(*factors: Polynomial) -> tuple[Fraction, ...]:
 
 
 def differences(order: int) -> tuple[Fraction, ...]:
-    """Return (1 - z)**order, order >= 0."""
+    """Return the coefficients of the polynomial (1 - z)**order, order >= 0."""
     return multiply(*[(1, -1)] * order)
 
 
@@ -108,7 +111,7 @@ def _binomials(exponent: Array, xp: Namespace, terms: int) -> Array:
 
 
 def _head(exponent: Array, xp: Namespace, powers: tuple[Fraction, ...], moments: tuple[Fraction, ...]) -> Array:
-    """Return powers(z) F + moments(z) Q at the lags below 16, [*c, 16], without cancellation where they vanish.
+    """Return powers(z) F + moments(z) Q of `power_weights` at lags below 16, [*c, 16], right also where they vanish.
 
     Where `powers` has a zero of order j + 1 at z = 1, powers(z) F vanishes at later lags as the exponent P nears j, or
     nears 0. There F_k = (k+1)**P is (k+1)**j (1 + expm1((P - j) log(k+1))), with j = 0 for P below 1/2: powers(z)
@@ -124,7 +127,7 @@ def _head(exponent: Array, xp: Namespace, powers: tuple[Fraction, ...], moments:
 
 
 def _near_power(j: int, exponent: Array, xp: Namespace, powers: tuple[Fraction, ...]) -> Array:
-    """Return powers(z) F at the lags below 16, [*c, 16], without cancellation for an exponent P near j."""
+    """Return powers(z) F, F_k = (k + 1)**P, at the lags below 16, [*c, 16], without cancellation for P near j."""
     k = np.arange(1.0, _HEAD + 1)
     exact = [
         float(sum((a * (lag + 1 - i) ** j for i, a in enumerate(powers[: lag + 1])), Fraction(0)))
@@ -144,7 +147,9 @@ def _zeros_at_one(polynomial: tuple[Fraction, ...]) -> int:
 
 
 def _cell_moments(exponent: Array, xp: Namespace) -> Array:
-    """Return Q_k at the lags k < 16, [*c, 16]: exact for k = 0, for the others by Gauss-Legendre quadrature.
+    """Return Q_k, the error of the trapezoid rule for t**P on cell k, for k < 16: [*c, 16].
+
+    It is exact for k = 0, for other cells by Gauss-Legendre quadrature.
 
     With t = k + s the rule is applied to k**P expm1(P log1p(s / k)), which is t**P - k**P: no digit is lost.
     """

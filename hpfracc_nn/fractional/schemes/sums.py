@@ -20,13 +20,13 @@ _POINTS = 8  # (5 + sqrt(24))**-16 = 1e-16 for a power of j on such a panel
 
 
 class Sum(NamedTuple):
-    """Quadrature points and weights of sums from 0 up to several lags.
+    """Quadrature points and weights of the sums of f(j) from j = 0 up to several lags.
 
     Attributes:
-        points: Where the terms are needed, increasing; [p]. The first `whole` of them are 0, 1, 2, ...
-        weights: Of each, [p].
-        whole: How many are below all panels.
-        ends: How many points belong to each lag, [k].
+        points: The j at which f is needed, increasing; [p]. The first `whole` of them are 0, 1, 2, ...
+        weights: The weight of each point, [p].
+        whole: How many points lie below all panels, where every term is added.
+        ends: How many points, from the first on, make up the sum for each lag, [k].
     """
 
     points: np.ndarray
@@ -38,7 +38,7 @@ class Sum(NamedTuple):
 def sum_before(lags: np.ndarray) -> Sum:
     """Return the quadrature of sum f(j), j = 0, ..., lag - 1, for each of the increasing `lags`.
 
-    f is right to 1e-16 of the sum where it is a power of j, or one times a decaying exponential, from 128 on.
+    The sum is right to 1e-16 of itself where f is, from j = 128 on, a power of j, or one times a decaying exponential.
     """
     last = int(lags[-1]) if lags.size else 0
     whole = min(last, _DIRECT)
@@ -61,7 +61,7 @@ def sum_before(lags: np.ndarray) -> Sum:
 def _panels(last: int) -> np.ndarray:
     """Return where panels, the intervals that a quadrature serves, may end so that none is too long for it.
 
-    From 128, below which all terms are added, to at most `last`, each about 1.5 times the one before.
+    The ends go from 128, below which all terms are added, to at most `last`, each about 1.5 times the one before.
     """
     if last <= _DIRECT:
         return np.empty(0, np.int64)

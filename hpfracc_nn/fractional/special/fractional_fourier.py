@@ -37,14 +37,14 @@ def check_shapes(owner: str, shape: tuple[int, ...], axis: int, order_shape: tup
 
 
 def nearest(owner: str, order: float) -> int:
-    """Return the whole number nearest to an order, or raise ValueError."""
+    """Return the whole number nearest to an order; raise ValueError unless the order is finite."""
     if not -math.inf < order < math.inf:  # torch.compile follows comparisons
         raise ValueError(f"{owner}(order={order}): needs a finite order; pass such as order=0.5.")
     return round(order)
 
 
 def transformed(x: Array, whole: int | Array, chirps: Iterable[Array] | None, xp: Namespace) -> Array:
-    """Return the transform of complex samples [..., n].
+    """Return the fractional Fourier transform of complex samples [..., n].
 
     The FFT comes before the rotation, the inverse FFT after it: so the transform of order -a is the inverse of that of
     order a for every signal, and not only where rotations commute with the FFT.
@@ -52,7 +52,7 @@ def transformed(x: Array, whole: int | Array, chirps: Iterable[Array] | None, xp
     Args:
         x: Complex samples, shape [..., n].
         whole: The whole part of the order modulo 4, one number or an array [*o].
-        chirps: Those of the rest, see `chirps`; None where there is no rest.
+        chirps: The two chirps for the rest of the order, see `chirps_of`; None where there is no rest.
         xp: The namespace of the arrays.
     """
     if isinstance(whole, int):
@@ -76,7 +76,7 @@ def _rotated(x: Array, chirps: Iterable[Array], xp: Namespace) -> Array:
 
 
 def fixed_chirps(order: float, n: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Return the chirps of one fixed order, from the cache."""
+    """Return the two chirps of one fixed order in [-1/2, 1/2], [n] each, from the cache; see `chirps_of`."""
 
     def build() -> tuple[np.ndarray, np.ndarray]:
         multiplier, convolver = chirps_of(np.float64(order), n, NUMPY)
@@ -86,7 +86,11 @@ def fixed_chirps(order: float, n: int, dtype: np.dtype) -> tuple[np.ndarray, np.
 
 
 def chirps_of(order: Array, n: int, xp: Namespace) -> tuple[Array, Array]:
-    """Return the two chirps, in time and in frequency, complex128 [*o, n], for orders in [-1/2, 1/2]."""
+    """Return the two chirps that rotate a signal, in time and in frequency, for orders [*o] in [-1/2, 1/2].
+
+    They are complex128 [*o, n]: the diagonal of M, and exp(i theta / 2) times the factor exp(-i pi sin(theta) f**2) of
+    C; see the module's docstring.
+    """
     angle = (math.pi / 2 * order)[..., None]
     half = angle / 2
     lag = np.arange(n // 2 + 1.0)

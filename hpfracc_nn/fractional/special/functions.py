@@ -96,9 +96,9 @@ def fractional_fourier(x: Array, order: Array, dim: int = -1, *, centred: bool =
 
 
 def _implementation(owner: str, **arguments: Array) -> Any:
-    """Return the module of special functions: torch's if any argument is a tensor, JAX's if any is its, else NumPy's.
+    """Return a framework's module of special functions: torch's or JAX's if any argument is its array, else NumPy's.
 
-    `owner` is the public function, for messages, in which the arguments have their names.
+    `owner` is the public function and the keywords are the names of its arguments, for messages.
     """
     names = {framework_of(type(value)): name for name, value in arguments.items()}
     if "torch" in names and "jax" in names:

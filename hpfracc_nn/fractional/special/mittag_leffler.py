@@ -49,10 +49,10 @@ _TERMS = 20  # 8**-20 = 1e-18
 
 
 class Options(NamedTuple):
-    """Settings of the computation of F; the value depends on them by rounding only.
+    """Settings of the computation of F, on which its values depend by rounding only.
 
     Attributes:
-        poles: At most how many there are; 1 is enough where no alpha is above 1.
+        poles: How many poles a point may have, 1 or 2; 1 is enough where no alpha is above 1.
         block: For how many points at once the integrand is kept: 39 complex numbers each, 77 for complex z.
         is_differentiated: Whether the formula will be differentiated as it stands. Elementary functions are then no
             special case: their formula does not hold beside their alpha and beta.
@@ -69,7 +69,7 @@ ALONE = Options()
 def partial_derivative(
     z: Array, alpha: Array, beta: Array, m: int, n: int, xp: Namespace, options: Options = ALONE
 ) -> Array:
-    """Return F[m, n] at `z`.
+    """Return F[m, n], the m-th derivative in z and n-th in beta of the Mittag-Leffler function E_(alpha, beta), at `z`.
 
     Args:
         z: float64 or complex128, shape [points].
@@ -78,7 +78,7 @@ def partial_derivative(
         m: Order of the derivative in z.
         n: Order of the derivative in beta.
         xp: The namespace of the arrays.
-        options: See there.
+        options: Settings of the computation.
 
     Returns:
         Shape and dtype of `z`.
@@ -91,17 +91,17 @@ def partial_derivative(
 
 
 def is_wrong_alpha(alpha: Any) -> Any:
-    """Return where alpha is outside (0, 2]; NaN is not, and gives NaN."""
+    """Return whether alpha, or each entry of it, is outside (0, 2]; NaN counts as inside, and gives NaN."""
     return (alpha <= 0) | (alpha > 2)
 
 
 def is_wrong_beta(beta: Any) -> Any:
-    """Return where beta is outside [-1, 5]."""
+    """Return whether beta, or each entry of it, is outside [-1, 5]; NaN counts as inside."""
     return (beta < -1) | (beta > 5)
 
 
 def check(owner: str, alpha: float, beta: float) -> None:
-    """Raise ValueError if one number is outside its range."""
+    """Raise ValueError if alpha is outside (0, 2] or beta outside [-1, 5]."""
     if is_wrong_alpha(alpha):
         raise ValueError(
             f"{owner}(alpha={alpha:g}): needs 0 < alpha <= 2; for a larger alpha average "
@@ -128,7 +128,7 @@ def combined(z: Array, derivative: tuple[int, int, int], member: Callable[[int, 
 
 
 def combination(derivative: tuple[int, int, int]) -> dict[tuple[int, int, int], int]:
-    """Return {(p, m, n): c}: E's derivative of these orders in z, alpha and beta is the sum of c z**p F[m, n]."""
+    """Return {(p, m, n): c} such that E's derivative of these orders in z, alpha, beta is the sum of c z**p F[m, n]."""
     in_z, in_alpha, in_beta = derivative
     terms = {(0, 0, in_beta): 1}
     for _ in range(in_alpha):
@@ -213,9 +213,10 @@ def _rule(
 
 
 def _constants(n: int, is_complex: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return log s and the weights times (-log s)**n at the nodes, and at those shifted by h / 2: [2, nodes] each.
+    """Return log s and the weights times (-log s)**n at the nodes s of the quadrature, [2, nodes] each.
 
-    n is the order of the derivative in beta. For z that are not complex the upper half of the parabola is enough.
+    Row 0 is for the nodes as they are, row 1 for those shifted by h / 2. n is the order of the derivative in beta. For
+    z that are not complex the upper half of the parabola is enough.
     """
     logs, weights = (LOGS, WEIGHTS) if is_complex else (UPPER_LOGS, UPPER_WEIGHTS)
     return logs, weights * (-logs) ** n
@@ -289,7 +290,7 @@ _LARGEST_EXPONENT = 600.0  # of what is multiplied by other factors
 
 
 class Pole(NamedTuple):
-    """A root w of w**alpha = z."""
+    """A root w of w**alpha = z, for each point z, and whether it counts as a pole of the integrand there."""
 
     w: Array
     log: Array
@@ -298,7 +299,10 @@ class Pole(NamedTuple):
 
 
 def poles_of(z: Array, alpha: Array, xp: Namespace, most: int) -> list[Pole]:
-    """Return the two roots that may have |arg w| <= pi; the second one does only for alpha > 1."""
+    """Return the roots w of w**alpha = z that may have |arg w| <= pi, the first `most` of two.
+
+    The second one has such an argument only for alpha > 1.
+    """
     size, angle = xp.log(xp.abs(z)) / alpha, xp.angle(z)
     is_huge = size > _LARGEST_ROOT
     radius = xp.where(is_huge, math.exp(_LARGEST_ROOT), _root(xp.where(is_huge, 1.0, xp.abs(z)), alpha, xp))
@@ -338,7 +342,10 @@ def _split(x: Array) -> tuple[Array, Array]:
 
 
 def away_from(found: list[Pole], xp: Namespace) -> Array:
-    """Return whether the pole next to the parabola is further from nodes that are shifted by half a step."""
+    """Return for each point whether nodes that are shifted by half a step are further from its poles.
+
+    Only the pole next to the parabola is looked at.
+    """
     nearest, cosine = math.inf, -1.0
     for pole in found:
         distance = xp.where(pole.counts, xp.abs(pole.root.real - 1), math.inf)
@@ -359,9 +366,10 @@ def pole_residue(
     is_elementary: Array,
     xp: Namespace,
 ) -> Array:
-    """Return the m-th derivative in z of (-log w)**n w**(1 - beta) exp(w) / alpha times the rule's factor.
+    """Return what a pole adds to F[m, n] besides the trapezoidal rule.
 
-    It is taken as a Taylor series in log w: z d/dz = (1 / alpha) d/dlog w.
+    That is the m-th derivative in z of (-log w)**n w**(1 - beta) exp(w) / alpha times the factor 1 / (1 - exp(...)) of
+    the module's docstring, computed as a Taylor series in log w: z d/dz = (1 / alpha) d/dlog w.
     """
     orders = range(1, m + 1)
     w = pole.w
@@ -401,7 +409,7 @@ _SHIFT = 4
 def reciprocal_gamma(x: Any, n: int, xp: Namespace) -> Any:
     """Return the n-th derivative of 1 / Gamma at real x > -4, exactly zero at 0, -1, -2, -3 for n = 0.
 
-    From x + 4 it goes down by 1 / Gamma(x) = x / Gamma(x + 1), which keeps the relative accuracy near the zeros.
+    The recursion 1 / Gamma(x) = x / Gamma(x + 1), from x + 4 down, keeps the relative accuracy near the zeros.
     """
     values = _derivatives(x + _SHIFT, n, xp)
     for step in reversed(range(_SHIFT)):
