@@ -438,7 +438,7 @@ class RoughnessFeatures(nn.Module):
             state: From `initial_state` or the step before; it stays as it is.
 
         Raises:
-            TypeError: `state` is none, or x is not real and floating.
+            TypeError: `state` is no state of such a layer, or x is not real and floating.
             ValueError: x has another shape than the state.
         """
         _wide(f"{_OWNER}.step", x)

@@ -170,7 +170,7 @@ class FractionalLayer(Ordered):
 
         Raises:
             RuntimeError: There is no process group.
-            TypeError: `group` is none.
+            TypeError: `group` is no process group.
             ValueError: This process is not in the group.
 
         Examples:

@@ -192,7 +192,7 @@ class FractionalLinear(Derived, nn.Linear):
 
         Raises:
             RuntimeError: There is no process group.
-            TypeError: `group` is none.
+            TypeError: `group` is no process group.
             ValueError: This process is not in the group.
         """
         self.derivative.split_time(group)

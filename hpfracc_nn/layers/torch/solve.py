@@ -419,10 +419,10 @@ class FractionalGraphConv(CaputoEquation):
     def longest_step(self) -> float | None:
         """The longest step with which attention and diffusion are stable on every graph, at the present orders.
 
-        It is that of the rectangle rule, and None with other schemes, whose limits are not known here: the implicit
-        ones stand longer steps. The spectrum of A - D lies in the disk of radius 1 around -1, which scaled by this
-        step**alpha lies in the scheme's region of stability and touches its edge at -2. There are eigenvalues where a
-        graph is bipartite; self loops move them up.
+        The step is that of the rectangle rule, and None with other schemes, whose limits are not known here: the
+        implicit ones stand longer steps. The spectrum of A - D lies in the disk of radius 1 around -1, which scaled by
+        this step**alpha lies in the scheme's region of stability and touches its edge at -2, an eigenvalue of bipartite
+        graphs; self loops move it up.
         """
         if not isinstance(self.method.scheme, Rectangle):
             return None

@@ -35,11 +35,11 @@ _OWNER = "ARFIMA"
 
 
 class ArfimaState(NamedTuple):
-    """The state of a filter between two samples; a pytree.
+    """The state of `ARFIMA` between two samples; a pytree.
 
     Attributes:
-        stream: Of the difference.
-        past: Its last p values and the last q errors, the newest first of each, [p + q, *shape].
+        stream: The state of the fractional difference.
+        past: The last p samples of the differenced series and the last q errors, each newest first, [p + q, *shape].
     """
 
     stream: StreamState
@@ -47,7 +47,7 @@ class ArfimaState(NamedTuple):
 
 
 class _Made(Ordered):
-    """Attributes that `__post_init__` computes from the fields.
+    """The attributes of `ARFIMA` that its `__post_init__` computes from the fields.
 
     Attributes:
         difference: The layer that computes `(1 - z)**alpha`.
@@ -160,7 +160,7 @@ class ARFIMA(_Made):
 
         Raises:
             ValueError: As in `FractionalLayer.step`.
-            TypeError: As in `FractionalLayer.step`; or `state` is none.
+            TypeError: As in `FractionalLayer.step`; or `state` is no ArfimaState.
         """
         check_is_state(f"{_OWNER}.step", state, ArfimaState)
         x = of_numpy(x)
@@ -179,7 +179,7 @@ class ARFIMA(_Made):
 
         Raises:
             ValueError: As in `FractionalLayer.run`.
-            TypeError: As there.
+            TypeError: As in `FractionalLayer.run`.
         """
         owner, x = f"{_OWNER}.run", of_numpy(x)
         if state is None:
@@ -283,7 +283,7 @@ def arfima_errors(
         alpha: The order, a number or an array of no axes, which may be traced.
         ar: The lags' coefficients, [p].
         mean: The level; a number, or an array that broadcasts to the series, with a time axis of length 1.
-        ma: Those of the errors before, [q].
+        ma: Coefficients of past errors, [q].
         bounds: Where a traced alpha lies, beyond which it is NaN; None is (0, 1).
         dim: The time axis.
         manager: Who chooses the kernels; None is the process-wide BackendManager.
@@ -395,7 +395,17 @@ def arfima_forecast(
 def filtered(
     x: Array, definition: GrunwaldLetnikov, ar: Any, ma: Any, mean: Any, dim: int, manager: BackendManager | None
 ) -> Array:
-    """Return the one-step errors of x along `dim`."""
+    """Return the one-step errors of an ARFIMA process along `dim`, in the shape and dtype of the samples x.
+
+    Args:
+        x: The series, [..., n, ...].
+        definition: The difference `(1 - z)**alpha`, with its alpha.
+        ar: Coefficients of the lags, [p].
+        ma: Coefficients of past errors, [q].
+        mean: The level, see `_differenced`.
+        dim: The time axis.
+        manager: Who chooses the kernels; None is the process-wide BackendManager.
+    """
     x = of_numpy(x)
     computed_in(_OWNER, x)
     axis = errors.axis(_OWNER, dim, x.ndim)
@@ -404,14 +414,17 @@ def filtered(
 
 
 def likelihood(errors_of: Callable[[Array], Array], mean: Any, series: Array, level: bool, deviation: Any) -> Array:
-    """Return the negative logarithm of the likelihood of series [..., n].
+    """Return the negative logarithm of the likelihood of each series, [...].
 
     Args:
-        errors_of: What makes their errors of them, linear in their distance to `mean`.
-        mean: The level in it.
-        series: One or more.
+        errors_of: Maps series to their one-step errors, linearly in series - `mean`.
+        mean: The level that `errors_of` subtracts.
+        series: One or more, [..., n].
         level: Whether the level is integrated out.
-        deviation: Of the errors, or None.
+        deviation: Standard deviation of the errors; None is the best.
+
+    Raises:
+        ValueError: There are fewer than two samples, or a deviation that is known is not positive.
     """
     series = of_numpy(series)
     e = errors_of(series)
@@ -431,7 +444,19 @@ def likelihood(errors_of: Callable[[Array], Array], mean: Any, series: Array, le
 def continued(
     series: Array, definition: GrunwaldLetnikov, ar: Any, ma: Any, mean: Any, steps: int, manager: BackendManager | None
 ) -> Array:
-    """Return the forecasts: the differences go on as the lags say, without errors, and are summed up again."""
+    """Return the forecasts of an ARFIMA process for the next `steps` samples, [..., steps].
+
+    The differenced series is continued by its lags, without further errors, and the difference is undone.
+
+    Args:
+        series: The past, [..., n].
+        definition: The difference `(1 - z)**alpha`, with its alpha.
+        ar: Coefficients of the lags, [p].
+        ma: Coefficients of past errors, [q].
+        mean: The level, see `_differenced`.
+        steps: How many samples are forecast.
+        manager: Who chooses the kernels; None is the process-wide BackendManager.
+    """
     series, steps = of_numpy(series), errors.count(f"{_OWNER}.forecast", "steps", steps)
     u = _differenced(series, definition, mean, series.ndim - 1, manager)
     lags, level = _lags(ar, ma, u.dtype), _level(mean, u)
@@ -445,17 +470,20 @@ def continued(
 
 
 def _last(u: Array, count: int) -> Array:
-    """Return the last `count` values of u, [..., n]; zeros come first where n is less."""
+    """Return the last `count` samples of u, [..., n], preceded by zeros where u has fewer."""
     return jnp.pad(u, [*[(0, 0)] * (u.ndim - 1), (count, 0)])[..., u.shape[-1] :]
 
 
 def _difference(owner: str, alpha: Any, bounds: tuple[float, float] | None) -> GrunwaldLetnikov:
-    """Return the operator `(1 - z)**alpha` of one order, or raise where alpha is an array.
+    """Return the operator `(1 - z)**alpha`.
 
     Args:
-        owner: The class, for messages.
-        alpha: The order, which may be traced.
-        bounds: Between which it lies, None where it is a number.
+        owner: The public function, for messages.
+        alpha: One order, a number or an array without axes, which may be traced.
+        bounds: The bounds of a traced alpha; None is (0, 1).
+
+    Raises:
+        ValueError: alpha has axes, or is out of range.
     """
     if np.ndim(alpha):
         raise ValueError(f"{owner}(alpha of shape {np.shape(alpha)}): needs one order; map over several with jax.vmap.")
@@ -468,7 +496,7 @@ def _differenced(x: Array, definition: GrunwaldLetnikov, mean: Any, axis: int, m
     Args:
         x: The series, time on `axis`.
         definition: The operator, with its alpha.
-        mean: One level, or an array that broadcasts to x without its time axis.
+        mean: One level, or an array that broadcasts to x, with a time axis of length 1.
         axis: The time axis.
         manager: Who chooses the kernel; None is the process-wide one.
     """
@@ -506,7 +534,7 @@ def _check_level(found: tuple[int, ...], wanted: tuple[int, ...], axis: int) -> 
 
 
 def _lags(ar: Any, ma: Any, dtype: Any) -> Lags:
-    """Return the coefficients of lags, arrays without axes, or raise."""
+    """Return `ar` and `ma` as lists of arrays without axes; raise ValueError unless each is a flat sequence."""
     found = []
     for name, given in (("ar", ar), ("ma", ma)):
         each = jnp.asarray(given, dtype)
@@ -519,7 +547,7 @@ def _lags(ar: Any, ma: Any, dtype: Any) -> Lags:
 
 
 def _positive(deviation: Any, dtype: Any) -> Array:
-    """Return standard deviations as an array of `dtype`, or raise unless they are positive.
+    """Return standard deviations as an array of `dtype`; raise ValueError unless they are positive.
 
     Traced values are checked under `checkify` only.
     """
@@ -536,7 +564,7 @@ def _ahead(last: Array, before: Array, ar: Array, ma: Array, steps: int) -> Arra
 
     Args:
         last: The last p values of the process, [..., p].
-        before: Its last q errors, [..., q].
+        before: The last q errors of the process, [..., q].
         ar: Coefficients of the lagged values, [p].
         ma: Coefficients of the lagged errors, [q].
         steps: How many values are forecast.
@@ -552,7 +580,7 @@ def _ahead(last: Array, before: Array, ar: Array, ma: Array, steps: int) -> Arra
 
 
 def _summed(u: Array, definition: GrunwaldLetnikov, manager: BackendManager | None) -> Array:
-    """Return `(1 - z)**-alpha u`, the series with the differences u, [..., n].
+    """Return `(1 - z)**-alpha u`, [..., n], the series whose fractional differences are u.
 
     An order above 1 is split: cumulative sums undo its whole part, the operator the rest.
 
