@@ -476,9 +476,10 @@ class FractionalGraphConv(CaputoEquation):
         return -(-self.out_features // self.heads)
 
     def init(self, key: Array | None = None, param_dtype: Any = jnp.float32) -> Params:
-        """Return first parameters: "lin", the encoder; its "attention", if any; and a learned "order".
+        """Return first parameters: {"lin": ...}, {"attention": {"query": ..., "key": ...}} if any, and a learned order.
 
-        Each of "lin", "query" and "key" is {"kernel": [inputs, outputs], "bias": [outputs]}; "lin" has a bias if `use_bias`.
+        Each of "lin", "query" and "key" has a "kernel", [inputs, outputs], and a "bias", [outputs], but "lin" has no
+        bias where `use_bias` is False.
         """
         names = ["lin", *(["query", "key"] if self.func == "attention" else [])]
         made = dict(zip(names, keys(type(self).__name__, key, len(names)), strict=True))
