@@ -64,7 +64,7 @@ class ARFIMA(nn.Module):
 
     Args:
         ar: p, the number of lags; one by default, where `series.fit_arfima` has none.
-        ma: q, the number of errors before.
+        ma: q, the number of past errors.
         alpha: The order of the difference, usually called d; where learning starts. Or an `Alpha` or
             `ProbabilisticAlpha` of shape [], which then is the order, with its own bounds; a random one is not fitted.
             None is 0.3, or the middle of bounds that leave it out.
@@ -79,7 +79,7 @@ class ARFIMA(nn.Module):
 
     Attributes:
         ar: The coefficients of the lags, [p]; None where there are none. They begin at 0.
-        ma: Those of the errors before, [q]; the same.
+        ma: The coefficients of the past errors, [q]; likewise.
         mean: The level, one number, [1]; it begins at 0.
 
     Shape:
@@ -311,13 +311,13 @@ class ARFIMA(nn.Module):
         return self(series.reshape(self._as_series)).flatten()
 
     def forecast(self, steps: int, series: Any = None, exog: Any = None) -> Tensor:
-        """Return what is expected of the next `steps` samples after `series`, or after that of `fit`: [steps].
+        """Return the expected next `steps` samples after `series`, or after the series of `fit`: [steps].
 
-        After the series of an exact fit or of one with regressors it is `results.forecast`, else that of the present
-        parameters and a process at its mean before the first sample.
+        After the series of an exact fit, or of a fit with regressors, the forecast is `results.forecast`, else that of
+        the present parameters and a process at its mean before the first sample.
 
         Args:
-            steps: How many.
+            steps: How many samples are forecast.
             series: [n], finite; None is that of `fit`.
             exog: The regressors at their times, [steps, k], if `fit` had any.
 
@@ -334,9 +334,10 @@ class ARFIMA(nn.Module):
     def forecast_interval(
         self, steps: int, level: float = 0.95, series: Any = None, exog: Any = None
     ) -> tuple[Tensor, Tensor]:
-        """Return between what bounds each of the next `steps` samples lies with probability `level`: two of [steps].
+        """Return the bounds between which each of the next `steps` samples lies with probability `level`.
 
-        For normal errors of the deviation that `fit` found; the estimates are taken for exact.
+        Errors are taken to be normal with the deviation that `fit` found, and the estimates to be exact. The lower and
+        the upper bounds are [steps] each.
 
         Raises:
             ValueError: The model was not fitted, or an argument is out of range.

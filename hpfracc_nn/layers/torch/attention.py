@@ -49,11 +49,11 @@ class FractionalAttention(nn.Module):
 
     Args:
         embed_dim: Features of queries and of the result.
-        num_heads: They share the features.
+        num_heads: The number of heads, which share the features.
         dropout: The part of the weights that is dropped in training.
-        bias: Whether the projections have one.
+        bias: Whether the projections have a bias.
         add_bias_kv: Whether a learned key and value are added to those of each sequence.
-        add_zero_attn: Whether a key and value of zeros are.
+        add_zero_attn: Whether a key and value of zeros are added to those of each sequence.
         kdim: Features of keys; None is embed_dim.
         vdim: Features of values; None is embed_dim.
         batch_first: Whether data are [batch, time, features] and not [time, batch, features].

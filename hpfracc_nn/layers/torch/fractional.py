@@ -265,7 +265,7 @@ class FractionalLayer(Ordered):
 
         Raises:
             ValueError: As in `initial_state` and `step`.
-            TypeError: As there.
+            TypeError: As in `initial_state` and `step`.
 
         Examples:
             >>> layer = FractionalLayer(0.6, dt=0.01)
@@ -550,7 +550,7 @@ class LayerState(PartsState):
 
     @property
     def _first(self) -> Any:
-        """The first part, the state of a fractional derivative, or a state made of such."""
+        """The first part: the state of a fractional derivative, or a state that consists of such states."""
         raise NotImplementedError
 
 
@@ -627,7 +627,7 @@ def place_of(layer: type[nn.Module], module: Any, kind: type[nn.Module]) -> dict
 
 
 def with_weights_of(module: nn.Module, layer: L, alpha: Any) -> L:
-    """Return `layer` with the parameters of a module of torch, frozen where its are, and its training flag.
+    """Return `layer` with the parameters and training flag of a module of torch; parameters frozen there become frozen.
 
     Orders aside, the layer's parameters must have the same names as torch's.
 
@@ -687,7 +687,7 @@ def _weight_of(owner: str, module: nn.Module, name: str) -> tuple[Tensor, bool]:
 
 
 def check_images(owner: str, x: Tensor, channels: int, axes: int) -> None:
-    """Raise unless x is a dense tensor, [batch, channels, ...] or [channels, ...], with `axes` axes for the dots."""
+    """Raise unless x is a dense tensor, [batch, channels, ...] or [channels, ...], where `...` are `axes` axes."""
     check_dense(owner, "input", x)
     if x.ndim not in (axes + 1, axes + 2) or x.shape[-axes - 1] != channels:
         shape = f"{channels}, n" if axes == 1 else f"{channels}, height, width"

@@ -77,8 +77,8 @@ class FractionalLinear(Derived, nn.Linear):
 
     Args:
         in_features: As in `torch.nn.Linear`.
-        out_features: As there.
-        bias: As there.
+        out_features: As in `torch.nn.Linear`.
+        bias: As in `torch.nn.Linear`.
         alpha: The order, or a list of one for each input feature, such as [0.5] * in_features; or an `Alpha` or
             `ProbabilisticAlpha` of shape [] or [in_features], which then is the order.
         definition: As in `FractionalLayer`.
@@ -273,15 +273,16 @@ class FractionalConv1d(Derived, nn.Conv1d):
 
     Args:
         in_channels: As in `torch.nn.Conv1d`.
-        out_channels: As there.
-        kernel_size: As there.
-        stride: As there.
-        padding: As there; or "causal", dilation * (kernel_size - 1) zeros before the first sample and none behind the
-            last, so that no sample of the output depends on later ones of the derivative, and `step` works.
-        dilation: As there.
-        groups: As there.
-        bias: As there.
-        padding_mode: As there; "zeros" where `padding` is "causal".
+        out_channels: As in `torch.nn.Conv1d`.
+        kernel_size: As in `torch.nn.Conv1d`.
+        stride: As in `torch.nn.Conv1d`.
+        padding: As in `torch.nn.Conv1d`; or "causal", dilation * (kernel_size - 1) zeros before the first sample and
+            none behind the last, so that no sample of the output depends on later ones of the derivative, and `step`
+            works.
+        dilation: As in `torch.nn.Conv1d`.
+        groups: As in `torch.nn.Conv1d`.
+        bias: As in `torch.nn.Conv1d`.
+        padding_mode: As in `torch.nn.Conv1d`; "zeros" where `padding` is "causal".
         alpha: The order, or a list of one for each input channel, such as [0.5] * in_channels; or an `Alpha` or
             `ProbabilisticAlpha` of shape [] or [in_channels], which then is the order.
         definition: As in `FractionalLayer`.
@@ -508,14 +509,14 @@ class FractionalConv2d(Ordered, nn.Conv2d):
 
     Args:
         in_channels: As in `torch.nn.Conv2d`.
-        out_channels: As there.
-        kernel_size: As there.
-        stride: As there.
-        padding: As there.
-        dilation: As there.
-        groups: As there.
-        bias: As there.
-        padding_mode: As there.
+        out_channels: As in `torch.nn.Conv2d`.
+        kernel_size: As in `torch.nn.Conv2d`.
+        stride: As in `torch.nn.Conv2d`.
+        padding: As in `torch.nn.Conv2d`.
+        dilation: As in `torch.nn.Conv2d`.
+        groups: As in `torch.nn.Conv2d`.
+        bias: As in `torch.nn.Conv2d`.
+        padding_mode: As in `torch.nn.Conv2d`.
         dims: The axes of the derivatives: (-1,), which is time where images are [..., features, n], (-2,) or (-2, -1).
         alpha: The order, one that all axes share, or a list of one for each axis; or an `Alpha` or `ProbabilisticAlpha`
             of shape [] or [axes], which then is the order.

@@ -115,7 +115,7 @@ class Recurrence:
 def _remembered(sums: Sums, record: Record) -> Tensor:
     """Return the cell states of steps 1 to n, [n, batch, units], detached.
 
-    They are a view of the loop's buffer, which is saved for the backward pass: autograd must not see that.
+    They are a view of the loop's buffer, which is saved for the backward pass; autograd must not track that view.
 
     Args:
         sums: The weights of the series' past, with the layout of a cell state.
@@ -677,7 +677,7 @@ BACKWARD = torch.ops.hpfracc_nn.recurrence_backward.default
 
 _INPUTS = len(Inputs._fields)
 _ALPHA = Inputs._fields.index("alpha")
-_KEPT = 3  # tensors at most
+_KEPT = 3  # tensors that a cell keeps for the loop back, at most
 _ROWS = torch.contiguous_format
 _WHOLE = 0  # in place of a window: all of the past
 
@@ -907,7 +907,7 @@ def _definition(orders: tuple[float, ...], bounds: tuple[float, ...]) -> Grunwal
 
 
 def _own(x: Tensor) -> Tensor:
-    """Return a contiguous copy of x: a custom operation's results must have the strides of its fake, and own memory."""
+    """Return a contiguous copy of x: results of a custom operation have the strides of its fake, and share no memory."""
     return x.clone(memory_format=_ROWS)
 
 

@@ -366,7 +366,7 @@ class Recurrent(Ordered, nn.RNNBase, Generic[H]):
         return self._stepped(owner, x, state)
 
     def _check_state(self, owner: str, state: Any, steps: int) -> None:
-        """Raise TypeError or ValueError unless this layer made `state`, and its horizon allows `steps` more steps."""
+        """Raise TypeError or ValueError unless `state` fits this layer, and its horizon allows `steps` more steps."""
         if not isinstance(state, RecurrentState) or len(state.h) != self.num_layers:
             raise TypeError(
                 f"{owner}(state of type {type(state).__name__}): needs a state of {self.num_layers} layers; "
@@ -763,11 +763,11 @@ class Recent(PartsState):
 @versioned
 @dataclass(frozen=True, eq=False)
 class RecurrentState(PartsState):
-    """What a recurrent layer remembers between two steps; made by its `initial_state`.
+    """The state of a recurrent layer between two steps, made by the layer's `initial_state`.
 
-    A state is never written to: `step` returns a new one. It takes as much memory after a million steps as at the
-    first: for each unit some 75 numbers where the whole past counts, and K where a window of K does. It is a pytree of
-    tensors.
+    A state is a pytree of tensors, and is never written to: `step` returns a new state. A state takes as much memory
+    after a million steps as at the first: for each unit some 75 numbers where the whole past counts, and K where a
+    window of K does.
 
     Attributes:
         step: How many samples the state has seen.

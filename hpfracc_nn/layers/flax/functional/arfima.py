@@ -67,12 +67,13 @@ class ARFIMA(_Made):
     `x[t] - e[t]` is the forecast of x[t] from the samples before it. At alpha = 0 it is ARMA(p, q), at alpha = 1 that
     of the differences.
 
-    As a layer it whitens signals. `nll` is the likelihood of a series, a function that optax makes least and NumPyro
-    samples from, and `forecast` goes on with one. `fit` estimates all from one series, with standard errors.
+    As a layer it whitens signals. `nll` is the negative log likelihood of a series, a function that optax minimises and
+    NumPyro samples by, and `forecast` continues a series. `fit` estimates all parameters from one series, with standard
+    errors.
 
     Attributes:
         ar: p, the number of lags; one by default, where `series.fit_arfima` has none.
-        ma: q, the number of errors before.
+        ma: q, the number of past errors.
         alpha: The order of the difference, usually called d; where learning starts. Or an `Alpha` of shape []. None is
             0.3, or the middle of bounds that leave it out.
         learn_alpha: Whether alpha is a parameter; an `Alpha` always is one.
@@ -205,7 +206,7 @@ class ARFIMA(_Made):
         return likelihood(lambda x: self._errors(params, x, -1), params["mean"], series, level, deviation)
 
     def forecast(self, params: Params, series: Array, steps: int) -> Array:
-        """Return what is expected of the next `steps` samples after series [..., n], time last: [..., steps]."""
+        """Return the expected next `steps` samples after series [..., n], time last: [..., steps]."""
         definition = self._operator(params, None)
         ar, ma = (params.get(name, ()) for name in ("ar", "ma"))
         return continued(series, definition, ar, ma, params["mean"], steps, self.manager)
@@ -213,10 +214,10 @@ class ARFIMA(_Made):
     def fit(
         self, series: Any, exog: Any = None, *, likelihood: str = "conditional", param_dtype: Any = jnp.float32
     ) -> tuple[Params, ArfimaResults]:
-        """Return the parameters that a series gives, and the results with errors, intervals and forecasts.
+        """Return parameters estimated from a series, and the results with standard errors, intervals and forecasts.
 
-        In NumPy and float64, as PyTorch's `ARFIMA.fit`; see `series.fit_arfima`. The coefficients of regressors are in
-        the results alone. An order that is not learned stays.
+        The estimate is made in NumPy and float64, as by PyTorch's `ARFIMA.fit`; see `series.fit_arfima`. The
+        coefficients of regressors are in the results alone. An order that is not learned stays.
 
         Args:
             series: [n]; JAX, NumPy or pandas. NaN are gaps, but for the conditional likelihood.
@@ -314,25 +315,25 @@ def arfima_nll(
 ) -> Array:
     """Return the negative logarithm of the likelihood of ARFIMA(p, alpha, q) with normal errors: [...].
 
-    It is that of the errors e with zeros before the first sample: of S, the sum of their n squares,
+    The likelihood is that of the errors e with zeros before the first sample: with S, the sum of their n squares, it is
 
         n / 2 log(2 pi deviation**2) + S / (2 deviation**2),
 
-    and with the best deviation, S = n deviation**2, where none is given. Where no mean is given it is integrated out
-    under a flat prior (Harville's restricted likelihood): S is that of the best mean, n - 1 stands for n, and
-    log(c'c) / 2 is added, with c the errors of a series of ones. Then its least alpha and ar are those that
-    PyTorch's `ARFIMA.fit` finds, without the bias that an estimated mean brings. It is differentiable in all arguments,
-    to any order.
+    with the best deviation, S = n deviation**2, where none is given. A mean that is not given is integrated out under a
+    flat prior (Harville's restricted likelihood): S is that of the best mean, n - 1 stands for n, and log(c'c) / 2 is
+    added, with c the errors of a series of ones. The alpha and ar that minimise the result then are those that
+    PyTorch's `ARFIMA.fit` finds, without the bias that an estimated mean brings. The result is differentiable in all
+    arguments, to any order.
 
     Args:
         series: [..., n], floating, time last.
         alpha: As in `arfima_errors`.
-        ar: As there.
-        mean: As there; None integrates it out.
-        ma: As there.
+        ar: As in `arfima_errors`.
+        mean: As in `arfima_errors`; None integrates it out.
+        ma: As in `arfima_errors`.
         deviation: Of the errors, positive; None is the best.
-        bounds: As there.
-        manager: As there.
+        bounds: As in `arfima_errors`.
+        manager: As in `arfima_errors`.
 
     Raises:
         ValueError: alpha is out of its bounds, an array has another shape, a deviation that is known is not positive,
@@ -367,17 +368,17 @@ def arfima_forecast(
     bounds: tuple[float, float] | None = None,
     manager: BackendManager | None = None,
 ) -> Array:
-    """Return what is expected of the next `steps` samples after series [..., n], time last: [..., steps].
+    """Return the expected next `steps` samples after series [..., n], time last: [..., steps].
 
     Args:
         series: The past.
-        steps: How many.
+        steps: How many samples are forecast.
         alpha: As in `arfima_errors`.
-        ar: As there.
-        mean: As there.
-        ma: As there.
-        bounds: As there.
-        manager: As there.
+        ar: As in `arfima_errors`.
+        mean: As in `arfima_errors`.
+        ma: As in `arfima_errors`.
+        bounds: As in `arfima_errors`.
+        manager: As in `arfima_errors`.
 
     Raises:
         ValueError: alpha is out of its bounds, an array has another shape, or `steps` is not positive.
@@ -510,18 +511,18 @@ def _level(mean: Any, like: Array) -> Array:
 
 
 def _of_rank(array: Array, ndim: int) -> Array:
-    """Return an array with leading axes of length 1 added until it has `ndim`."""
+    """Return an array with leading axes of length 1 added until it has `ndim` axes."""
     return jnp.expand_dims(array, tuple(range(ndim - array.ndim)))
 
 
 def _check_level(found: tuple[int, ...], wanted: tuple[int, ...], axis: int) -> None:
-    """Raise unless a level is constant in time: its shape has to broadcast to the series' with time of length 1.
+    """Raise ValueError unless a level is constant in time: its shape broadcasts to the series', time of length 1.
 
     A level of shape [series] would else broadcast along time where the numbers happen to agree.
 
     Args:
         found: The level's shape.
-        wanted: That of the series.
+        wanted: The series' shape.
         axis: The series' time axis.
     """
     once = (*wanted[:axis], 1, *wanted[axis + 1 :])

@@ -67,11 +67,11 @@ class FractionalAttention(WithOrder):
 
     Attributes:
         in_features: Features of queries and of the result, and of keys and values unless they have their own.
-        num_heads: They share the features.
+        num_heads: The number of heads, which share the features.
         dropout_rate: The part of the weights that is dropped, where there is randomness for it.
-        use_bias: Whether the projections have one.
+        use_bias: Whether the projections have a bias.
         add_bias_kv: Whether a learned key and value are added to those of each sequence.
-        add_zero_attn: Whether a key and value of zeros are.
+        add_zero_attn: Whether a key and value of zeros are added to those of each sequence.
         kdim: Features of keys; None is in_features.
         vdim: Features of values; None is in_features.
         alpha: The order, or one for each head, in (0, 2]; 2 is ordinary attention, for all heads or none. Or an `Alpha`
@@ -82,8 +82,8 @@ class FractionalAttention(WithOrder):
         bandwidth: The square of the distance where the power law sets in; None is 2 sqrt(head_dim).
         dim: The time axis.
         dtype: What is computed in; None promotes inputs and parameters. Half precision is averaged in float32.
-        kernel_init: Of all kernels.
-        bias_init: Of the biases.
+        kernel_init: Draws all kernels.
+        bias_init: Draws the biases.
         manager: Who chooses the kernel; None is the process-wide BackendManager.
 
     Raises:
@@ -541,8 +541,8 @@ class AttentionState:
     def grown(self, key: Array, value: Array) -> AttentionState:
         """Return the state after n more keys and values, [*batch, heads, n, head_dim] each.
 
-        Keys and values turn into NaN where they exceed the horizon: the number of samples is known to the compiled
-        program only.
+        All keys and values turn into NaN if there are more samples than the horizon in all, a number that only the
+        compiled program knows.
 
         Raises:
             ValueError: n alone exceeds the horizon.

@@ -300,7 +300,7 @@ register(Kernel(ATTENTION, "jax", "xla", "dense", _run_dense, cost=_cost_dense))
 
 
 BLOCK = 1 << 18  # weights: 1 MiB in float32
-_CALLS = 8  # of XLA's in a step of the scan
+_CALLS = 8  # calls of XLA's in a step of the scan
 
 
 def _run_blocks(attention: Attention, inputs: Inputs, items: Array) -> Averages:

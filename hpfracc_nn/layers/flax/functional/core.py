@@ -90,7 +90,7 @@ def kernel_init(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) ->
 
 
 def settle(core: Any, **values: Any) -> None:
-    """Set attributes of a frozen dataclass, in its `__post_init__`: fields after conversion, and values derived."""
+    """Set `values` as attributes of a frozen dataclass: converted fields and derived values, in its `__post_init__`."""
     for name, value in values.items():
         object.__setattr__(core, name, value)
 
@@ -318,7 +318,7 @@ class WithOrder:
         """Return the first parameters of the order as `{"order": ...}`, {} where it is fixed.
 
         Args:
-            key: Passed on to the order's `init`, whose own kinds of orders draw nothing; may be None.
+            key: Passed on to the order's `init`; may be None, because first orders are not drawn.
             param_dtype: The dtype of the parameters.
         """
         return {} if self.order is None else {"order": self.order.init(key, param_dtype)}
@@ -328,9 +328,9 @@ class WithOrder:
         return self.alpha if self.order is None else self.order.mean(params["order"])
 
     def _present(self, params: Params, key: Array | None) -> Array | None:
-        """Return the learned alpha by these parameters, a draw by `key` where it is random; None where it is fixed.
+        """Return the learned alpha, computed from the parameters; None where alpha is fixed.
 
-        Without a key a random alpha is its mean.
+        A random alpha is drawn by `key`; without a key its mean is returned.
         """
         return None if self.order is None else self.order(params["order"], key=key)
 
@@ -476,7 +476,7 @@ class _Noise(NamedTuple):
     """Random draws by a JAX key, for `distributions.Noise`: each call takes the next of four keys.
 
     Attributes:
-        keys: The keys that are left of four split from one.
+        keys: The unused ones of four keys that were split from one key.
         shape: Leading axes of the result: how many draws of each number.
         least: Smallest parameter of a gamma distribution, so that 1 / least**2 is finite.
     """

@@ -184,7 +184,7 @@ class FractionalLayer(Ordered):
 
         Raises:
             ValueError: As in `initial_state` and `step`.
-            TypeError: As there.
+            TypeError: As in `initial_state` and `step`.
 
         Examples:
             >>> core = fjx.functional.FractionalLayer(0.6, dt=0.01)

@@ -95,7 +95,7 @@ class FractionalLinear(Weighted):
             of kernel and bias that JAX returns are sums over its devices.
         manager: Who chooses the kernels; None is the process-wide BackendManager.
         dtype: What the product with the kernel is computed in; None promotes the derivative and the parameters.
-        precision: Of that product, as in Flax.
+        precision: Precision of that product, as in Flax.
         kernel_init: Draws the kernel.
         bias_init: Draws the bias.
         derivative: The layer that differentiates.
@@ -223,12 +223,12 @@ class Convolution(Weighted):
         out_features: Features of the output.
         kernel_size: Samples of the kernel along each axis, or one number for all.
         strides: As in `nnx.Conv`.
-        padding: As there.
-        kernel_dilation: As there.
-        feature_group_count: As there.
+        padding: As in `nnx.Conv`.
+        kernel_dilation: As in `nnx.Conv`.
+        feature_group_count: As in `nnx.Conv`.
         use_bias: Whether there is a bias.
         dtype: What the convolution is computed in; None promotes the derivative and the parameters.
-        precision: Of it, as in Flax.
+        precision: Precision of the convolution, as in Flax.
         kernel_init: Draws the kernel.
         bias_init: Draws the bias.
     """
@@ -335,13 +335,13 @@ class FractionalConv1d(Convolution):
         out_features: Features of the output.
         kernel_size: Samples of the kernel.
         strides: As in `nnx.Conv`.
-        padding: As there; with "CAUSAL" no sample of the output depends on later ones of the derivative, and `step`
-            works.
-        kernel_dilation: As there.
-        feature_group_count: As there.
+        padding: As in `nnx.Conv`; with "CAUSAL" no sample of the output depends on later ones of the derivative, and
+            `step` works.
+        kernel_dilation: As in `nnx.Conv`.
+        feature_group_count: As in `nnx.Conv`.
         use_bias: Whether there is a bias.
         dtype: What the convolution is computed in; None promotes the derivative and the parameters.
-        precision: Of it, as in Flax.
+        precision: Precision of the convolution, as in Flax.
         kernel_init: Draws the kernel.
         bias_init: Draws the bias.
         alpha: The order, or a list of one for each input feature; or an `Alpha` of shape [] or [in_features].
@@ -506,12 +506,12 @@ class FractionalConv2d(Convolution):
         out_features: Features of the output.
         kernel_size: Samples of the kernel along each axis, or one number for both.
         strides: As in `nnx.Conv`.
-        padding: As there.
-        kernel_dilation: As there.
-        feature_group_count: As there.
+        padding: As in `nnx.Conv`.
+        kernel_dilation: As in `nnx.Conv`.
+        feature_group_count: As in `nnx.Conv`.
         use_bias: Whether there is a bias.
         dtype: What the convolution is computed in; None promotes the derivative and the parameters.
-        precision: Of it, as in Flax.
+        precision: Precision of the convolution, as in Flax.
         kernel_init: Draws the kernel.
         bias_init: Draws the bias.
         dims: The axes of the derivatives: (-2,), the width, (-3,), the height, or (-3, -2).

@@ -281,7 +281,8 @@ class Recurrent(Ordered):
     def _returned(self, params: Params, x: Array | None) -> Any:
         """Return the dtype of the result.
 
-        It is the field `dtype`, or where that is None the parameters' dtype promoted with that of x, if there is an x.
+        The dtype is the field `dtype`, or where this field is None the parameters' dtype, promoted with that of x where
+        x is not None.
         """
         if self.dtype is not None:
             return jnp.dtype(self.dtype)
@@ -397,9 +398,9 @@ class FractionalLSTM(Recurrent):
         dim: The time axis.
         dtype: What is computed in, None for that of inputs and parameters; half precision is computed in float32 and
             cast at the end. Weights of alpha are computed in float64 whatever it is.
-        kernel_init: Of the inputs' kernels.
-        recurrent_kernel_init: Of the outputs' kernels.
-        bias_init: Of the biases.
+        kernel_init: Draws the inputs' kernels.
+        recurrent_kernel_init: Draws the outputs' kernels.
+        bias_init: Draws the biases.
 
     Raises:
         ValueError: An argument is out of range, alpha outside 0 < alpha <= 1 among them.
@@ -440,20 +441,20 @@ class FractionalGRU(Recurrent):
 
     Attributes:
         in_features: As in `FractionalLSTM`, as are all others.
-        hidden_features: See there.
-        num_layers: See there.
-        use_bias: See there.
-        dropout_rate: See there.
-        bidirectional: See there.
-        alpha: See there.
-        learn_alpha: See there.
-        bounds: See there.
-        memory: See there.
-        dim: See there.
-        dtype: See there.
-        kernel_init: See there.
-        recurrent_kernel_init: See there.
-        bias_init: See there.
+        hidden_features: As in `FractionalLSTM`.
+        num_layers: As in `FractionalLSTM`.
+        use_bias: As in `FractionalLSTM`.
+        dropout_rate: As in `FractionalLSTM`.
+        bidirectional: As in `FractionalLSTM`.
+        alpha: As in `FractionalLSTM`.
+        learn_alpha: As in `FractionalLSTM`.
+        bounds: As in `FractionalLSTM`.
+        memory: As in `FractionalLSTM`.
+        dim: As in `FractionalLSTM`.
+        dtype: As in `FractionalLSTM`.
+        kernel_init: As in `FractionalLSTM`.
+        recurrent_kernel_init: As in `FractionalLSTM`.
+        bias_init: As in `FractionalLSTM`.
 
     Raises:
         ValueError: An argument is out of range, alpha outside 0 < alpha <= 1 among them.
@@ -599,7 +600,7 @@ class RecurrentState:
         return sum(each.size * each.dtype.itemsize for each in jax.tree.leaves(self))
 
     def cell(self, number: int, lags: Lags) -> Before:
-        """Return cell `number`'s part of the state as a carry, with a single batch axis."""
+        """Return cell `number`'s part of the state as a carry, with a single batch axis; `lags` is not needed here."""
         h, value = (_joined(each[..., number, :], 1) for each in (self.h, self.value))
         near, far = (_joined(each[..., number, :, :], 2) for each in (self.near, self.far))
         return Before(h, value, Past(near, far))

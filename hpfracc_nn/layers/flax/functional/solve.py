@@ -414,8 +414,8 @@ class FractionalGraphConv(CaputoEquation):
         history: As in `fdeint`.
         adjoint: As in `fdeint`.
         dtype: What is computed in; None promotes the input and the parameters.
-        kernel_init: Of all kernels.
-        bias_init: Of all biases.
+        kernel_init: Draws all kernels.
+        bias_init: Draws all biases.
         manager: Who chooses the kernel of the history; None is the process-wide BackendManager.
 
     Shape:
