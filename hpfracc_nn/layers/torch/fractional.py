@@ -305,7 +305,7 @@ class FractionalLayer(Ordered):
 
     def _on_mesh(self, x: Tensor) -> Tensor:
         """Return the operator applied to a DTensor x: a DTensor with the placements of x."""
-        from hpfracc_nn.distributed.torch.meshes import operated  # loaded, since there is such a tensor
+        from hpfracc_nn.distributed.torch.meshes import operated  # torch.distributed.tensor is loaded by now
 
         owner = "FractionalLayer"
         if self._split is not None:
@@ -359,7 +359,7 @@ class FractionalLayer(Ordered):
 
 def each_on_its_own(*arguments: Any, **options: Any) -> Any:
     """Return a layer's result for DTensors, each process computing its own part; see `meshes.each_on_its_own`."""
-    from hpfracc_nn.distributed.torch import meshes  # torch.distributed.tensor is loaded, since there is a DTensor
+    from hpfracc_nn.distributed.torch import meshes  # torch.distributed.tensor is loaded by now
 
     return meshes.each_on_its_own(*arguments, **options)
 
@@ -418,7 +418,8 @@ def each_to_its_length(owner: str, x: Any, forward: Callable[[Tensor], Tensor], 
     out = y.flatten(0, 1).index_select(0, where)
     if jagged is None:
         return PackedSequence(out, *x[1:])
-    found = torch.nested.nested_tensor_from_jagged(out, offsets=jagged.offsets())  # by which it can be added to x
+    # With the offsets of x, so that the result can be added to x.
+    found = torch.nested.nested_tensor_from_jagged(out, offsets=jagged.offsets())
     return found.transpose(1, axis)
 
 

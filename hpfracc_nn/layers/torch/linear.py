@@ -171,7 +171,7 @@ class FractionalLinear(Derived, nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         """Return the layer's value at `input`; same dtype and device."""
         if is_spread(input):
-            from hpfracc_nn.distributed.torch.meshes import beside  # loaded, since there is such a tensor
+            from hpfracc_nn.distributed.torch.meshes import beside  # torch.distributed.tensor is loaded by now
 
             self._check_features("FractionalLinear", input)
             return F.linear(self.derivative(input), beside(self.weight, input), beside(self.bias, input))

@@ -158,7 +158,7 @@ class _Recorded(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         count = len(Inputs._fields)
-        saved = ctx.saved_tensors  # once: a checkpoint recomputes them when they are asked for
+        saved = ctx.saved_tensors  # read once: a checkpoint recomputes the tensors at each access
         inputs, kept = Inputs(*saved[:count]), saved[count:]
         out, values = grads
         needs = ctx.needs_input_grad[1:]
@@ -412,7 +412,7 @@ class GRUCell:
         past = sums.past("forward")
         past.views[0] = inputs.value
         results = past.views[1:].unbind()
-        gates = _rows(x, steps if keeps else 1, 3 * units)  # r, z, and what r multiplies
+        gates = _rows(x, steps if keeps else 1, 3 * units)  # r, z, and the part of n's gate that r multiplies
         news, memories = [_rows(x, steps if keeps else 1, units) for _ in range(2)]
         both, (_, z, q) = gates[..., : 2 * units].unbind(), [each.unbind() for each in gates.chunk(3, dim=-1)]
         r = gates[..., :units].unbind()
@@ -440,7 +440,8 @@ class GRUCell:
         units = width // 3
         past = sums.past("backward")
         slots = past.views.unbind()
-        # The first three are what passes through weight_hh: r, z, what r multiplies. With n last, x has r, z, n.
+        # Four gradients: of r, of z, of the part of n's gate that r multiplies, and of n. The first three pass through
+        # weight_hh; those of x are r, z and n.
         pulled = gates.new_empty(steps, batch, 4, units)
         hidden = pulled.view(steps, batch, -1)[..., :width]
         each, through, rows = pulled.unbind(), hidden.unbind(), None
@@ -907,7 +908,7 @@ def _definition(orders: tuple[float, ...], bounds: tuple[float, ...]) -> Grunwal
 
 
 def _own(x: Tensor) -> Tensor:
-    """Return a contiguous copy of x: results of a custom operation have the strides of its fake, and share no memory."""
+    """Return a contiguous copy of x: a custom operation's results have the strides of its fake, and share no memory."""
     return x.clone(memory_format=_ROWS)
 
 

@@ -644,7 +644,7 @@ class GraphAttention(nn.Module):
             edge_weight: Not negative, [edges]; None is 1. An edge of weight 0 counts as none.
         """
         source, target = edge_index.unbind(0)
-        dtype = torch.promote_types(x.dtype, torch.float32)  # exponentials and sums are not those of half precision
+        dtype = torch.promote_types(x.dtype, torch.float32)  # exponentials and sums need more than half precision
         query, key = (self._headed(linear(x)).to(dtype) for linear in (self.query, self.key))
         scores = (query.index_select(0, target) * key.index_select(0, source)).sum(-1) / math.sqrt(self.head_channels)
         sizes = scores.detach()

@@ -271,7 +271,7 @@ def by_items(inputs: Inputs, items: Array, together: int, run: Callable[[Inputs,
     return found
 
 
-_PASSES = 6  # over the weights, each read and written, in what XLA fuses
+_PASSES = 6  # passes over the weights, each read and written, after XLA's fusion
 _BACK = 2  # a backward pass, in forward passes
 _HELD = 4  # arrays of the weights' size that exist at once
 

@@ -147,7 +147,7 @@ def check_dtype(owner: str, argument: str, dtype: Any) -> None:
     try:
         found = jnp.dtype(dtype)
         is_floating = dtype is not None and jnp.issubdtype(found, jnp.floating) and found.itemsize <= 8
-    except (TypeError, ValueError, AttributeError):  # whatever it is, NumPy knows no dtype of it
+    except (TypeError, ValueError, AttributeError):  # NumPy cannot make a dtype of it
         is_floating = False
     if not is_floating:
         raise TypeError(f"{owner}({argument}={dtype!r}): needs a floating dtype; pass such as jnp.float32.")

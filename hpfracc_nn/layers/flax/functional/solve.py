@@ -845,7 +845,7 @@ def attention_flow(query: Array, key: Array, graph: Graph) -> Flow:
     Source: Chamberlain et al., GRAND, ICML 2021 (arXiv:2106.10934).
     """
     nodes, _, d = query.shape
-    dtype = at_least_single(query.dtype)  # exponentials and sums are not those of half precision
+    dtype = at_least_single(query.dtype)  # exponentials and sums need more than half precision
     scores = graph.products(query.astype(dtype), key.astype(dtype)) / math.sqrt(d)
     factor = graph.factors(dtype)
     sizes, is_some = jax.lax.stop_gradient(scores), jax.lax.stop_gradient(factor) > 0
