@@ -1,4 +1,4 @@
-"""The layers. PyTorch's are reached from here and from the package; the framework is loaded when one is asked for."""
+"""The layers. PyTorch's are imported from here or from the package; torch is loaded when the first one is accessed."""
 
 from typing import TYPE_CHECKING
 

@@ -15,9 +15,9 @@ class Estimates:
     """Estimates that are normally distributed.
 
     Attributes:
-        names: Of the parameters; "alpha" is one of them where it is estimated.
-        values: Their estimates, [parameters].
-        covariance: Of the estimates, [parameters, parameters]; NaN where the data do not tell it.
+        names: Names of the parameters; "alpha" is one of them where it is estimated.
+        values: Estimates of the parameters, [parameters].
+        covariance: Covariance of the estimates, [parameters, parameters]; NaN where the data do not determine it.
     """
 
     names: tuple[str, ...]
@@ -48,7 +48,12 @@ class Estimates:
         }
 
     def table(self, level: float, intervals: dict[str, tuple[float, float]] | None = None) -> list[str]:
-        """Return the lines of a table of the estimates and their intervals at `level`, or of others at that level."""
+        """Return the lines of a text table: for each parameter its estimate, standard error and confidence interval.
+
+        Args:
+            level: Of the intervals, between 0 and 1.
+            intervals: The intervals by name; None is those of `intervals_at`.
+        """
         level = errors.probability(f"{type(self).__name__}", "level", level, example=0.95)
         width = max(len(name) for name in self.names)
         lines = [f"{'':{width}}  {'estimate':>12}  {'std. error':>12}  {100 * level:g} % interval"]
@@ -65,9 +70,9 @@ class LeastSquares(Estimates):
     """Estimates by least squares, whose intervals are by Student's distribution.
 
     Attributes:
-        names: Of the parameters; "alpha" is one of them where it is estimated.
-        values: Their estimates, [parameters].
-        covariance: Of the estimates, [parameters, parameters]; NaN where the data do not tell it.
+        names: Names of the parameters; "alpha" is one of them where it is estimated.
+        values: Estimates of the parameters, [parameters].
+        covariance: Covariance of the estimates, [parameters, parameters]; NaN where the data do not determine it.
         deviation: Standard deviation of the residuals.
         observations: How many numbers were fitted.
     """
@@ -76,5 +81,5 @@ class LeastSquares(Estimates):
     observations: int
 
     def half_width(self, level: float) -> float:
-        """See `Estimates.half_width`."""
+        """Return half of an interval's width at `level`, in standard errors, by Student's distribution."""
         return float(stats.t.ppf((1 + level) / 2, self.observations - len(self.names)))

@@ -1,6 +1,7 @@
-"""Lags of a series and of its errors, in every framework: what `ARFIMA` does beside the difference.
+"""The ARMA part of `ARFIMA`, in every framework: from a series u to its errors e, and from one block to the next.
 
-Coefficients are sequences of numbers, or arrays without axes; those of the series are a, those of the errors b:
+Coefficients are sequences of numbers or of arrays without axes: a_1 to a_p for lags of the series, b_1 to b_q for lags
+of the errors:
 
     e[t] = u[t] - a_1 u[t - 1] - ... - a_p u[t - p] - b_1 e[t - 1] - ... - b_q e[t - q].
 """
@@ -16,19 +17,19 @@ Lags = tuple[Sequence[Any], Sequence[Any]]  # the coefficients of the series and
 
 
 def without_lags(u: Array, lags: Lags, axis: int, xp: Namespace) -> Array:
-    """Return the errors of u along `axis`, with zeros before the first sample."""
+    """Return the errors e of the series u along `axis`; samples and errors before the first are taken as 0."""
     ar, ma = lags
     return divided(moving(u, [-each for each in ar], axis, xp), ma, axis, xp)
 
 
 def advanced(u: Array, past: Array, lags: Lags, xp: Namespace) -> tuple[Array, Array]:
-    """Return the errors of the next samples, in the dtype of the past, and the past after them.
+    """Return the errors of the next n samples, [n, *shape] in the dtype of `past`, and the past after these samples.
 
     Args:
-        u: The samples, [n, *shape].
+        u: The next samples, [n, *shape].
         past: The last p samples and the last q errors, the newest first, [p + q, *shape].
         lags: The p coefficients of the samples and the q of the errors.
-        xp: The namespace of both.
+        xp: The array namespace.
     """
     ar, ma = lags
     u, p, n = xp.astype(u, past.dtype), len(ar), u.shape[0]

@@ -17,11 +17,11 @@ Steps = tuple[float, ...]
 
 
 def multiplier_of(definition: str | type[FourierMultiplier] | FourierMultiplier) -> FourierMultiplier:
-    """Return the multiplier that a layer was given as a name, a class or a member of one, whose order means nothing.
+    """Return the layer's argument `definition` as a FourierMultiplier; a name or a class gets alpha = 1, a placeholder.
 
     Raises:
-        TypeError: It is none of them.
-        ValueError: There is none of that name.
+        TypeError: `definition` is neither a name nor a multiplier nor a class of multipliers.
+        ValueError: The name is not known.
     """
     if isinstance(definition, FourierMultiplier):
         return definition
@@ -45,22 +45,22 @@ def begun(
     learn_alpha: bool,
     channels: int | None,
 ) -> tuple[FourierMultiplier, AnOrder | None, int | None]:
-    """Return the layer's multiplier, its order, None where it is fixed, and how many channels there are, None for any.
+    """Return the layer's multiplier, its learned order (None: fixed) and its number of channels (None: any).
 
-    Where the order is learned, the multiplier's own alpha stands for no value.
+    With a learned order the multiplier's own alpha is a placeholder.
 
     Args:
-        definition: As the layer was given it.
-        alpha: As the layer was given it: a number, numbers, or an order, which then is the layer's.
-        kind: The class of the framework's orders.
-        make: Makes one from first values, bounds and a shape.
-        bounds: As the layer was given them; None is (0, 2) around numbers to be learned.
+        definition: The layer's argument, see `multiplier_of`.
+        alpha: The layer's argument: a number, numbers, or an order, which then is the layer's own.
+        kind: The framework's class of learned orders, `Alpha`.
+        make: Makes a learned order from first values, bounds and a shape.
+        bounds: The layer's argument; None is (0, 2) for numbers to be learned.
         learn_alpha: Whether numbers are to be learned.
-        channels: As the layer was given it.
+        channels: The layer's argument.
 
     Raises:
-        TypeError: The definition is none, or alpha is an array of the framework.
-        ValueError: There is no definition of that name, or alpha, bounds or channels are out of range.
+        TypeError: `definition` is no multiplier, or alpha is an array of the framework.
+        ValueError: The name of the multiplier is not known, or alpha, bounds or channels are out of range.
     """
     start = multiplier_of(definition)
     if isinstance(alpha, kind):
@@ -84,10 +84,10 @@ def begun(
 
 
 def axes_of(kind: FourierMultiplier, dim: Any, dt: float | Sequence[float]) -> tuple[Axes, Steps]:
-    """Return the axes and the spacing on each, as tuples; one spacing stands for all.
+    """Return the axes to transform, and their spacings, as tuples; a single spacing stands for all axes.
 
     Raises:
-        ValueError: The multiplier takes fewer axes, or there is not one spacing for each.
+        ValueError: There are more axes than the multiplier takes, or not one spacing for each.
         TypeError: A spacing is no number.
     """
     axes = tuple(dim) if isinstance(dim, Sequence) else (dim,)
@@ -101,10 +101,10 @@ def axes_of(kind: FourierMultiplier, dim: Any, dt: float | Sequence[float]) -> t
 
 
 def channel_orders(alpha: float | tuple, channels: int | None) -> tuple[tuple[int, ...], int | None]:
-    """Return the shape of the orders, and how many channels they are for; None is any number.
+    """Return the shape of the orders, () or (channels,), and the number of channels; None is any number.
 
     Raises:
-        ValueError: There are orders, and not one per channel.
+        ValueError: alpha is several orders, but not one per channel.
     """
     if isinstance(alpha, float):
         return () if channels is None else (channels,), channels
@@ -118,7 +118,7 @@ def channel_orders(alpha: float | tuple, channels: int | None) -> tuple[tuple[in
 
 
 def check_channels(shape: Sequence[int], axes: Axes, channels: int) -> None:
-    """Raise unless the last axis that is not transformed has as many channels as the layer was made for."""
+    """Raise ValueError unless the last axis of `shape` outside `axes`, the transformed axes, has length `channels`."""
     transformed = {axis % max(1, len(shape)) for axis in axes}
     left = [size for axis, size in enumerate(shape) if axis not in transformed]
     if not left or left[-1] != channels:
@@ -129,7 +129,7 @@ def check_channels(shape: Sequence[int], axes: Axes, channels: int) -> None:
 
 
 def options_text(definition: FourierMultiplier) -> str:
-    """Return a multiplier's name and options as a layer shows them."""
+    """Return a multiplier's name and options as text for the layer's repr."""
     kind = type(definition)
     known = next((name for name, each in MULTIPLIERS.items() if kind is each), None)
     name = kind.__name__ if known is None else repr(known)

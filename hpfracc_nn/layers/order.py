@@ -33,20 +33,35 @@ class Order(Protocol):
 
     @property
     def bounds(self) -> Bounds:
-        """Where it stays."""
+        """The interval that alpha stays in."""
 
     def taken_by(self, owner: str, bounds: Any, shape: Shape) -> Bounds:
-        """Return its bounds for a layer that was given it as its order, or raise."""
+        """Return the order's bounds, for a layer that takes it as its argument `alpha`.
+
+        Args:
+            owner: The layer, for messages.
+            bounds: The layer's own argument `bounds`, which must be None.
+            shape: The shape of alpha that the layer needs.
+
+        Raises:
+            ValueError: `bounds` is not None, or alpha has another shape.
+        """
 
 
 AnOrder = TypeVar("AnOrder", bound=Order)
 
 
 def definition_of(owner: str, definition: str | type[Definition] | Definition, scheme: str | None) -> Definition:
-    """Return the definition that a layer was given as a name, a class or a member of one, whose order means nothing.
+    """Return a layer's argument `definition` as a Definition; a name or a class gets alpha = 0.5, a placeholder.
+
+    Args:
+        owner: The layer, for messages.
+        definition: A name, a class, or a definition, whose alpha the layer replaces.
+        scheme: The discretisation; None is the definition's own.
 
     Raises:
-        TypeError: It is none of them, or has no order of its own that a layer could set.
+        TypeError: `definition` is none of them, or is of distributed order, which has no single alpha to set.
+        ValueError: The name or the scheme is not known.
     """
     kind = definition if isinstance(definition, type) else type(definition)
     if issubclass(kind, DistributedOrder):
@@ -69,23 +84,23 @@ def begun(
     learn_alpha: bool,
     shape: Callable[[Shape], Shape],
 ) -> tuple[Definition, AnOrder | None]:
-    """Return a layer's definition and its order, which is None where it is fixed.
+    """Return a layer's definition and its learned order, None where the order is fixed.
 
-    Where it is learned, the definition's own alpha is the upper bound, and stands for no value.
+    With a learned order the definition's own alpha is the upper bound, a placeholder.
 
     Args:
         owner: The layer, for messages.
-        given: From `definition_of`.
-        alpha: As the layer was given it: a number, numbers, or an order, which then is the layer's.
-        kind: The class of the framework's orders.
-        make: Makes one from first values, bounds and a shape.
-        bounds: As the layer was given them; None is the unit interval around numbers to be learned.
+        given: The definition, from `definition_of`.
+        alpha: The layer's argument: a number, numbers, or an order, which then is the layer's own.
+        kind: The framework's class of learned orders, `Alpha`.
+        make: Makes a learned order from first values, bounds and a shape.
+        bounds: The layer's argument; None is the unit interval around numbers to be learned.
         learn_alpha: Whether numbers are to be learned.
-        shape: The shape of what was given -> the shape that the layer's order must have; raises where none will do.
+        shape: Maps the shape of `alpha` to the shape that the layer's order must have, or raises ValueError.
 
     Raises:
-        TypeError: alpha is an array of the framework.
-        ValueError: alpha or bounds are out of range.
+        TypeError: alpha is neither numbers nor an order of class `kind`; an array of the framework is not.
+        ValueError: alpha or bounds are out of range, or alpha has a shape that does not fit the layer.
     """
     if isinstance(alpha, kind):
         low, high = alpha.taken_by(owner, bounds, shape(alpha.shape))
@@ -105,7 +120,7 @@ def begun(
 
 
 def options_text(definition: Definition) -> str:
-    """Return a definition's options as a layer shows them."""
+    """Return a definition's name, scheme and further options as text for a layer's repr."""
     kind = type(definition)
     name = next((name for name, known in DEFINITIONS.items() if kind is known), None)
     said = kind.__name__ if name is None else repr(name)
@@ -115,19 +130,22 @@ def options_text(definition: Definition) -> str:
 
 
 def unit_interval(interval: tuple[float, float]) -> tuple[float, float]:
-    """Return (c - 1, c) around orders that lie in it."""
+    """Return (c - 1, c) as floats, with c the upper end of an interval of orders rounded up, or 1 where it is 0."""
     c = math.ceil(interval[1]) if interval[1] != 0 else 1
     return float(c - 1), float(c)
 
 
 def counted_orders(owner: str, alpha: Any, argument: str, count: int) -> int | None:
-    """Return `count` where alpha is one order for each feature, None where it is one order, or raise.
+    """Return `count` where alpha has one order for each feature, None where alpha is a single order.
 
     Args:
         owner: The layer, for messages.
-        alpha: As it was given.
-        argument: What the layer calls the number of features.
-        count: That number.
+        alpha: The layer's argument: numbers or an order.
+        argument: The layer's name for the number of features, for messages.
+        count: The number of features.
+
+    Raises:
+        ValueError: alpha has another shape than [] or [count].
     """
     numbers = errors.as_numbers(alpha) if isinstance(alpha, list | tuple | np.ndarray) else None
     given = getattr(alpha, "shape", ()) if numbers is None else numbers.shape
@@ -141,14 +159,14 @@ def counted_orders(owner: str, alpha: Any, argument: str, count: int) -> int | N
 
 
 def _around(owner: str, start: Definition) -> tuple[float, float]:
-    """Return the interval between whole numbers that holds an operator's first orders, the default of their bounds.
+    """Return the default bounds of learned orders, the interval between whole numbers that holds their first values.
 
     Args:
         owner: The layer, for messages.
         start: The operator with the first values of alpha.
 
     Raises:
-        ValueError: There is none: orders lie on both sides of a whole number.
+        ValueError: The first values lie on both sides of a whole number.
     """
     low, high = unit_interval(start.interval)
     least = start.interval[0]
@@ -172,13 +190,13 @@ def _kind(owner: str, definition: Any) -> type[Definition]:
 
 
 def check_block_orders(owner: str, alpha: Any, values: np.ndarray, bounds: tuple[float, float] | None) -> None:
-    """Raise unless orders are in (0, 1], where the state at the start is all that a solve begins with.
+    """Raise ValueError unless orders are in (0, 1], where a solve needs no initial value but the state.
 
     Args:
-        owner: Who asks, for messages.
-        alpha: The orders as they were given.
-        values: Their numbers.
-        bounds: Where they stay; None is (0, 1).
+        owner: The layer, for messages.
+        alpha: The layer's argument, for messages.
+        values: The orders as numbers.
+        bounds: The layer's argument, checked by `block_bounds`; None is (0, 1).
     """
     if not ((values > 0) & (values <= 1)).all():
         raise ValueError(
@@ -189,7 +207,7 @@ def check_block_orders(owner: str, alpha: Any, values: np.ndarray, bounds: tuple
 
 
 def block_bounds(owner: str, bounds: tuple[float, float] | None) -> Bounds:
-    """Return the bounds as floats, (0, 1) where nothing is said, or raise unless they are an interval within it."""
+    """Return bounds as floats, (0, 1) for None; raise ValueError unless they are an interval within [0, 1]."""
     low, high = errors.pair(owner, "bounds", (0.0, 1.0) if bounds is None else bounds)
     if not 0 <= low < high <= 1:
         raise ValueError(f"{owner}(bounds={(low, high)}): needs 0 <= low < high <= 1; pass for example (0, 1).")
@@ -197,10 +215,10 @@ def block_bounds(owner: str, bounds: tuple[float, float] | None) -> Bounds:
 
 
 def fixed_orders(owner: str, alpha: Any) -> np.ndarray:
-    """Return the orders that a layer is given as numbers, float64.
+    """Return a layer's argument `alpha`, a number or nested sequences of numbers, as a float64 array.
 
     Raises:
-        TypeError: It is given a framework's array, which it would not learn.
+        TypeError: alpha is a framework's array, which the layer would not learn, or no numbers.
     """
     fixed = read_fixed(owner, alpha)
     if fixed is None:
@@ -211,17 +229,17 @@ def fixed_orders(owner: str, alpha: Any) -> np.ndarray:
     return np.asarray(fixed, dtype=np.float64)
 
 
-Part = tuple[np.ndarray, Bounds]
+Part = tuple[np.ndarray, Bounds]  # indices of orders in their bank, and the bounds that they share
 
 
 class Bank(NamedTuple):
-    """The parts of a bank of differences: orders that lie together between two whole numbers.
+    """A bank of differences of several orders, in parts: groups of orders between the same two whole numbers.
 
     Attributes:
-        bounds: Where all orders stay.
-        values: Their first values, [orders]; none where the orders are an `Alpha`.
-        parts: Which orders each part has, and where they stay.
-        definitions: The operator of each part; where orders are learned, at the upper bound.
+        bounds: The bounds of all orders.
+        values: First values of the orders, [channels * orders]; empty where the orders are an `Alpha`.
+        parts: For each part the indices of its orders, and their bounds.
+        definitions: The operator of each part; with learned orders its alpha is the upper bound, a placeholder.
     """
 
     bounds: Bounds
@@ -233,16 +251,20 @@ class Bank(NamedTuple):
 def bank_of(
     owner: str, argument: str, given: Any, channels: int, orders: int, bounds: Bounds | None, learn_alpha: bool
 ) -> Bank:
-    """Return the parts of a bank whose orders are numbers, or raise.
+    """Return the Bank of orders that are given as numbers.
 
     Args:
         owner: The layer, for messages.
-        argument: What it calls the first values.
-        given: One, `orders`, or channels * orders of them; None spreads them evenly.
+        argument: The layer's name for the first values, for messages.
+        given: First values: one, `orders`, or channels * orders numbers; None spreads them evenly over the bounds.
         channels: Channels of the input.
         orders: Orders per channel.
-        bounds: As the layer was given them; None is (0, 1).
+        bounds: The layer's argument; None is (0, 1).
         learn_alpha: Whether the orders are learned.
+
+    Raises:
+        TypeError: The first values are no real numbers, or the bounds no pair of numbers.
+        ValueError: There are too few or too many first values, or they or the bounds are out of range.
     """
     low, high = errors.pair(owner, "bounds", (0.0, 1.0) if bounds is None else bounds)
     low, high = GrunwaldLetnikov((low + high) / 2, bounds=(low, high)).interval
@@ -258,7 +280,7 @@ def bank_of(
 
 
 def bank_in_one(count: int, bounds: Bounds) -> Bank:
-    """Return the one part of a bank whose `count` orders are an `Alpha` with these bounds."""
+    """Return the Bank, a single part, whose `count` orders are an `Alpha` with these bounds."""
     definition = GrunwaldLetnikov(bounds[1], bounds=bounds)
     return Bank(bounds, np.empty(0), [(np.arange(count), bounds)], (definition,))
 
@@ -266,16 +288,20 @@ def bank_in_one(count: int, bounds: Bounds) -> Bank:
 def _first_orders(
     owner: str, argument: str, given: Any, channels: int, orders: int, bounds: Bounds, learn_alpha: bool
 ) -> np.ndarray:
-    """Return the first value of each order of a bank, [channels * orders], or raise.
+    """Return the first value of each order of a bank, [channels * orders].
 
     Args:
         owner: The layer, for messages.
-        argument: What it calls the values.
-        given: One, `orders`, or channels * orders of them; None spreads them evenly.
+        argument: The layer's name for the first values, for messages.
+        given: One, `orders`, or channels * orders numbers; None spreads them evenly over the bounds.
         channels: Channels of the input.
         orders: Orders per channel.
-        bounds: Where they are spread.
-        learn_alpha: Whether they are learned: then none begins at a whole number.
+        bounds: The bounds of the orders.
+        learn_alpha: Whether the orders are learned; if so, values spread evenly keep off whole numbers.
+
+    Raises:
+        TypeError: `given` is no real numbers.
+        ValueError: `given` has another number of values, or one that is not finite.
     """
     low, high = bounds
     if given is None:
@@ -295,7 +321,10 @@ def _first_orders(
 
 
 def _stretches(values: np.ndarray, low: float, high: float) -> list[Part]:
-    """Return (which orders, where they stay) for each stretch of the bounds between whole numbers that has any."""
+    """Return the parts of a bank: cut (low, high) at whole numbers, and keep each interval that holds some of `values`.
+
+    Each part is the indices of its values, and its interval.
+    """
     edges = [low, *range(math.floor(low) + 1, math.ceil(high)), high]
     parts = []
     for first, last in pairwise(edges):
@@ -310,15 +339,19 @@ def _stretches(values: np.ndarray, low: float, high: float) -> list[Part]:
 def roughness_orders(
     owner: str, alpha: Any, bounds: Any, channels: int, orders: int, learn_alpha: bool
 ) -> tuple[list[float] | None, Bounds]:
-    """Return the orders of a bank and where they stay as `FractionalDifference` takes them, or raise.
+    """Return first orders and bounds of a layer of roughness features, as `FractionalDifference` takes them.
 
     Args:
-        owner: Who asks, for messages.
-        alpha: What was given: None, or numbers.
-        bounds: What was given; None is (-1, 1).
-        channels: Of the input.
-        orders: Per channel.
-        learn_alpha: Whether they are to be learned.
+        owner: The layer, for messages.
+        alpha: The layer's argument: numbers, or None, which is returned as None.
+        bounds: The layer's argument; None is (-1, 1).
+        channels: Channels of the input.
+        orders: Orders per channel.
+        learn_alpha: Whether the orders are to be learned.
+
+    Raises:
+        TypeError: alpha is no numbers, or the bounds no pair of numbers.
+        ValueError: Orders are out of bounds or of the wrong number, or a learned one is a bound or a whole number.
     """
     low, high = interval(owner, (-1.0, 1.0) if bounds is None else bounds, "(-1, 1)")
     if alpha is None:
@@ -344,7 +377,7 @@ def roughness_orders(
 
 
 def interval(owner: str, bounds: Any, example: str) -> Bounds:
-    """Return bounds as floats, or raise unless they are an interval; `example` is for the message."""
+    """Return bounds as floats; raise ValueError unless low < high. `example` is a pair that messages suggest."""
     low, high = errors.pair(owner, "bounds", bounds, example)
     if not low < high:
         raise ValueError(f"{owner}(bounds={bounds!r}): needs low < high; pass a pair such as {example}.")
@@ -352,7 +385,7 @@ def interval(owner: str, bounds: Any, example: str) -> Bounds:
 
 
 def _counted(owner: str, argument: str, values: np.ndarray, channels: int, orders: int) -> np.ndarray:
-    """Return orders on one axis, or raise unless there is one, one for each of a channel, or one for every order."""
+    """Return the values on one axis; raise ValueError unless there are 1, `orders` or channels * orders of them."""
     count = channels * orders
     if values.size not in (1, orders, count):
         raise ValueError(
@@ -362,11 +395,11 @@ def _counted(owner: str, argument: str, values: np.ndarray, channels: int, order
     return values.ravel()
 
 
-_USUAL = 0.3  # alpha, where nothing is said
+_USUAL = 0.3  # the first alpha of ARFIMA where the caller gives none
 
 
 def start_in(bounds: tuple[float, float] | None) -> float:
-    """Return a first order: the usual one, or the middle of bounds that leave it out."""
+    """Return the first alpha of ARFIMA where none is given: 0.3, or the middle of bounds that do not contain 0.3."""
     if bounds is None:
         return _USUAL
     low, high = errors.pair("ARFIMA", "bounds", bounds, "(-0.5, 0.5)")
@@ -382,7 +415,12 @@ NEGLIGIBLE = 1e4
 
 
 def attention_orders(owner: str, alpha: Any, heads: int) -> float | tuple[float, ...]:
-    """Return one order, or one for each head, or raise."""
+    """Return the fixed or first orders of attention: a float, or a tuple with one for each head.
+
+    Raises:
+        TypeError: alpha is neither a number nor a list or tuple of numbers.
+        ValueError: There is not one order for each head, one is not in (0, 2], or some are 2 and others are not.
+    """
     each = alpha if isinstance(alpha, list | tuple) else (alpha,)
     values = tuple(value for value in map(errors.as_float, each) if value is not None)
     if len(values) < len(each):
@@ -400,7 +438,7 @@ def attention_orders(owner: str, alpha: Any, heads: int) -> float | tuple[float,
 
 
 def attention_bounds(owner: str, bounds: Any) -> Bounds:
-    """Return where a learned order stays, or raise."""
+    """Return the bounds of a learned order of attention, (0, 2) for None; raise ValueError unless within [0, 2]."""
     if bounds is None:
         return 0.0, 2.0
     low, high = errors.pair(owner, "bounds", bounds, "(0, 2)")
@@ -409,15 +447,15 @@ def attention_bounds(owner: str, bounds: Any) -> Bounds:
     return low, high
 
 
-_EXACT = 4  # times the lags that are exact anyway: up to so many, all are
+_EXACT = 4  # up to this many times the lags that are exact anyway, all lags are exact
 
 
 def averaging(owner: str, definition: Definition) -> GrunwaldLetnikov:
-    """Return the difference whose weights the memory has, or raise where they are no average's.
+    """Return `definition` after checking that its weights average the past, as they do for 0 < alpha <= 1.
 
     Args:
         owner: The layer, for messages.
-        definition: With the layer's order, or with the bounds of one that is learned.
+        definition: The difference with the layer's fixed order, or with the bounds of its learned order.
 
     Raises:
         ValueError: Some order is not in 0 < alpha <= 1, or some bound not in [0, 1].
@@ -436,13 +474,13 @@ def averaging(owner: str, definition: Definition) -> GrunwaldLetnikov:
 
 
 def memory_nodes(definition: Definition, n: int, dtype: str, window: int | None) -> Nodes | None:
-    """Return the exponentials that stand for the weights on n steps, or None where all of them are exact.
+    """Return the sum of exponentials that replaces a memory's weights at old lags, or None where all weights are used.
 
     Args:
-        definition: The difference; with an array of a framework as its order, of all orders within its bounds.
-        n: Steps.
-        dtype: What it is computed in.
-        window: The largest lag that counts, or None.
+        definition: The difference; if its alpha is an array of a framework, the sum serves all orders in its bounds.
+        n: Steps of the series.
+        dtype: Name of the dtype that the memory is computed in, such as "float32".
+        window: The largest lag that counts, for which all weights are used; None is no limit.
     """
     if window is not None or n <= _EXACT * FITS[dtype].first:
         return None

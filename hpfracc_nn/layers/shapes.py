@@ -11,7 +11,7 @@ PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
 
 def check_features(owner: str, argument: str, shape: Sequence[int], least: int, in_features: int) -> None:
-    """Raise unless a shape of `least` axes or more ends with the features."""
+    """Raise ValueError unless a shape has at least `least` axes, the last of length `in_features`."""
     if len(shape) < least or shape[-1] != in_features:
         wanted = ", ".join([*["...", "n"][:least], str(in_features)])
         raise ValueError(
@@ -21,7 +21,7 @@ def check_features(owner: str, argument: str, shape: Sequence[int], least: int, 
 
 
 def check_time_axis(owner: str, argument: str, shape: Sequence[int], dim: int) -> None:
-    """Raise unless time is an axis of an input other than the last, which are the features."""
+    """Raise ValueError unless the time axis `dim` is an axis of `shape` other than the last, which holds features."""
     if errors.axis(owner, dim, len(shape)) == len(shape) - 1:
         raise ValueError(
             f"{owner}(dim={dim}): needs a time axis before the features, the last axis; "
@@ -30,7 +30,7 @@ def check_time_axis(owner: str, argument: str, shape: Sequence[int], dim: int) -
 
 
 def check_past(owner: str, found: int, wanted: int, dilation: str) -> None:
-    """Raise unless the state of a causal convolution has as many past samples as a result depends on."""
+    """Raise ValueError unless a causal convolution's state has the `wanted` past samples that a result depends on."""
     if found != wanted:
         raise ValueError(
             f"{owner}(state with {found} past samples): needs {wanted} of them, "
@@ -39,7 +39,7 @@ def check_past(owner: str, found: int, wanted: int, dilation: str) -> None:
 
 
 def check_counted(owner: str, n: int, skip: int) -> None:
-    """Raise unless signals have samples besides those that are left out of a mean."""
+    """Raise ValueError unless signals of `n` samples have some besides the first `skip`, which a mean leaves out."""
     if n <= skip:
         raise ValueError(
             f"{owner}(x of {n} samples, skip={skip}): needs more samples than are left out; "
@@ -48,7 +48,7 @@ def check_counted(owner: str, n: int, skip: int) -> None:
 
 
 def check_heads(owner: str, argument: str, features: int, heads: int) -> None:
-    """Raise unless the features of attention are those of heads of equal size."""
+    """Raise ValueError unless `heads` divides `features`: the heads of attention share the features equally."""
     if features % heads:
         raise ValueError(
             f"{owner}({argument}={features}, num_heads={heads}): needs heads of equal size; "
@@ -57,7 +57,7 @@ def check_heads(owner: str, argument: str, features: int, heads: int) -> None:
 
 
 def unit_orders(owner: str, given: tuple[int, ...], argument: str, units: int) -> tuple[int, ...]:
-    """Return the shape of a recurrent layer's orders, or raise unless there is one, or one for each of its units."""
+    """Return `given`, the shape of a recurrent layer's orders; raise ValueError unless it is () or (units,)."""
     if given not in ((), (units,)):
         raise ValueError(
             f"{owner}(alpha of shape {given}): needs one order, or a flat list with one for each of "
@@ -67,7 +67,16 @@ def unit_orders(owner: str, given: tuple[int, ...], argument: str, units: int) -
 
 
 def image_axes(owner: str, dims: Any, axes: tuple[int, int]) -> tuple[int, ...]:
-    """Return the axes of the derivatives as a tuple, or raise; `axes` are those of an image, counted from the last."""
+    """Return `dims`, the axes of an image to differentiate along, as a tuple.
+
+    Args:
+        owner: The layer, for messages.
+        dims: The layer's argument: one or both of `axes`, in any order.
+        axes: Height and width of an image as axes counted from the last.
+
+    Raises:
+        ValueError: `dims` is anything else.
+    """
     found = tuple(dims) if isinstance(dims, list | tuple) else ()
     high, wide = axes
     if found not in ((wide,), (high,), (high, wide), (wide, high)):
@@ -79,7 +88,11 @@ def image_axes(owner: str, dims: Any, axes: tuple[int, int]) -> tuple[int, ...]:
 
 
 def for_each_axis(owner: str, argument: str, given: Any, dims: tuple[int, ...]) -> tuple[Any, ...]:
-    """Return what was given for each axis of an image, or raise."""
+    """Return an argument as a tuple with a value for each axis in `dims`; a single value is repeated.
+
+    Raises:
+        ValueError: `given` is a sequence of another length than `dims`.
+    """
     if not isinstance(given, list | tuple):
         return (given,) * len(dims)
     if len(given) != len(dims):
@@ -90,7 +103,7 @@ def for_each_axis(owner: str, argument: str, given: Any, dims: tuple[int, ...]) 
 
 
 def image_order_shape(owner: str, given: tuple[int, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of an order for images' axes, which is that of what was given, or raise."""
+    """Return `given`, the shape of the orders of an image's axes; raise ValueError unless it is () or (len(dims),)."""
     if given not in ((), (len(dims),)):
         raise ValueError(
             f"{owner}(alpha of shape {given}, dims={dims}): needs one order, or one for each axis; "
@@ -111,7 +124,12 @@ def convolution_sizes(
     *,
     axes: int = 1,
 ) -> tuple[Any, ...]:
-    """Return torch's arguments of a convolution over so many axes, in torch's order, or raise."""
+    """Return the arguments of a convolution over `axes` axes, checked, in torch's order, with one size for each axis.
+
+    Raises:
+        TypeError: A size is no integer.
+        ValueError: A size is too small, there is not one for each axis, or `padding` is a name that is not known.
+    """
     if isinstance(padding, str):
         errors.one_of(owner, "padding", padding, ("same", "valid", *["causal"] * (axes == 1)))
     else:
@@ -128,7 +146,7 @@ def convolution_sizes(
 
 
 def check_is_state(owner: str, state: Any, kind: type) -> None:
-    """Raise unless a state is of the class that a layer's `initial_state` returns."""
+    """Raise TypeError unless a state is of class `kind`, which the layer's `initial_state` returns."""
     if not isinstance(state, kind):
         raise TypeError(
             f"{owner}(state of type {type(state).__name__}): needs a state; pass what initial_state returned."
@@ -136,14 +154,23 @@ def check_is_state(owner: str, state: Any, kind: type) -> None:
 
 
 def channel_axis(ndim: int, axis: int) -> int:
-    """Return the channel axis: 1 when time, which is `axis`, is last (0 without a batch), else the last."""
+    """Return the channel axis of an array with `ndim` axes whose time axis is `axis`.
+
+    Where time is the last axis, it is 1, or 0 without a batch, else the last axis.
+    """
     return min(1, ndim - 2) if axis == ndim - 1 else ndim - 1
 
 
 def counted_channels(owner: str, given: tuple[int, ...], channels: int | None) -> int | None:
-    """Return how many channels there are for an alpha of shape `given`, None where it is one order; or raise.
+    """Return the number of channels that have orders of their own, None where a single order serves all.
 
-    One that is not scalar says so itself.
+    Args:
+        owner: The layer, for messages.
+        given: The shape of alpha: one that is not scalar determines the number of channels.
+        channels: The layer's argument, or None.
+
+    Raises:
+        ValueError: alpha has more than one axis, or not as many values as `channels`.
     """
     if len(given) > 1:
         raise ValueError(f"{owner}(alpha of shape {given}): needs one order per channel; pass a flat list of floats.")
@@ -157,7 +184,15 @@ def counted_channels(owner: str, given: tuple[int, ...], channels: int | None) -
 
 
 def check_channels(owner: str, channels: int, shape: Sequence[int], ndim: int, where: int) -> None:
-    """Raise unless the shape of x, which has `ndim` axes, or of its time slice has the channels on axis `where`."""
+    """Raise ValueError unless x has a channel axis beside time, with `channels` channels.
+
+    Args:
+        owner: The layer, for messages.
+        channels: The layer's number of channels.
+        shape: The shape of x, or of one time slice of x.
+        ndim: The number of axes of x, time included.
+        where: The channel axis in `shape`.
+    """
     if ndim < 2:
         raise ValueError(
             f"{owner}(channels={channels}): needs a channel axis beside time; "
@@ -171,14 +206,14 @@ def check_channels(owner: str, channels: int, shape: Sequence[int], ndim: int, w
 
 
 def beside_channels(alpha: tuple, count: int) -> tuple:
-    """Return one order per channel with `count` axes of length one after the channels'."""
+    """Return orders, one per channel, as nested tuples with `count` more axes of length 1 after the channel axis."""
     for _ in range(count):
         alpha = tuple([(value,) if isinstance(value, float) else beside_channels(value, 1) for value in alpha])
     return alpha
 
 
 def check_node_features(owner: str, shape: Sequence[int], channels: int) -> None:
-    """Raise unless features are [nodes, channels]."""
+    """Raise ValueError unless the shape of node features is [nodes, channels]."""
     if len(shape) != 2 or shape[1] != channels:
         raise ValueError(
             f"{owner}(x of shape {tuple(shape)}): needs [nodes, {channels}]; join the graphs of a batch "
@@ -187,7 +222,7 @@ def check_node_features(owner: str, shape: Sequence[int], channels: int) -> None
 
 
 def check_pairs(owner: str, shape: Sequence[int]) -> None:
-    """Raise unless edges are [2, edges]."""
+    """Raise ValueError unless the shape of an edge index is [2, edges]."""
     if len(shape) != 2 or shape[0] != 2:
         raise ValueError(
             f"{owner}(edge_index of shape {tuple(shape)}): needs [2, edges], sources and targets; transpose "
@@ -196,7 +231,7 @@ def check_pairs(owner: str, shape: Sequence[int]) -> None:
 
 
 def check_one_for_each(owner: str, shape: Sequence[int], edges: int) -> None:
-    """Raise unless there is one weight for each edge."""
+    """Raise ValueError unless the shape of edge weights is [edges]."""
     if tuple(shape) != (edges,):
         raise ValueError(
             f"{owner}(edge_weight of shape {tuple(shape)}): needs one number for each of the {edges} "
@@ -205,7 +240,7 @@ def check_one_for_each(owner: str, shape: Sequence[int], edges: int) -> None:
 
 
 def check_nodes(owner: str, least: int, most: int, nodes: int) -> None:
-    """Raise unless the least and the largest node that edges name are there."""
+    """Raise ValueError unless `least` and `most`, the smallest and largest node in the edges, are in [0, nodes)."""
     if least < 0 or most >= nodes:
         raise ValueError(
             f"{owner}(edge_index): needs nodes from 0 to {nodes - 1}, those of x; an edge names "
@@ -214,7 +249,7 @@ def check_nodes(owner: str, least: int, most: int, nodes: int) -> None:
 
 
 def check_channel_orders(owner: str, shape: Sequence[int], channels: int) -> None:
-    """Raise unless there is one order, or one for each of the channels that diffuse."""
+    """Raise ValueError unless the shape of alpha is [], or [channels] with one order for each diffusing channel."""
     if tuple(shape) not in ((), (channels,)):
         raise ValueError(
             f"{owner}(alpha of shape {tuple(shape)}): needs one order, or one for each of the "

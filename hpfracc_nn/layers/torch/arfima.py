@@ -36,10 +36,10 @@ from hpfracc_nn.series.results import ArfimaResults, continued
 
 @dataclass(frozen=True)
 class ArfimaEstimates(LeastSquares):
-    """What `ARFIMA.fit` has found: alpha, the mean, regressors' and lags' coefficients, as far as they are free.
+    """The estimates of `ARFIMA.fit`: alpha, the mean, and coefficients of regressors and lags, as far as they are free.
 
-    Lags are ar1, ar2, ..., and of the errors before ma1, ma2, ... The standard error of an alpha that has gone to a
-    bound is NaN. `ARFIMA.results` has the same and more by the names of statsmodels.
+    Coefficients of lags are ar1, ar2, ..., those of past errors ma1, ma2, ... The standard error of an alpha that has
+    gone to a bound is NaN. `ARFIMA.results` has the same and more by the names of statsmodels.
     """
 
     def summary(self, level: float = 0.95) -> str:
@@ -59,13 +59,12 @@ class ARFIMA(nn.Module):
     of the differences.
 
     As a layer it whitens signals; `fit` estimates it from a series, and `forecast` goes on with that.
-    `estimates` and `results` belong to the parameters that `fit` found, and are told no more once others are loaded or
-    trained. Long memory is not cyclic: of a series with a period, such as the sunspots, a long autoregression tells
-    more.
+    `estimates` and `results` belong to the parameters that `fit` found, and raise once others are loaded or trained.
+    Long memory is not cyclic: of a series with a period, such as the sunspots, a long autoregression tells more.
 
     Args:
         ar: p, the number of lags; one by default, where `series.fit_arfima` has none.
-        ma: q, the number of errors before.
+        ma: q, the number of past errors.
         alpha: The order of the difference, usually called d; where learning starts. Or an `Alpha` or
             `ProbabilisticAlpha` of shape [], which then is the order, with its own bounds; a random one is not fitted.
             None is 0.3, or the middle of bounds that leave it out.
@@ -80,7 +79,7 @@ class ARFIMA(nn.Module):
 
     Attributes:
         ar: The coefficients of the lags, [p]; None where there are none. They begin at 0.
-        ma: Those of the errors before, [q]; the same.
+        ma: The coefficients of the past errors, [q]; likewise.
         mean: The level, one number, [1]; it begins at 0.
 
     Shape:
@@ -152,7 +151,7 @@ class ARFIMA(nn.Module):
 
     @property
     def results(self) -> ArfimaResults:
-        """What `fit` found, as statsmodels has it: `params`, `bse`, `summary()`, forecasts with their dates.
+        """The results of `fit` by the names of statsmodels: `params`, `bse`, `summary()`, forecasts with their dates.
 
         Raises:
             ValueError: The model was not fitted, or its parameters have changed since: trained, or loaded.
@@ -167,10 +166,10 @@ class ARFIMA(nn.Module):
 
     @property
     def estimates(self) -> ArfimaEstimates:
-        """What `fit` found, with standard errors and Student's intervals.
+        """The estimates that `fit` found, with standard errors and Student's intervals.
 
         Raises:
-            ValueError: As of `results`.
+            ValueError: The model was not fitted, or its parameters have changed since: trained, or loaded.
         """
         found = self.results
         names = ["mean" if name == "const" else name.replace(".L", "") for name in found.param_names[:-1]]
@@ -185,7 +184,7 @@ class ARFIMA(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Begin anew with zeros; the order stays."""
+        """Set the mean and the coefficients of all lags to 0; the order stays."""
         for parameter in self.parameters(recurse=False):
             parameter.zero_()
 
@@ -210,7 +209,7 @@ class ARFIMA(nn.Module):
         Args:
             shape: Of one time slice, x without its time axis.
             horizon: As in `FractionalLayer.initial_state`.
-            device: As there.
+            device: As in `FractionalLayer.initial_state`.
 
         Raises:
             ValueError: An argument is out of range, or alpha is learned in bounds with a whole number inside.
@@ -248,7 +247,7 @@ class ARFIMA(nn.Module):
 
         Raises:
             ValueError: As in `FractionalLayer.run`.
-            TypeError: As there.
+            TypeError: As in `FractionalLayer.run`.
         """
         owner = "ARFIMA.run"
         check_dense(owner, "x", x)
@@ -312,13 +311,13 @@ class ARFIMA(nn.Module):
         return self(series.reshape(self._as_series)).flatten()
 
     def forecast(self, steps: int, series: Any = None, exog: Any = None) -> Tensor:
-        """Return what is expected of the next `steps` samples after `series`, or after that of `fit`: [steps].
+        """Return the expected next `steps` samples after `series`, or after the series of `fit`: [steps].
 
-        After the series of an exact fit or of one with regressors it is `results.forecast`, else that of the present
-        parameters and a process at its mean before the first sample.
+        After the series of an exact fit, or of a fit with regressors, the forecast is `results.forecast`, else that of
+        the present parameters and a process at its mean before the first sample.
 
         Args:
-            steps: How many.
+            steps: How many samples are forecast.
             series: [n], finite; None is that of `fit`.
             exog: The regressors at their times, [steps, k], if `fit` had any.
 
@@ -335,9 +334,10 @@ class ARFIMA(nn.Module):
     def forecast_interval(
         self, steps: int, level: float = 0.95, series: Any = None, exog: Any = None
     ) -> tuple[Tensor, Tensor]:
-        """Return between what bounds each of the next `steps` samples lies with probability `level`: two of [steps].
+        """Return the bounds between which each of the next `steps` samples lies with probability `level`.
 
-        For normal errors of the deviation that `fit` found; the estimates are taken for exact.
+        Errors are taken to be normal with the deviation that `fit` found, and the estimates to be exact. The lower and
+        the upper bounds are [steps] each.
 
         Raises:
             ValueError: The model was not fitted, or an argument is out of range.
@@ -384,17 +384,17 @@ class ARFIMA(nn.Module):
         return ar, ma
 
     def _present(self) -> Tensor:
-        """Return the present values of all parameters as one vector, float64 on the CPU."""
+        """Return the present values of all parameters as one vector, float64 on the CPU, detached."""
         return torch.cat([each.detach().reshape(-1).to("cpu", torch.float64) for each in self.parameters()])
 
     @property
     def _rounding(self) -> float:
-        """Return the largest relative change of a parameter that a cast to float32 and back may cause."""
+        """The relative change of a parameter that casts to float32 and to its own dtype may cause, at most."""
         return 4 * max(torch.finfo(torch.float32).eps, *(torch.finfo(each.dtype).eps for each in self.parameters()))
 
     @property
     def _as_series(self) -> tuple[int, ...]:
-        """Return the shape, with one -1, that makes of a vector one series whose time is the axis `dim`."""
+        """The shape, with one -1, that reshapes a vector to a single series with time on the axis `dim`."""
         return (*(1,) * self.dim, -1) if self.dim >= 0 else (-1, *(1,) * (-self.dim - 1))
 
     @torch.no_grad()
@@ -406,7 +406,7 @@ class ARFIMA(nn.Module):
             steps: How many samples are forecast.
 
         Returns:
-            What is expected, [steps]; and what an error of 1 adds to its own sample and those after it, [steps].
+            The expected samples, [steps]; and what an error of 1 adds to its own sample and to later ones, [steps].
         """
         deviation = (known - self.mean.detach().to(known)).cpu().numpy()
         lags = [[float(each) for each in lags] for lags in self._coefficients()]
@@ -414,12 +414,16 @@ class ARFIMA(nn.Module):
         return expected.to(known.device) + self.mean.detach().to(known), response.to(known.device)
 
     def _goes_on_with_results(self, method: str, series: Any, exog: Any) -> bool:
-        """Whether a forecast comes from the results of `fit`, and not from the present parameters alone.
+        """Return whether a forecast comes from the results of `fit`, and not from the present parameters alone.
 
         Args:
             method: The public method, for messages.
-            series: Its argument: the series to go on from; None is that of `fit`.
-            exog: Its argument: regressors of the samples that are forecast.
+            series: The method's argument: the series to forecast from; None is that of `fit`.
+            exog: The method's argument: regressors at the times of the forecast.
+
+        Raises:
+            ValueError: `exog` is given where there is no fit, or beside `series`; or `series` is given and the fit had
+                regressors.
         """
         found = self._results
         if series is not None:
@@ -431,7 +435,7 @@ class ARFIMA(nn.Module):
         return exog is not None or bool(found.exog_names) or found.likelihood != "conditional"
 
     def _check_regressors(self, method: str) -> None:
-        """Raise where a forecast from another series needs its regressors: the fit had some."""
+        """Raise ValueError if the fit had regressors: a forecast from another series would need that series' own."""
         if self._results is not None and self._results.exog_names:
             raise ValueError(
                 f"ARFIMA.{method}(series): needs a model without regressors, and this has those of its fit; "
@@ -439,9 +443,9 @@ class ARFIMA(nn.Module):
             )
 
     def _lags_of(self, name: str) -> Any:
-        """Return how `fit_arfima` takes the coefficients `name`, "ar" or "ma".
+        """Return the argument "ar" or "ma", `name`, of `fit_arfima`: how many coefficients to estimate, or fixed ones.
 
-        Their number where they are learned, else a list of them.
+        Coefficients that require no gradient are fixed, and given as a list.
         """
         weights = getattr(self, name)
         if weights is None:
@@ -450,7 +454,7 @@ class ARFIMA(nn.Module):
 
     @torch.no_grad()
     def _take(self, found: ArfimaResults) -> None:
-        """Set the parameters that are learned to the estimates in `found`."""
+        """Set the parameters that require a gradient to the estimates in `found`; an alpha on a bound moves inside."""
         if "alpha" in found.param_names:
             order = self.difference.order
             low, high = order.bounds
@@ -485,7 +489,13 @@ class ARFIMA(nn.Module):
             )
 
     def _read(self, method: str, series: Any, least: int) -> Tensor:
-        """Return a series of at least `least` finite samples as float64 on the parameters' device, [n], or raise."""
+        """Return a series, [n], as float64 on the parameters' device.
+
+        Raises:
+            ValueError: The series has not one axis, fewer than `least` samples or one that is not finite; or the
+                layer's order is random.
+            TypeError: The samples are no real numbers.
+        """
         self._check_order(method)
         if isinstance(series, Tensor):
             values = _real_tensor(method, series)
@@ -513,14 +523,14 @@ def _check_state(owner: str, state: Any) -> None:
 
 
 def _real_tensor(method: str, series: Tensor) -> Tensor:
-    """Return a tensor of real samples as float64, detached, or raise."""
+    """Return a tensor of samples as float64, detached; raise TypeError if they are complex."""
     if series.is_complex():
         raise TypeError(f"ARFIMA.{method}(series of dtype {series.dtype}): needs real samples; pass series.real.")
     return series.detach().to(torch.float64)
 
 
 def _without_index(results: ArfimaResults) -> ArfimaResults:
-    """Return the results with arrays in place of pandas objects: tensors have no index."""
+    """Return `results` without the index of the fitted series, so that forecasts are arrays, not pandas objects."""
     return replace(results, labels=Labels(results.name))
 
 

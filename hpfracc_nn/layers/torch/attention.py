@@ -49,11 +49,11 @@ class FractionalAttention(nn.Module):
 
     Args:
         embed_dim: Features of queries and of the result.
-        num_heads: They share the features.
+        num_heads: The number of heads, which share the features.
         dropout: The part of the weights that is dropped in training.
-        bias: Whether the projections have one.
+        bias: Whether the projections have a bias.
         add_bias_kv: Whether a learned key and value are added to those of each sequence.
-        add_zero_attn: Whether a key and value of zeros are.
+        add_zero_attn: Whether a key and value of zeros are added to those of each sequence.
         kdim: Features of keys; None is embed_dim.
         vdim: Features of values; None is embed_dim.
         batch_first: Whether data are [batch, time, features] and not [time, batch, features].
@@ -247,12 +247,12 @@ class FractionalAttention(nn.Module):
     ) -> AttentionState:
         """Return the state before the first sample, for `step`: no keys and values, and the order as it is now.
 
-        It grows by a key and a value with each step, O(n) memory after n steps, and step n costs O(n): a power law of
-        the distance in a space of features has no shorter memory.
+        The state grows by a key and a value with each step, O(n) memory after n steps, and step n costs O(n): a power
+        law of the distance in a space of features has no shorter memory.
 
         Args:
             shape: Of one time slice, [batch, embed_dim].
-            horizon: The most steps it will serve; None is no bound.
+            horizon: The most steps that the state will serve; None is no bound.
             device: Of the samples; None is that of the weights.
 
         Raises:
@@ -341,7 +341,7 @@ class FractionalAttention(nn.Module):
             )
 
     def _continued(self, owner: str, x: Tensor, state: AttentionState) -> tuple[Tensor, AttentionState]:
-        """Return the results for the next samples, both [batch, n, embed_dim], and the state after them."""
+        """Return the results for the next samples x, both [batch, n, embed_dim], and the state after these samples."""
         q, k, v = self._projected(x, x, x)
         n, before = x.shape[1], state.step
         state = state.grown(owner, k, v)
@@ -386,12 +386,12 @@ class FractionalAttention(nn.Module):
 
     @property
     def _widths(self) -> tuple[int, int, int]:
-        """Return how many features queries, keys and values have."""
+        """How many features queries, keys and values have."""
         return self.embed_dim, self.kdim, self.vdim
 
     @property
     def _added(self) -> int:
-        """Return how many keys are appended to those of each sequence: the learned one, zeros, both or none."""
+        """How many keys are appended to those of each sequence: the learned one, zeros, both or none."""
         return int(self.bias_k is not None) + int(self.add_zero_attn)
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -501,12 +501,15 @@ class FractionalAttention(nn.Module):
 
 
 def is_self_nested(query: Any, key: Any, value: Any) -> bool:
-    """Return whether one nested tensor is all three."""
+    """Return whether query, key and value are one and the same nested tensor."""
     return query is key is value and isinstance(query, Tensor) and query.is_nested
 
 
 def padded(x: Tensor) -> tuple[Tensor, Tensor, list[int]]:
-    """Return a nested tensor as [batch, time, features] with zeros, where these are, and the lengths of its rows."""
+    """Return a nested tensor padded with zeros, the mask of the padding, and the lengths of the rows.
+
+    The padded tensor is [batch, time, features], the mask [batch, time], True at the zeros.
+    """
     lengths = [row.shape[0] for row in x.unbind()]
     full = torch.nested.to_padded_tensor(x, 0.0)
     last = torch.tensor(lengths, device=full.device)[:, None]
@@ -514,14 +517,25 @@ def padded(x: Tensor) -> tuple[Tensor, Tensor, list[int]]:
 
 
 def nested(x: Tensor, lengths: Sequence[int]) -> Tensor:
-    """Return the first samples of each row, as many as `lengths` says, as a nested tensor."""
+    """Return the rows of x, [batch, time, features], each cut to its length, as a nested tensor."""
     return torch.nested.as_nested_tensor([row[:length] for row, length in zip(x, lengths, strict=True)])
 
 
 def with_batch(
     owner: str, given: Sequence[Any], batch_first: bool, widths: Sequence[int]
 ) -> tuple[tuple[Tensor, Tensor, Tensor], bool]:
-    """Return query, key and value as [batch, time, features], and whether they came without a batch; or raise."""
+    """Return query, key and value as [batch, time, features], and whether they came without a batch.
+
+    Args:
+        owner: The layer, for messages.
+        given: Query, key and value as the layer was called with them.
+        batch_first: Whether three axes have the batch first.
+        widths: The number of features of query, key and value.
+
+    Raises:
+        TypeError: One is no dense tensor.
+        ValueError: Numbers of axes, batches, keys and values, or features do not fit.
+    """
     for name, x in zip(("query", "key", "value"), given, strict=True):
         check_dense(owner, name, x)
     query, key, value = given
@@ -552,7 +566,21 @@ def with_batch(
 def merged_bias(
     owner: str, q: Tensor, keys: int, key_padding_mask: Tensor | None, attn_mask: Tensor | None
 ) -> Tensor | None:
-    """Return what both masks add to the logarithms of the weights, broadcastable to [batch, heads, queries, keys]."""
+    """Return the sum of both masks as a bias on the logarithms of the weights, None where there is no mask.
+
+    The bias broadcasts to [batch, heads, queries, keys].
+
+    Args:
+        owner: The layer, for messages.
+        q: The queries, [batch, heads, queries, head_dim].
+        keys: The number of keys.
+        key_padding_mask: [batch, keys] or [keys], or None.
+        attn_mask: [queries, keys] or [batch * heads, queries, keys], or None.
+
+    Raises:
+        TypeError: A mask is no tensor, or neither bool nor floating.
+        ValueError: A mask has another shape.
+    """
     batch, heads, queries, _ = q.shape
     bias = None
     if attn_mask is not None:
@@ -573,8 +601,12 @@ def _additive(owner: str, name: str, mask: Tensor, shapes: Sequence[tuple[int, .
         owner: The layer, for messages.
         name: The argument, for messages.
         mask: Bool or floating.
-        shapes: Those that it may have.
-        dtype: Of the result.
+        shapes: The shapes that the mask may have.
+        dtype: The dtype of the result.
+
+    Raises:
+        TypeError: The mask is no tensor, or neither bool nor floating.
+        ValueError: The mask has another shape.
     """
     if not isinstance(mask, Tensor):
         raise TypeError(
@@ -595,14 +627,16 @@ def _additive(owner: str, name: str, mask: Tensor, shapes: Sequence[tuple[int, .
 @versioned
 @dataclass(frozen=True, eq=False)
 class AttentionState(PartsState):
-    """The keys and values of all samples so far, and the order. It is never written to, and is a pytree of tensors.
+    """The keys and values of all samples so far, and the order.
+
+    A state is never written to, and is a pytree of tensors.
 
     Attributes:
-        key: Of each head, [batch, heads, steps, head_dim].
-        value: Of each head, of the same shape.
-        alpha: The order that it was made with, float64, [] or [heads, 1, 1]: a random one is drawn once for a stream.
-            None for alpha = 2.
-        horizon: The most steps it serves; None is no bound.
+        key: The keys of each head, [batch, heads, steps, head_dim].
+        value: The values of each head, of the same shape.
+        alpha: The order that the state was made with, float64, [] or [heads, 1, 1]: a random order is drawn once for a
+            stream. None for alpha = 2.
+        horizon: The most steps that the state serves; None is no bound.
     """
 
     key: Tensor
@@ -612,34 +646,34 @@ class AttentionState(PartsState):
 
     @property
     def step(self) -> int:
-        """How many samples it has seen."""
+        """How many samples the state has seen."""
         return self.key.shape[2]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one time slice."""
+        """The shape of one time slice, (batch, embed_dim)."""
         batch, heads, _, size = self.key.shape
         return batch, heads * size
 
     @property
     def device(self) -> torch.device:
-        """Where it is."""
+        """The device of keys and values."""
         return self.key.device
 
     @property
     def nbytes(self) -> int:
-        """Memory of keys and values: it grows with every step."""
+        """Bytes of keys and values; they grow with every step."""
         return sum(each.numel() * each.element_size() for each in (self.key, self.value))
 
     def renew(self, weights: AttentionState) -> AttentionState:
-        """Return this past, detached, with the order and the horizon of another state.
+        """Return this state, detached, with the order and the horizon of another state.
 
         Keys and values stay as the projections made them when the samples came.
         """
         return replace(self.detach(), alpha=weights.alpha, horizon=weights.horizon)
 
     def grown(self, owner: str, key: Tensor, value: Tensor) -> AttentionState:
-        """Return the state after the keys and values of some more steps.
+        """Return the state with the keys and values of the next steps appended, [batch, heads, n, head_dim] each.
 
         Raises:
             ValueError: There are more steps than the horizon allows.

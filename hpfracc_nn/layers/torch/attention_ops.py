@@ -1,10 +1,10 @@
 """The operation `attention`: values averaged with weights that fall with the distance of query and key.
 
-A kernel is called with an `Attention`, what stays the same for all queries, and with `Inputs`, the tensors. It returns
-the averages and, where they are wanted, the weights; its adjoint gets their gradients and returns those of the tensors.
-Nothing of the size queries times keys is kept for the backward pass but which weights were dropped: the adjoint
-computes the weights again. Plain calls run the plan's kernel, and its adjoint in the backward pass; traced calls and
-second gradients are the formula in plain aten.
+A kernel is called with an `Attention`, the options of the call, and with `Inputs`, its tensors. It returns the averages
+and, where they are wanted, the weights; its adjoint gets the gradients of both and returns those of the tensors. Of
+arrays of the size queries times keys only the dropout mask is kept for the backward pass: the adjoint computes the
+weights again. Plain calls run the plan's kernel, and its adjoint in the backward pass; traced calls and second
+gradients are the formula in plain aten.
 
 The kernel "dense" computes the weights of all queries at once: few calls, and memory for queries times keys. "blocks"
 takes a block of queries at a time, whose weights stay in the cache, and leaves out keys that no query of a block may
@@ -34,7 +34,10 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 def attended(attention: Attention, inputs: Inputs, site: Site) -> tuple[Tensor, Tensor | None]:
-    """Return averages [batch, heads, queries, values] and weights; half precision is computed in float32."""
+    """Return the averages of the values, [batch, heads, queries, values], and the weights, or None if not wanted.
+
+    Half precision is computed in float32.
+    """
     dtype = inputs.q.dtype
     if dtype in _HALF:
         wide = Inputs._make([*(None if t is None else t.float() for t in inputs[:4]), *inputs[4:]])
@@ -57,13 +60,24 @@ def _picked(attention: Attention, inputs: Inputs, site: Site) -> Plan:
     needs = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs[:5])
     q, keys = inputs.q, inputs.k.shape[2]
     if q.shape[2] == 1:
-        keys = 1 << (keys - 1).bit_length()  # a stream asks at each step: a plan for each length would be too many
+        keys = 1 << (keys - 1).bit_length()  # a stream has one more key each step: a plan for each would be too many
     key = (q.shape, keys, q.dtype, q.device, needs, attention, torch.get_num_threads())
     return site.pick(key, lambda: workload(tuple(q.shape), keys, str(q.dtype), str(q.device), needs, attention))
 
 
 def workload(shape: tuple[int, ...], keys: int, dtype: str, device: str, needs: bool, attention: Attention) -> Workload:
-    """Return what a call asks for: `rows` heads of `n` queries with `width` features, `exponentials` keys."""
+    """Return the Workload of a call.
+
+    Its `rows` are batch times heads, `n` the queries, `width` the features of a head, `exponentials` the keys.
+
+    Args:
+        shape: The shape of the queries, (batch, heads, queries, features).
+        keys: The number of keys.
+        dtype: Name of the dtype, with or without "torch.".
+        device: Name of the device.
+        needs: Whether a gradient will be needed.
+        attention: The options of the call.
+    """
     batch, heads, queries, features = shape
     return Workload(
         ATTENTION,
@@ -134,13 +148,13 @@ class _Attended(torch.autograd.Function):
 
 
 def _traced_gradients(attention: Attention, inputs: Inputs, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Return the gradients of the tensors q, k, v, bias and alpha, by autograd of the formula.
+    """Return the gradients in q, k, v, bias and alpha, by autograd of the formula.
 
-    They are differentiable where gradients are on.
+    The gradients are differentiable where gradients are on.
 
     Args:
         attention: The options of the call.
-        inputs: Its tensors.
+        inputs: The tensors of the call.
         grads: Gradients of the averages and of the weights, None where there is none.
     """
     creates = torch.is_grad_enabled()
@@ -151,11 +165,12 @@ def _traced_gradients(attention: Attention, inputs: Inputs, grads: Sequence[Tens
 
 
 class Inputs(NamedTuple):
-    """The tensors of a call.
+    """The tensors of a call of the operation.
 
-    `bias` is added to the logarithms of the weights and broadcasts to [batch, heads, queries, keys]. Minus infinity
-    hides a key, and so does what lies `NEGLIGIBLE` below the greatest that the query sees. `alpha` is a number of
-    orders that broadcasts to [heads, 1, 1], None for alpha = 2. `kept` says which weights are not dropped.
+    `bias` is added to the logarithms of the weights and broadcasts to [batch, heads, queries, keys]; a key is hidden
+    where its bias is minus infinity, or `NEGLIGIBLE` or more below the greatest bias of its query. `alpha` has the
+    orders, broadcasting to [heads, 1, 1]; None is alpha = 2. `kept` is the dropout mask, [batch, heads, queries, keys],
+    True at the weights that are not dropped.
     """
 
     q: Tensor  # [batch, heads, queries, features]
@@ -166,7 +181,7 @@ class Inputs(NamedTuple):
     kept: Tensor | None = None
 
     def part(self, items: slice, queries: slice, keys: slice) -> Inputs:
-        """Return the views that some queries of some of the batch need."""
+        """Return the Inputs of a part of the call, views of these: slices of the batch, of the queries and the keys."""
         place = (items, slice(None), queries, keys)
         bias = None if self.bias is None else self.bias[along(self.bias, place)]
         kept = None if self.kept is None else self.kept[place]
@@ -175,14 +190,14 @@ class Inputs(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """The options of a call that are no tensors.
+    """The options of a call of the operation that are no tensors.
 
     Args:
-        dimension: The space's, to which alpha is added in the exponent.
+        dimension: D, the dimension of the space; weights fall with the exponent D + alpha.
         bandwidth: The square of the distance beyond which weights fall.
         is_causal: Whether query i sees keys up to i only.
         needs_weights: Whether the weights are returned.
-        gain: Of the weights that are not dropped.
+        gain: The factor on weights that dropout keeps.
     """
 
     dimension: float
@@ -192,9 +207,9 @@ class Attention:
     gain: float = 1.0
 
     def formula(self, inputs: Inputs, first: int = 0) -> tuple[Tensor, Tensor | None]:
-        """Return averages and weights in plain aten; `first` is the number of the first query.
+        """Return averages and weights (None unless wanted), in plain aten; `first` is the first query's position.
 
-        The weights of a query that sees no key are zeros, and it has no slope.
+        A query that sees no key has weights of zeros, and zeros as gradients.
         """
         q = inputs.q * (1 / self.bandwidth)
         products = q @ inputs.k.mT
@@ -206,7 +221,7 @@ class Attention:
             weights = torch.softmax(logarithms, -1)
         else:
             is_blind = hidden.all(-1, keepdim=True)
-            # Zeros first, because the softmax of a row of minus infinities is NaN, and so is its slope.
+            # Zeros first, because the softmax of a row of minus infinities is NaN, and so is its gradient.
             weights = torch.softmax(logarithms.masked_fill(is_blind, 0.0), -1).masked_fill(is_blind, 0.0)
         if inputs.kept is not None:
             weights = weights * inputs.kept * self.gain
@@ -239,11 +254,11 @@ class Attention:
         radius = (squares if hidden is None else squares.masked_fill(hidden, 0.0)).amax(-1, keepdim=True)
         own = (q * inputs.q).sum(-1, keepdim=True)
         squared = torch.add(own + radius, products, alpha=-2)
-        # The square root has no slope at 0; what is below is rounding.
+        # The square root has no finite slope at 0; values below 0 are rounding.
         return squared.clamp_min(torch.finfo(squared.dtype).eps).sqrt()
 
     def _hidden(self, inputs: Inputs, products: Tensor, first: int) -> Tensor | None:
-        """Return which keys a query does not see, as the mask `hidden`; None where it sees all.
+        """Return the mask `hidden`, True at the keys that a query does not see; None where all keys are seen.
 
         Args:
             inputs: The tensors of the call, all keys and some of the queries.
@@ -263,7 +278,14 @@ class Attention:
     def pulled(
         self, inputs: Inputs, grads: Sequence[Tensor | None], wanted: Sequence[bool], first: int = 0
     ) -> list[Tensor | None]:
-        """Return the gradients in q, k, v, bias and alpha that are wanted: the formula once more, and backwards."""
+        """Return the gradients in q, k, v, bias and alpha, None where not wanted: compute the formula again, and back.
+
+        Args:
+            inputs: The tensors of the call, or of a part of it.
+            grads: Gradients of the averages and of the weights, None where there is none.
+            wanted: Which of the five gradients are wanted.
+            first: The position of the first query in the sequence.
+        """
         with torch.enable_grad():
             leaves = [
                 None if tensor is None else tensor.detach().requires_grad_(wants)
@@ -276,7 +298,14 @@ class Attention:
 def gradients(
     results: Sequence[Tensor | None], grads: Sequence[Tensor | None], leaves: Sequence[Tensor | None], **how: bool
 ) -> list[Tensor | None]:
-    """Return the gradients in those leaves that ask for one, None for the others."""
+    """Return the gradient in each leaf that requires one, None for the others.
+
+    Args:
+        results: Tensors computed from the leaves; None are passed over.
+        grads: Gradients of the results; results whose gradient is None are passed over.
+        leaves: The tensors to differentiate in.
+        **how: Further arguments of `torch.autograd.grad`.
+    """
     pairs = [(y, g) for y, g in zip(results, grads, strict=True) if y is not None and g is not None]
     asked = [leaf for leaf in leaves if leaf is not None and leaf.requires_grad]
     ys, gs = [y for y, _ in pairs], [g for _, g in pairs]
@@ -285,7 +314,7 @@ def gradients(
 
 
 def along(tensor: Tensor, place: tuple[slice, ...]) -> tuple[slice, ...]:
-    """Return the slices of a tensor that broadcasts: all of an axis of size 1."""
+    """Return the slices `place` for a tensor that broadcasts: an axis of size 1 is taken whole."""
     return tuple(slice(None) if size == 1 else part for size, part in zip(tensor.shape, place, strict=True))
 
 
@@ -295,7 +324,10 @@ Gradients = list[Tensor | None]
 
 
 def items(inputs: Inputs, rows: int | None) -> Iterator[Place]:
-    """Yield as many items of the batch at a time as have `rows` heads together, at least one; None: all."""
+    """Yield places that split the batch: items with at most `rows` heads together, or one item; None: the whole batch.
+
+    All queries and keys of an item are in its place.
+    """
     batch, heads, queries, _ = inputs.q.shape
     count = batch if rows is None else max(1, rows // heads)
     for begin in range(0, batch, count):
@@ -305,7 +337,14 @@ def items(inputs: Inputs, rows: int | None) -> Iterator[Place]:
 def averaged(
     places: Iterable[Place], inputs: Inputs, needs_weights: bool, run: Callable[[Inputs, int], Averages]
 ) -> Averages:
-    """Return averages and weights of all queries; `run` gets a part and the number of its first query."""
+    """Return averages and weights (None unless wanted) of all queries, computed part by part.
+
+    Args:
+        places: The parts, as slices of the batch, of the queries and the keys.
+        inputs: The tensors of the call.
+        needs_weights: Whether the weights are returned.
+        run: Returns averages and weights of a part, from its Inputs and the position of its first query.
+    """
     shape = inputs.q.shape
     y = inputs.v.new_empty(*shape[:3], inputs.v.shape[-1])
     weights = inputs.v.new_zeros(*shape[:3], inputs.k.shape[2]) if needs_weights else None
@@ -323,7 +362,15 @@ def pulled(
     wanted: Sequence[bool],
     run: Callable[[Inputs, Sequence[Tensor | None], int], Gradients],
 ) -> Gradients:
-    """Return the sums of the gradients that `run` finds from a part, its results' gradients and its first query."""
+    """Return the gradients in q, k, v, bias and alpha, None where not wanted: the sums of the gradients of all parts.
+
+    Args:
+        places: The parts, as slices of the batch, of the queries and the keys.
+        inputs: The tensors of the call.
+        grads: Gradients of the averages and of the weights, None where there is none.
+        wanted: Which of the five gradients are wanted.
+        run: Returns a part's gradients, from its Inputs, its results' gradients and the position of its first query.
+    """
     total = [
         torch.zeros_like(tensor) if wants and tensor is not None else None
         for tensor, wants in zip(inputs[:5], wanted, strict=True)
@@ -352,7 +399,7 @@ _BACK = 3  # a backward pass: the formula again, and its transposes
 
 
 def _pairs(workload: Workload) -> int:
-    """Return queries times keys, summed over heads and batch; a workload has the number of keys as `exponentials`."""
+    """Return the number of pairs of a query and a key over all heads and the batch; `exponentials` counts the keys."""
     return workload.rows * workload.n * workload.exponentials
 
 
@@ -396,7 +443,7 @@ def _adjoint_blocks(
 
 
 def blocks(attention: Attention, inputs: Inputs) -> Iterator[Place]:
-    """Yield the blocks: several items of the batch where they are short, else some queries of one."""
+    """Yield the places of the kernel's blocks: several items of the batch where they are short, else queries of one."""
     batch, heads, queries, _ = inputs.q.shape
     keys = inputs.k.shape[2]
     items = max(1, BLOCK // max(1, heads * queries * keys))

@@ -44,7 +44,7 @@ class FractionalDifference(StateMetadata):
 
     Args:
         channels: Channels of the input.
-        orders: Orders per channel; output channel c * orders + j is order j of channel c.
+        orders: Orders per channel; output channel c * orders + j has order j of channel c.
         bounds: Where the orders stay; None is (0, 1). A bank whose bounds contain a whole number is split there by the
             first values: an order stays on its side, so that each part is differenced as often as it needs.
         init: The first value or values: one, `orders`, or channels * orders of them; None spreads them evenly, but for
@@ -125,7 +125,7 @@ class FractionalDifference(StateMetadata):
         return found[0] if len(found) == 1 else torch.cat(found)[self._inverse]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return every channel's fractional differences."""
+        """Return the fractional differences of every channel, [batch, channels * orders, n]; see the class's Shape."""
         if is_spread(x):
             return each_on_its_own("FractionalDifference", self, FractionalDifference.forward, [x], [0])
         if has_lengths(x):
@@ -145,7 +145,7 @@ class FractionalDifference(StateMetadata):
         Args:
             shape: Of one time slice, [batch, channels], wherever the time axis is.
             horizon: As in `FractionalLayer.initial_state`, where more is said.
-            device: As there.
+            device: As in `FractionalLayer.initial_state`.
 
         Raises:
             ValueError: An argument is out of range.
@@ -205,7 +205,7 @@ class FractionalDifference(StateMetadata):
 
         Raises:
             ValueError: As in `FractionalLayer.run`.
-            TypeError: As there.
+            TypeError: As in `FractionalLayer.run`.
         """
         owner = "FractionalDifference.run"
         axis, where = self._axes(owner, x)
@@ -224,7 +224,12 @@ class FractionalDifference(StateMetadata):
         return self._joined([y for y, _ in taken], where), StateTuple(one for _, one in taken)
 
     def _axes(self, owner: str, x: Tensor) -> tuple[int, int]:
-        """Return the axes of time and of the channels, or raise unless x has the layer's shape."""
+        """Return the axes of time and of the channels of x.
+
+        Raises:
+            TypeError: x is no dense tensor.
+            ValueError: x has not three axes, or not the layer's number of channels, or `dim` is the batch axis.
+        """
         check_dense(owner, "x", x)
         if x.ndim != 3:
             raise ValueError(
@@ -250,7 +255,7 @@ class FractionalDifference(StateMetadata):
             )
 
     def state_metadata(self) -> dict[str, Any]:
-        """Return which orders each learned part has, see `StateMetadata`."""
+        """Return the indices of the orders of each learned part, where there are several; see `StateMetadata`."""
         return {"parts": tuple(tuple(index.tolist()) for index, _ in self._parts)} if len(self.parts) > 1 else {}
 
     def extra_repr(self) -> str:
@@ -265,7 +270,7 @@ class FractionalDifference(StateMetadata):
         return list(self.parts)  # type: ignore[arg-type]
 
     def _split(self, x: Tensor, where: int) -> list[Tensor]:
-        """Return the input of each part of the bank: x with a channel for each of its orders, on the axis `where`."""
+        """Return the input of each part of the bank: x with a channel on axis `where` for each of the part's orders."""
         if len(self._parts) == 1:
             return [x if self.orders == 1 else x.repeat_interleave(self.orders, dim=where)]
         sources = (torch.as_tensor(index // self.orders, device=x.device) for index, _ in self._parts)
@@ -398,7 +403,7 @@ class RoughnessFeatures(nn.Module):
         return self.differences.alpha
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the features of every channel."""
+        """Return the features of every channel, [batch, channels * orders]."""
         if is_spread(x):
             return each_on_its_own(_OWNER, self, RoughnessFeatures.forward, [x], [0])
         wide = _wide(_OWNER, x)
@@ -417,7 +422,7 @@ class RoughnessFeatures(nn.Module):
         Args:
             shape: Of one time slice, [batch, channels].
             horizon: As in `FractionalLayer.initial_state`.
-            device: As there.
+            device: As in `FractionalLayer.initial_state`.
         """
         states = self.differences.initial_state(shape, horizon=horizon, device=device)
         features = self.differences.channels * self.differences.orders
@@ -426,14 +431,14 @@ class RoughnessFeatures(nn.Module):
     def step(self, x: Tensor, state: RoughnessState) -> tuple[Tensor, RoughnessState]:
         """Return the features of all samples so far, and the state after this one.
 
-        Until a sample counts, for the first `skip`, they are log(floor).
+        For the first `skip` samples, which do not count, the features are log(floor).
 
         Args:
             x: One time slice, [batch, channels].
             state: From `initial_state` or the step before; it stays as it is.
 
         Raises:
-            TypeError: `state` is none, or x is not real and floating.
+            TypeError: `state` is no state of such a layer, or x is not real and floating.
             ValueError: x has another shape than the state.
         """
         _wide(f"{_OWNER}.step", x)
@@ -475,7 +480,7 @@ class RoughnessFeatures(nn.Module):
 
 
 def _wide(owner: str, x: Tensor) -> torch.dtype:
-    """Return the dtype that the energies of x are computed in, or raise; `owner` is the layer, for messages."""
+    """Return the dtype that the energies of x are computed in; raise TypeError unless x is dense, real and floating."""
     check_dense(owner, "x", x)
     return computed_in(owner, x)
 
@@ -483,13 +488,13 @@ def _wide(owner: str, x: Tensor) -> torch.dtype:
 @versioned
 @dataclass(frozen=True, eq=False)
 class RoughnessState(LayerState):
-    """The states of the differences, and the sums of their squares so far.
+    """The states of the differences, and the sums of the differences' squares so far.
 
-    It is never written to, and is a pytree of float64 tensors, as `StreamState` is.
+    A state is never written to, and is a pytree of float64 tensors, as `StreamState` is.
 
     Attributes:
         differences: One state for each part of the bank.
-        sums: [batch, channels * orders], without the samples that are skipped.
+        sums: Sums of squares, [batch, channels * orders], without the samples that are skipped.
     """
 
     differences: StateTuple
@@ -510,9 +515,9 @@ streaming.register_tree(
 
 
 class StateTuple(LayerState, tuple[Any, ...]):
-    """A tuple of states and tensors that is a state itself; the first piece is a state.
+    """A tuple of states and tensors that is a state itself; its first element is a state.
 
-    It is never written to, and is a pytree of float64 tensors, as `StreamState` is.
+    A state is never written to, and is a pytree of float64 tensors, as `StreamState` is.
     """
 
     __slots__ = ()

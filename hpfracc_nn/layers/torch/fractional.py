@@ -1,4 +1,7 @@
-"""The drop-in layer, a fractional operator along time, and what layers share: reading an order, weights of torch's."""
+"""`FractionalLayer`, a fractional operator along time; and what layers share: orders, torch's weights, states, series.
+
+States are those between two steps, and series have several lengths: PackedSequences and jagged nested tensors.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ from hpfracc_nn.selection import BackendManager, given_manager
 
 
 class Ordered(nn.Module):
-    """A layer with one definition, whose order is that of the definition or, where it is learned, the part `order`."""
+    """A layer with one definition; its order is the definition's alpha or, if learned, the submodule `order`."""
 
     # Attributes are typed where they are assigned: torch.jit.script reads the annotations of a class.
 
@@ -40,13 +43,14 @@ class Ordered(nn.Module):
         return self.order.mean if self.learn_alpha else self.definition.alpha
 
     def _alpha_text(self) -> str:
-        """The order as a layer shows it."""
+        """Return the order as text for the layer's repr."""
         return "learn_alpha=True" if self.learn_alpha else f"alpha={self.definition.alpha}"
 
     def hold(self, definition: Any, order: Alpha | None) -> None:
-        """Store the definition, and the order where it is learned.
+        """Store the definition, and the learned order or None.
 
-        The definition's own alpha then is the upper bound; `alpha` is the present value.
+        With a learned order the definition's own alpha is the upper bound, a placeholder; the property `alpha` has the
+        present order.
         """
         self.definition: Any = definition
         self.learn_alpha: bool = order is not None
@@ -166,7 +170,7 @@ class FractionalLayer(Ordered):
 
         Raises:
             RuntimeError: There is no process group.
-            TypeError: `group` is none.
+            TypeError: `group` is no process group.
             ValueError: This process is not in the group.
 
         Examples:
@@ -184,15 +188,15 @@ class FractionalLayer(Ordered):
     ) -> StreamState:
         """Return the state before the first sample, for `step`.
 
-        It holds the weights of the present alpha, traced where alpha is learned and gradients are on: a state made
-        before an optimizer's step keeps the alpha it was made with, and `state.renew(layer.initial_state(...))` is the
-        same past with the new one.
+        The state holds the weights of the present alpha, traced where alpha is learned and gradients are on: a state
+        made before an optimizer's step keeps the alpha it was made with, and
+        `state.renew(layer.initial_state(...))` is the same past with the new alpha.
 
         Args:
             shape: Of one time slice: of x without its time axis. [batch, channels] for x [batch, channels, n] with
                 time last as well as for x [batch, n, channels] with time in the middle.
-            horizon: The longest series it will serve. The memory is a sum of exponentials fitted up to it; a step
-                costs in proportion to its logarithm.
+            horizon: The longest series that the state will serve. The memory is a sum of exponentials fitted up to the
+                horizon; a step costs in proportion to the logarithm of the horizon.
             device: Where the samples will be; None is alpha's own where it is learned, else the default device.
 
         Raises:
@@ -261,7 +265,7 @@ class FractionalLayer(Ordered):
 
         Raises:
             ValueError: As in `initial_state` and `step`.
-            TypeError: As there.
+            TypeError: As in `initial_state` and `step`.
 
         Examples:
             >>> layer = FractionalLayer(0.6, dt=0.01)
@@ -279,20 +283,29 @@ class FractionalLayer(Ordered):
         return streaming.run(owner, x, state, self.dim, self.site, self._source())
 
     def _definition_for(self, x: Tensor) -> Definition:
-        """Return the operator with its present alpha for an input, or raise where that does not fit."""
+        """Return the definition with its present alpha, shaped to broadcast with the input x.
+
+        Raises:
+            TypeError: x is no dense tensor.
+            ValueError: x has no such time axis, or not as many channels as the layer.
+        """
         check_dense("FractionalLayer", "x", x)
         return self._present(x.ndim, self._time_axis(x))
 
     def _time_axis(self, x: Tensor) -> int:
-        """Return the time axis of an input, or raise where there is none, or not as many channels as the layer has."""
+        """Return the time axis of an input, counted from the first axis.
+
+        Raises:
+            ValueError: x has no such axis, or not as many channels as the layer.
+        """
         axis = errors.axis("FractionalLayer", self.dim, x.ndim)
         if self.channels is not None:
             check_channels("FractionalLayer", self.channels, x.shape, x.ndim, channel_axis(x.ndim, axis))
         return axis
 
     def _on_mesh(self, x: Tensor) -> Tensor:
-        """Return the operator applied to a DTensor, which lies as x does."""
-        from hpfracc_nn.distributed.torch.meshes import operated  # loaded, since there is such a tensor
+        """Return the operator applied to a DTensor x: a DTensor with the placements of x."""
+        from hpfracc_nn.distributed.torch.meshes import operated  # torch.distributed.tensor is loaded by now
 
         owner = "FractionalLayer"
         if self._split is not None:
@@ -312,11 +325,11 @@ class FractionalLayer(Ordered):
         return StreamSource(type(self).__name__, self.definition, self.learn_alpha, self.dt)
 
     def _present(self, ndim: int, axis: int) -> Definition:
-        """Return the operator with its present alpha as a tensor that broadcasts with the input.
+        """Return the definition with its present alpha, shaped to broadcast with the input.
 
         Args:
-            ndim: Axes of the input.
-            axis: Its time axis.
+            ndim: The input's number of axes.
+            axis: The input's time axis.
         """
         definition = self.definition
         if self.learn_alpha:
@@ -332,7 +345,7 @@ class FractionalLayer(Ordered):
     def _order_shape(self, given: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the orders, () or (channels,), for an alpha of the shape `given`.
 
-        Sets `channels` to their number where alpha is not scalar.
+        Where alpha is not scalar, the attribute `channels` is set to the number of orders.
         """
         self.channels = counted_channels("FractionalLayer", given, self.channels)
         return () if self.channels is None else (self.channels,)
@@ -345,8 +358,8 @@ class FractionalLayer(Ordered):
 
 
 def each_on_its_own(*arguments: Any, **options: Any) -> Any:
-    """Return what a layer makes of DTensors, of which each process computes its part: see `meshes.each_on_its_own`."""
-    from hpfracc_nn.distributed.torch import meshes  # torch.distributed.tensor is loaded, since there is a DTensor
+    """Return a layer's result for DTensors, each process computing its own part; see `meshes.each_on_its_own`."""
+    from hpfracc_nn.distributed.torch import meshes  # torch.distributed.tensor is loaded by now
 
     return meshes.each_on_its_own(*arguments, **options)
 
@@ -357,18 +370,22 @@ def has_lengths(x: Any) -> bool:
 
 
 def each_to_its_length(owner: str, x: Any, forward: Callable[[Tensor], Tensor], dim: int, looks_ahead: bool) -> Any:
-    """Return what a layer makes of series of several lengths: of each what it makes of that series alone.
+    """Return a layer's results for series of several lengths, the same as for each series alone, in the form of x.
 
-    A causal layer computes all at once, the shorter ones continued by their last samples: a jump there would leave its
-    rounding errors. One that looks ahead computes each alone.
+    A causal layer computes all series at once, the shorter ones continued by their last samples: a jump to 0 would
+    leave rounding errors. A layer that looks ahead computes each series alone.
 
     Args:
         owner: The layer, for messages.
-        x: As `has_lengths` says. Of a packed sequence, [samples, *features], the layer gets [batch, *features] with the
-            time axis where it has it. The ragged axis of a jagged tensor must lie there.
-        forward: Of a batch of one length; the layer's class's, so that a subclass's is not called twice.
+        x: A PackedSequence of samples, [samples, *features], which the layer gets as [batch, *features] with its time
+            axis inserted at `dim`; or a jagged nested tensor whose ragged axis is `dim`.
+        forward: The layer for a batch of series of one length: its class's own `forward`, not a subclass's, which has
+            called this function and would be run twice.
         dim: The layer's time axis.
         looks_ahead: Whether a result depends on later samples.
+
+    Raises:
+        ValueError: The ragged axis is not `dim`, or the layer does not return a result for every sample.
     """
     is_packed = isinstance(x, PackedSequence)
     axis = errors.axis(owner, dim, x.data.ndim + 1 if is_packed else x.ndim)
@@ -379,7 +396,7 @@ def each_to_its_length(owner: str, x: Any, forward: Callable[[Tensor], Tensor], 
     where = row * n + time
     padded = _continued(values, where, lengths, n)
     where = where.to(values.device)
-    # What moves a packed sequence's time axis; a jagged tensor's was exchanged with the first one behind the batch.
+    # A packed sequence's time axis is inserted; a jagged tensor's was exchanged with the first axis behind the batch.
     padded = padded.movedim(1, axis) if is_packed else padded.transpose(1, axis)
 
     def of(series: Tensor) -> Tensor:
@@ -401,12 +418,20 @@ def each_to_its_length(owner: str, x: Any, forward: Callable[[Tensor], Tensor], 
     out = y.flatten(0, 1).index_select(0, where)
     if jagged is None:
         return PackedSequence(out, *x[1:])
-    found = torch.nested.nested_tensor_from_jagged(out, offsets=jagged.offsets())  # by which it can be added to x
+    # With the offsets of x, so that the result can be added to x.
+    found = torch.nested.nested_tensor_from_jagged(out, offsets=jagged.offsets())
     return found.transpose(1, axis)
 
 
 def _continued(values: Tensor, where: Tensor, lengths: Tensor, n: int) -> Tensor:
-    """Return samples [samples, *features] as series of n each, [batch, n, *features], continued by their last ones."""
+    """Return series of several lengths as series of n samples, [batch, n, *features], continued by their last samples.
+
+    Args:
+        values: The samples of all series, [samples, *features].
+        where: For each sample its series times n plus its time step, [samples].
+        lengths: The length of each series, [batch].
+        n: The greatest length.
+    """
     batch, features = len(lengths), values.shape[1:]
     if not len(values):
         return (
@@ -422,14 +447,18 @@ def _continued(values: Tensor, where: Tensor, lengths: Tensor, n: int) -> Tensor
 
 
 def _packed(x: PackedSequence) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the samples, [samples, *features], and of each its series and its number in it, [samples]."""
+    """Return the samples of a PackedSequence, [samples, *features], and the series and time step of each, [samples]."""
     counts = x.batch_sizes
     time = torch.arange(len(counts)).repeat_interleave(counts)
     return x.data, torch.arange(len(time)) - (counts.cumsum(0) - counts)[time], time
 
 
 def _ragged_first(owner: str, x: Tensor, axis: int) -> Any:
-    """Return a jagged tensor, contiguous, whose ragged axis is exchanged with axis 1, or raise if it is not `axis`."""
+    """Return a jagged tensor, contiguous, with its ragged axis, `axis`, exchanged with axis 1.
+
+    Raises:
+        ValueError: The ragged axis is another one.
+    """
     ragged = next(k for k, size in enumerate(x.shape) if not isinstance(size, int))
     if axis != ragged:
         raise ValueError(
@@ -441,20 +470,23 @@ def _ragged_first(owner: str, x: Tensor, axis: int) -> Any:
 
 
 def _jagged(x: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the same of a jagged tensor whose ragged axis is the first behind the batch."""
+    """Return the samples of a jagged tensor, [samples, *features], and the series and time step of each, [samples].
+
+    The ragged axis is the first behind the batch.
+    """
     starts = x.offsets().cpu()
     row = torch.arange(len(starts) - 1).repeat_interleave(starts.diff())
     return x.values(), row, torch.arange(len(row)) - starts[row]
 
 
 class PartsState:
-    """A state of several parts, tensors and other states. It is never written to, and is a pytree."""
+    """A state of several parts, tensors and other states. A state is never written to, and is a pytree."""
 
     __slots__ = ()
 
     @property
     def nbytes(self) -> int:
-        """Memory of all its tensors, the weights included; the same at every step."""
+        """Bytes of all tensors of the state, the weights included; the same at every step."""
         parts, _ = self._flat()
         return sum(each.numel() * each.element_size() if isinstance(each, Tensor) else each.nbytes for each in parts)
 
@@ -463,63 +495,63 @@ class PartsState:
         return self._mapped(lambda each: each.to(device))
 
     def detach(self) -> Self:
-        """Return the state without its history of gradients."""
+        """Return the state without its autograd graph."""
         return self._mapped(lambda each: each.detach())
 
     def renew(self, weights: Self) -> Self:
-        """Return this past, detached, with the weights of another state's alpha, see `StreamState.renew`.
+        """Return this state, detached, with the weights of another state, which belong to its alpha.
 
-        Tensors beside the states stay as they were computed.
+        The states among the parts are renewed, see `StreamState.renew`; the tensors stay as they were computed.
         """
         others = iter(weights._flat()[0])
         return self._mapped(lambda one, other: one.detach() if isinstance(one, Tensor) else one.renew(other), others)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Return the state in memory of its own; its graph is that of this one."""
+        """Return the state in memory of its own, with the same autograd graph."""
         return self._mapped(lambda each: each.clone() if isinstance(each, Tensor) else copy.deepcopy(each, memo))
 
     def _mapped(self, change: Callable[..., Any], *others: Iterable[Any]) -> Self:
-        """Return the state of what `change` makes of each part, and of the parts of others beside it."""
+        """Return a state with change(part, *others) in place of each part; `others` yield a value for each part."""
         parts, structure = self._flat()
         changed = [None if one is None else change(one, *each) for one, *each in zip(parts, *others, strict=True)]
         found: Self = _pytree.tree_unflatten(changed, structure)
         return found
 
     def _flat(self) -> tuple[list[Any], _pytree.TreeSpec]:
-        """Return the tensors and states that this one consists of, in the order of its pytree, and that pytree."""
+        """Return the parts of the state, tensors and states, in the order of its pytree, and the pytree's structure."""
         return _pytree.tree_flatten(self, is_leaf=lambda each: each is not self and hasattr(each, "renew"))
 
 
 class LayerState(PartsState):
-    """A state of several parts, the first of which is the state of a derivative: see `StreamState`."""
+    """A state of several parts, the first of which is the state of a fractional derivative; see `StreamState`."""
 
     __slots__ = ()
 
     @property
     def step(self) -> int:
-        """How many samples it has seen."""
+        """How many samples the state has seen."""
         found: int = self._first.step
         return found
 
     @property
     def horizon(self) -> int:
-        """How many steps it serves."""
+        """How many steps the state serves."""
         found: int = self._first.horizon
         return found
 
     @property
     def device(self) -> torch.device:
-        """Where it is."""
+        """The device of the state's tensors."""
         found: torch.device = self._first.device
         return found
 
     def counted(self) -> Self:
-        """Return the same for programs of `torch.export`, see `StreamState.counted`."""
+        """Return the state for programs of `torch.export`, with its step as a tensor; see `StreamState.counted`."""
         return self._mapped(lambda each: each if isinstance(each, Tensor) else each.counted())
 
     @property
     def _first(self) -> Any:
-        """Return the first part."""
+        """The first part: the state of a fractional derivative, or a state that consists of such states."""
         raise NotImplementedError
 
 
@@ -534,21 +566,23 @@ def started(
     device: torch.device | str | None,
     dtype: torch.dtype | None,
 ) -> tuple[Definition, Alpha | None]:
-    """Return a layer's definition and its order, which is None where it is fixed; see `begun`.
+    """Return the definition of a layer, and the `Alpha` of its learned order, None where the order is fixed.
+
+    With a learned order the definition's own alpha is the upper bound, a placeholder; see `begun`.
 
     Args:
-        owner: As there.
-        given: As there.
-        alpha: As there.
-        bounds: As there.
-        learn_alpha: As there.
-        shape: As there.
-        device: Of a new order.
-        dtype: Of a new order.
+        owner: The layer, for messages.
+        given: The definition, from `definition_of`.
+        alpha: The layer's argument: a number, numbers, or an `Alpha`, which then is the layer's own order.
+        bounds: The layer's argument; None is the unit interval around numbers to be learned.
+        learn_alpha: Whether numbers are to be learned.
+        shape: Maps the shape of `alpha` to the shape that the layer's order must have, or raises ValueError.
+        device: The device of a new `Alpha`.
+        dtype: The dtype of a new `Alpha`'s parameter.
 
     Raises:
         TypeError: alpha is a tensor, or a module that is no `Alpha`.
-        ValueError: alpha or bounds are out of range.
+        ValueError: alpha or bounds are out of range, or alpha has a shape that does not fit the layer.
     """
     check_no_module(owner, "alpha", alpha)
     make = partial(Alpha, owner=owner, device=device, dtype=dtype)
@@ -556,7 +590,7 @@ def started(
 
 
 def check_no_module(owner: str, argument: str, given: Any) -> None:
-    """Raise where what should be numbers is a module that is no `Alpha`."""
+    """Raise TypeError where an argument that should be numbers or an `Alpha` is another module."""
     if isinstance(given, nn.Module) and not isinstance(given, Alpha):
         raise TypeError(
             f"{owner}({argument} of type {type(given).__name__}): needs numbers or an Alpha; make your module a "
@@ -568,12 +602,16 @@ L = TypeVar("L", bound=nn.Module)
 
 
 def place_of(layer: type[nn.Module], module: Any, kind: type[nn.Module]) -> dict[str, Any]:
-    """Return the device and dtype of torch's module as keyword arguments, or raise unless it is of the kind.
+    """Return the device and dtype of a module of torch as keyword arguments, for a layer made from it.
 
     Args:
-        layer: Ours, for messages.
-        module: Whose weights are wanted.
+        layer: The layer's class.
+        module: The module of torch, whose weights the layer is to have.
         kind: Torch's class that `layer` stands in for.
+
+    Raises:
+        TypeError: `module` is no `kind`, or is a `layer`.
+        ValueError: The weights of a lazy module have no shape yet.
     """
     owner, theirs = layer.__name__, f"torch.nn.{kind.__name__}"
     if not isinstance(module, kind) or isinstance(module, layer):
@@ -590,14 +628,14 @@ def place_of(layer: type[nn.Module], module: Any, kind: type[nn.Module]) -> dict
 
 
 def with_weights_of(module: nn.Module, layer: L, alpha: Any) -> L:
-    """Return `layer` with torch's weights: values, which of them are frozen, and whether it trains.
+    """Return `layer` with the parameters and training flag of a module of torch; parameters frozen there become frozen.
 
-    Orders aside, the layer's own parameters must be called as torch's.
+    Orders aside, the layer's parameters must have the same names as torch's.
 
     Args:
-        module: Torch's.
-        layer: Ours.
-        alpha: What the layer was made with; an `Alpha` keeps its own flag of training, for it may be another layer's.
+        module: The module of torch.
+        layer: The layer, which is changed in place.
+        alpha: The layer's argument: an `Alpha` keeps its own training flag, for it may belong to another layer too.
 
     Raises:
         ValueError: A weight has another shape than torch's, torch has none of that name, or a hook makes it.
@@ -620,17 +658,17 @@ def with_weights_of(module: nn.Module, layer: L, alpha: Any) -> L:
 
 
 def _weight_of(owner: str, module: nn.Module, name: str) -> tuple[Tensor, bool]:
-    """Return a parameter of one of torch's modules as it is now, and whether it is frozen.
+    """Return the present value of a parameter of a module of torch, and whether the parameter is frozen.
 
-    A parametrised one, such as by weight norm, comes as computed.
+    The value of a parametrised parameter, such as by weight norm, is the computed one.
 
     Args:
         owner: The class whose `from_torch` was called, for messages.
         module: The module of torch.
-        name: The parameter's path in it, such as "linear.weight".
+        name: The parameter's path in the module, such as "linear.weight".
 
     Raises:
-        ValueError: There is none, or a hook computes it before each call.
+        ValueError: The module has no such parameter, or a hook computes it before each call.
     """
     call, (path, _, leaf) = f"{owner}.from_torch({type(module).__name__})", name.rpartition(".")
     part = dict(module.named_modules()).get(path)
@@ -650,7 +688,7 @@ def _weight_of(owner: str, module: nn.Module, name: str) -> tuple[Tensor, bool]:
 
 
 def check_images(owner: str, x: Tensor, channels: int, axes: int) -> None:
-    """Raise unless x has `channels` channels before its last `axes` axes, and at most a batch before them."""
+    """Raise unless x is a dense tensor, [batch, channels, ...] or [channels, ...], where `...` are `axes` axes."""
     check_dense(owner, "input", x)
     if x.ndim not in (axes + 1, axes + 2) or x.shape[-axes - 1] != channels:
         shape = f"{channels}, n" if axes == 1 else f"{channels}, height, width"
@@ -661,7 +699,7 @@ def check_images(owner: str, x: Tensor, channels: int, axes: int) -> None:
 
 
 def arguments_of(module: nn.Conv1d | nn.Conv2d) -> dict[str, Any]:
-    """Return what torch's convolution was made with."""
+    """Return the constructor's arguments of a convolution of torch, by name."""
     names = (
         "in_channels",
         "out_channels",

@@ -47,7 +47,7 @@ from hpfracc_nn.selection import BackendManager, given_manager
 
 
 class Derived(nn.Module):
-    """A layer of torch's on the fractional derivative of its input; the order is that of the part `derivative`."""
+    """The base class of torch's layers on a fractional derivative of their input; `derivative` has the order."""
 
     derivative: FractionalLayer
 
@@ -77,8 +77,8 @@ class FractionalLinear(Derived, nn.Linear):
 
     Args:
         in_features: As in `torch.nn.Linear`.
-        out_features: As there.
-        bias: As there.
+        out_features: As in `torch.nn.Linear`.
+        bias: As in `torch.nn.Linear`.
         alpha: The order, or a list of one for each input feature, such as [0.5] * in_features; or an `Alpha` or
             `ProbabilisticAlpha` of shape [] or [in_features], which then is the order.
         definition: As in `FractionalLayer`.
@@ -171,7 +171,7 @@ class FractionalLinear(Derived, nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         """Return the layer's value at `input`; same dtype and device."""
         if is_spread(input):
-            from hpfracc_nn.distributed.torch.meshes import beside  # loaded, since there is such a tensor
+            from hpfracc_nn.distributed.torch.meshes import beside  # torch.distributed.tensor is loaded by now
 
             self._check_features("FractionalLinear", input)
             return F.linear(self.derivative(input), beside(self.weight, input), beside(self.bias, input))
@@ -188,12 +188,12 @@ class FractionalLinear(Derived, nn.Linear):
         complete. See `FractionalLayer.split_time`.
 
         Args:
-            group: As there.
+            group: As in `FractionalLayer.split_time`.
 
         Raises:
-            RuntimeError: As there.
-            TypeError: As there.
-            ValueError: As there.
+            RuntimeError: There is no process group.
+            TypeError: `group` is no process group.
+            ValueError: This process is not in the group.
         """
         self.derivative.split_time(group)
         return self
@@ -206,10 +206,10 @@ class FractionalLinear(Derived, nn.Linear):
         Args:
             shape: Of one time slice, [..., in_features]: of x without its time axis.
             horizon: As in `FractionalLayer.initial_state`, where more is said.
-            device: As there.
+            device: As in `FractionalLayer.initial_state`.
 
         Raises:
-            ValueError: As there, or `shape` has another number of features.
+            ValueError: As in `FractionalLayer.initial_state`, or `shape` has another number of features.
             TypeError: An argument has the wrong type.
         """
         owner = "FractionalLinear.initial_state"
@@ -239,7 +239,7 @@ class FractionalLinear(Derived, nn.Linear):
 
         Raises:
             ValueError: As in `FractionalLayer.run`.
-            TypeError: As there.
+            TypeError: As in `FractionalLayer.run`.
         """
         self._check("FractionalLinear.run", input)
         d, state = self.derivative.run(input, state)
@@ -255,9 +255,9 @@ class FractionalLinear(Derived, nn.Linear):
 
 
 def _watch(layer: nn.Module, arguments: tuple[Any, ...]) -> None:
-    """Do nothing, as a forward pre-hook, which keeps torch's encoder layer from a shortcut past this layer.
+    """Do nothing: a forward pre-hook whose presence makes `nn.TransformerEncoderLayer` call the layer.
 
-    In evaluation it multiplies by `linear1.weight` itself, unless that layer has a hook.
+    Without a hook on `linear1` the encoder layer, in evaluation, multiplies by its weight and never calls it.
     """
 
 
@@ -273,15 +273,16 @@ class FractionalConv1d(Derived, nn.Conv1d):
 
     Args:
         in_channels: As in `torch.nn.Conv1d`.
-        out_channels: As there.
-        kernel_size: As there.
-        stride: As there.
-        padding: As there; or "causal", dilation * (kernel_size - 1) zeros before the first sample and none behind the
-            last, so that no sample of the output depends on later ones of the derivative, and `step` works.
-        dilation: As there.
-        groups: As there.
-        bias: As there.
-        padding_mode: As there; "zeros" where `padding` is "causal".
+        out_channels: As in `torch.nn.Conv1d`.
+        kernel_size: As in `torch.nn.Conv1d`.
+        stride: As in `torch.nn.Conv1d`.
+        padding: As in `torch.nn.Conv1d`; or "causal", dilation * (kernel_size - 1) zeros before the first sample and
+            none behind the last, so that no sample of the output depends on later ones of the derivative, and `step`
+            works.
+        dilation: As in `torch.nn.Conv1d`.
+        groups: As in `torch.nn.Conv1d`.
+        bias: As in `torch.nn.Conv1d`.
+        padding_mode: As in `torch.nn.Conv1d`; "zeros" where `padding` is "causal".
         alpha: The order, or a list of one for each input channel, such as [0.5] * in_channels; or an `Alpha` or
             `ProbabilisticAlpha` of shape [] or [in_channels], which then is the order.
         definition: As in `FractionalLayer`.
@@ -401,10 +402,10 @@ class FractionalConv1d(Derived, nn.Conv1d):
         Args:
             shape: Of one time slice, [batch, in_channels] or [in_channels].
             horizon: As in `FractionalLayer.initial_state`, where more is said.
-            device: As there.
+            device: As in `FractionalLayer.initial_state`.
 
         Raises:
-            ValueError: The layer is not causal or strides, or as there.
+            ValueError: The layer is not causal, or its stride is not 1, or as in `FractionalLayer.initial_state`.
             TypeError: An argument has the wrong type.
 
         Examples:
@@ -459,7 +460,7 @@ class FractionalConv1d(Derived, nn.Conv1d):
 
         Raises:
             ValueError: As in `initial_state` and `FractionalLayer.run`, or the state was made for another kernel.
-            TypeError: As there.
+            TypeError: As in `FractionalLayer.run`.
         """
         owner = "FractionalConv1d.run"
         check_images(owner, input, self.in_channels, 1)
@@ -477,7 +478,12 @@ class FractionalConv1d(Derived, nn.Conv1d):
         check_past(owner, state.past.shape[-1], self._reach, "dilation")
 
     def _convolved(self, d: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the convolution of the derivative's next values, and the last values that later results depend on."""
+        """Return the convolution for the derivative's next samples, and the last samples that later results depend on.
+
+        Args:
+            d: The next samples of the derivative, [*shape, n].
+            past: The samples before them, as `ConvolutionState.past`.
+        """
         window = torch.cat([past, d.to(torch.float64)], dim=-1)
         return self._conv_forward(window.to(d.dtype), self.weight, self.bias), window[..., d.shape[-1] :].clone()
 
@@ -486,7 +492,7 @@ class FractionalConv1d(Derived, nn.Conv1d):
 
     @property
     def _reach(self) -> int:
-        """Return how many earlier samples an output depends on: the receptive field minus one."""
+        """How many earlier samples of the derivative an output depends on: the receptive field minus one."""
         return self.dilation[0] * (self.kernel_size[0] - 1)
 
 
@@ -503,14 +509,14 @@ class FractionalConv2d(Ordered, nn.Conv2d):
 
     Args:
         in_channels: As in `torch.nn.Conv2d`.
-        out_channels: As there.
-        kernel_size: As there.
-        stride: As there.
-        padding: As there.
-        dilation: As there.
-        groups: As there.
-        bias: As there.
-        padding_mode: As there.
+        out_channels: As in `torch.nn.Conv2d`.
+        kernel_size: As in `torch.nn.Conv2d`.
+        stride: As in `torch.nn.Conv2d`.
+        padding: As in `torch.nn.Conv2d`.
+        dilation: As in `torch.nn.Conv2d`.
+        groups: As in `torch.nn.Conv2d`.
+        bias: As in `torch.nn.Conv2d`.
+        padding_mode: As in `torch.nn.Conv2d`.
         dims: The axes of the derivatives: (-1,), which is time where images are [..., features, n], (-2,) or (-2, -1).
         alpha: The order, one that all axes share, or a list of one for each axis; or an `Alpha` or `ProbabilisticAlpha`
             of shape [] or [axes], which then is the order.
@@ -626,7 +632,7 @@ class FractionalConv2d(Ordered, nn.Conv2d):
         return f"{super().extra_repr()}, {own}"
 
     def _operators(self) -> tuple[Sequence[Definition], Sequence[Tensor | None]]:
-        """Return, for each axis of `dims`, the operator, and its present alpha where that is learned, else None."""
+        """Return for each axis of `dims` its definition, and for each its present alpha, None where alpha is fixed."""
         count = len(self.dims)
         if self.learn_alpha:
             return [self.definition] * count, self.order.beside_local("FractionalConv2d").expand(count).unbind()
@@ -636,13 +642,13 @@ class FractionalConv2d(Ordered, nn.Conv2d):
 @versioned
 @dataclass(frozen=True, eq=False)
 class ConvolutionState(LayerState):
-    """What a causal `FractionalConv1d` remembers between two steps: that of its derivative, and its last samples.
+    """The state of a causal `FractionalConv1d` between two steps: its derivative's state and last samples.
 
-    It is never written to, and is a pytree of float64 tensors, as `StreamState` is.
+    A state is never written to, and is a pytree of float64 tensors, as `StreamState` is.
 
     Attributes:
         derivative: The state of the derivative.
-        past: Its last dilation * (kernel_size - 1) samples, [*shape, samples].
+        past: The derivative's last dilation * (kernel_size - 1) samples, [*shape, samples].
     """
 
     derivative: StreamState
@@ -654,11 +660,11 @@ class ConvolutionState(LayerState):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one time slice."""
+        """The shape of one time slice, (batch, in_channels) or (in_channels,)."""
         return self.derivative.shape
 
     def renew(self, weights: ConvolutionState) -> ConvolutionState:
-        """Return this past, detached, with the weights of another state's alpha, see `StreamState.renew`.
+        """Return this state, detached, with the weights of another state, see `StreamState.renew`.
 
         The last samples of the derivative stay as they were computed.
 

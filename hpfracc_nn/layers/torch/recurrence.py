@@ -1,23 +1,25 @@
-"""A recurrence over a series: by the loops of its cell, with their gradients, or in plain torch for what traces it.
+"""A recurrence over a series: its cell's hand-written loops forward and backward, or plain torch under transforms.
 
-A plain call runs the cell's loop inside one custom autograd function, which keeps the gates, the memories and what was
-remembered; the loop back is the transpose, with the memory run backwards in time. A call that functorch or forward mode
-looks at, a backward pass that is differentiated again and batched gradients take the same formula in plain torch, which
-adds up the past by all of its exact weights.
+A plain call runs the cell's loop inside one custom autograd function, which keeps the gates, the memories and the cell
+states; the loop back is the transpose, with the memory run backwards in time. Calls under functorch or forward mode,
+backward passes that are differentiated again and batched gradients take the same formula in plain torch, which adds up
+the past by all of its exact weights.
 
-A series has the steps 1 to n, which are rows 0 to n - 1 of tensors [n, batch, ...]. At each step a cell has a value of
-every unit, which is remembered, [n, batch, units] in all (c of an LSTM), and an output, [n, batch, outputs]; its memory
-is the sum of the past values by the weights of their lags. Step 0 is the start.
+A series has the steps 1 to n, which are rows 0 to n - 1 of tensors [n, batch, ...]. At each step a cell has a state,
+[n, batch, units] in all steps (c of an LSTM, h of a GRU), and an output, [n, batch, outputs] (h). Its memory m is the
+sum of the past cell states times the weights of their lags. Step 0 is the start. The code calls cell states `value`,
+one step's, and `values`.
 
-The input's part of the gates is computed for all steps before. In both loops a step is a few operations that write into
-rows of buffers; what does not depend on the step before is computed for a block of steps at once. The past is added up
-by a solver's history (`solvers/torch/memory.py`): the same operation, the same kernels, forward and backward.
+The input's part of the gates is computed for all steps before the loop. In both loops a step is a few operations that
+write into rows of buffers; what does not depend on the previous step is computed for a block of steps at once. The past
+is added up by a solver's history (`solvers/torch/memory.py`): the same operation, the same kernels, forward and
+backward.
 
 Inside torch.compile and torch.export a recurrence is one custom operation, whatever the number of steps: a compiler
-that followed the loop would unroll it, which takes minutes at some hundred steps. It sees the shapes and the operation
-of the backward pass instead; both ask the manager when they run. They take tensors, numbers and names only, so that an
-exported graph holds no address: the fields of `Inputs`, then those of `Names`. Where an exported graph runs, the
-operation is the plain call; where a transform or forward mode looks at a graph, it is the plain formula.
+that followed the loop would unroll it, which takes minutes at some hundred steps. The compiler sees the shapes and the
+operation of the backward pass instead; both operations ask the manager for a plan when they run. They take tensors,
+numbers and names only, so that an exported graph holds no address: the fields of `Inputs`, then those of `Names`. Where
+an exported graph runs, the operation is the plain call; under a transform or forward mode it is the plain formula.
 """
 
 from __future__ import annotations
@@ -52,19 +54,20 @@ from hpfracc_nn.solvers.torch import kernels  # noqa: F401  registered on import
 from hpfracc_nn.solvers.torch.memory import Memory, Toeplitz, TrackedSums, picked
 from hpfracc_nn.solvers.torch.state import NAMES, Layout
 
-_BLOCK = 32  # steps of the plain formula that share one product with what is older
-_KEPT_LAGS = 1 << 15  # weights of fixed orders are kept for another series up to so many of all units
+_BLOCK = 32  # steps of the plain formula that share one product with the steps before them
+_KEPT_LAGS = 1 << 15  # weights of fixed orders are cached for further series, up to this many steps times orders
 
 
 @dataclass(frozen=True, eq=False)
 class Recurrence:
-    """A cell with a memory.
+    """A cell whose memory is a weighted sum of its past states, to be run over a series.
 
     Attributes:
-        cell: One step.
-        site: Picks the kernel that adds up the past.
+        cell: The LSTM's or the GRU's formulas.
+        site: The call site whose plan names the kernel that adds up the past.
         window: The largest lag that counts, or None.
-        definition: The difference whose weights the memory has; where alpha is learned, of any order within its bounds.
+        definition: The difference whose weights the memory has; where alpha is learned, a placeholder order and the
+            bounds.
     """
 
     cell: Cell
@@ -73,10 +76,10 @@ class Recurrence:
     definition: GrunwaldLetnikov
 
     def __call__(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """Return the outputs [n, batch, outputs] and what is remembered of steps 1 to n, [n, batch, units]."""
+        """Return the outputs, [n, batch, outputs], and the cell states of steps 1 to n, [n, batch, units]."""
         present = [each for each in inputs if each is not None]
         if torch.is_inference_mode_enabled():
-            # The kernels keep working memory, and autograd refuses tensors that inference mode made.
+            # The kernels keep workspaces from call to call, and autograd refuses tensors that inference mode made.
             with torch.inference_mode(False), torch.no_grad():
                 return self(inputs)
         is_usual = is_plain(inputs.projected) and {type(each) for each in present}.issubset(PLAIN)
@@ -89,7 +92,7 @@ class Recurrence:
         return record.out.contiguous(), _remembered(sums, record)
 
     def formula(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """Return the same in plain torch."""
+        """Return the outputs and cell states of a call, computed in plain torch, which every transform can follow."""
         n, window = inputs.projected.shape[0], self.window
         weights = lag_weights(inputs.alpha, n + 1, window).to(inputs.value.dtype)
         by_lag = weights.reshape(-1, n + 1).t()[:, None, None]  # [n + 1, one set, 1, orders], like [batch, units]
@@ -110,24 +113,24 @@ class Recurrence:
 
 
 def _remembered(sums: Sums, record: Record) -> Tensor:
-    """Return the values of all steps, [n, batch, units], without their graph.
+    """Return the cell states of steps 1 to n, [n, batch, units], detached.
 
-    They are a view of the memory that is an output too, which autograd must not see.
+    They are a view of the loop's buffer, which is saved for the backward pass; autograd must not track that view.
 
     Args:
-        sums: The past of the series, which has its layout.
-        record: What the loop has kept.
+        sums: The weights of the series' past, with the layout of a cell state.
+        record: What the loop has returned.
     """
     return sums.layout.as_state(record.values)[1:, 0].detach()
 
 
 def _far(weights: Tensor, values: list[Tensor], like: Tensor, rows: int) -> Tensor:
-    """Return what past values add to the memories of the next steps, [rows, batch, units].
+    """Return what past cell states add to the memories of the next `rows` steps, [rows, batch, units].
 
     Args:
         weights: By lag, [n + 1] or [units, n + 1].
-        values: The latest ones, the newest last, [batch, units] each.
-        like: A tensor of that shape and dtype.
+        values: The past cell states, the newest last, [batch, units] each.
+        like: A tensor of the shape and dtype of a cell state.
         rows: How many steps come next.
     """
     if not values:
@@ -155,7 +158,7 @@ class _Recorded(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         count = len(Inputs._fields)
-        saved = ctx.saved_tensors  # once: a checkpoint recomputes them when they are asked for
+        saved = ctx.saved_tensors  # read once: a checkpoint recomputes the tensors at each access
         inputs, kept = Inputs(*saved[:count]), saved[count:]
         out, values = grads
         needs = ctx.needs_input_grad[1:]
@@ -184,15 +187,15 @@ def gradients_by_loop(
     *,
     learns: bool,
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients in the inputs, in their order.
+    """Return the gradients of the fields of `Inputs`, in their order, None where there is none, by the loop back.
 
     Args:
         recurrence: The cell and its memory.
-        inputs: Those of the forward pass.
-        record: What the forward loop kept.
-        sums: With the plan of the pass.
-        out: Cotangents of the outputs, or None.
-        values: Of what is remembered of steps 1 to n, or None.
+        inputs: The inputs of the forward pass.
+        record: What the forward loop returned.
+        sums: The weights and the plan of the series' past.
+        out: Cotangents of the outputs, [n, batch, outputs], or None.
+        values: Cotangents of the cell states of steps 1 to n, [n, batch, units], or None.
         learns: Whether alpha's gradient is wanted.
     """
     pulled = recurrence.cell.pull(inputs, record, sums, torch.zeros_like(record.out) if out is None else out, values)
@@ -208,8 +211,8 @@ class Inputs(NamedTuple):
     Attributes:
         projected: The input's part of the gates, [n, batch, gates * units].
         h: The output at the start, [batch, outputs].
-        value: What is remembered of the start, [batch, units].
-        alpha: [] or [units], float64.
+        value: The cell state at the start, [batch, units].
+        alpha: The orders, [] or [units], float64.
         weight: `weight_hh`, [gates * units, outputs].
         bias: `bias_hh` where it is not in `projected`, or None.
         projection: `weight_hr`, [outputs, units], or None.
@@ -225,12 +228,12 @@ class Inputs(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What the loop over the steps returns, and keeps for the loop back.
+    """What a cell's loop over the steps returns, and keeps for the loop back.
 
     Attributes:
         out: The outputs, [n, batch, outputs].
-        values: What is remembered of all steps from the start on, as a past has them.
-        kept: What the loop back needs besides.
+        values: The cell states of steps 0 to n, as `Memory.values`: [orders, n + 1, 1, numbers of an order].
+        kept: Further tensors for the loop back, such as the gates; empty where none follows.
     """
 
     out: Tensor
@@ -239,7 +242,10 @@ class Record(NamedTuple):
 
 
 class Cotangents(NamedTuple):
-    """Cotangents of the inputs, and of the memories of all steps, the last step first."""
+    """Cotangents of the fields of `Inputs` except alpha, and of the memories.
+
+    `memories` has them from the last step to the first, as `Memory.values`: [orders, n + 1, 1, numbers of an order].
+    """
 
     projected: Tensor
     h: Tensor
@@ -251,12 +257,12 @@ class Cotangents(NamedTuple):
 
 
 class Cell(Protocol):
-    """A kind of cell.
+    """What distinguishes an LSTM from a GRU: the number of gates, and how a step makes output and cell state from them.
 
     Attributes:
-        name: By which graphs know it.
+        name: The cell's name in compiled graphs.
         gates: How many gates a unit has.
-        keeps: The sizes of what is kept for the loop back, in numbers per unit and step.
+        keeps: For each tensor that is kept for the loop back, how many numbers per unit and step.
     """
 
     name: ClassVar[str]
@@ -264,41 +270,49 @@ class Cell(Protocol):
     keeps: ClassVar[tuple[int, ...]]
 
     def step(self, inputs: Inputs, x: Tensor, h: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the output and what is remembered, in plain torch.
+        """Return the output, [batch, outputs], and the cell state, [batch, units], of one step, in plain torch.
 
         Args:
             inputs: The weights.
-            x: The input's part of the gates.
-            h: The output before.
-            m: The memory.
+            x: The input's part of the gates, [batch, gates * units].
+            h: The output of the previous step, [batch, outputs].
+            m: The memory, [batch, units].
         """
         ...
 
     def run(self, inputs: Inputs, sums: Sums, *, keeps: bool) -> Record:
-        """Take all steps, without a graph; `keeps` is whether the loop back follows."""
+        """Return the Record of all steps, computed without a graph; `keeps` says whether the loop back will follow."""
         ...
 
     def pull(self, inputs: Inputs, record: Record, sums: Sums, out: Tensor, values: Tensor | None) -> Cotangents:
-        """Return the cotangents for those of the outputs and, after the start, of what is remembered."""
+        """Return the cotangents of the inputs and memories: the loop back over all steps.
+
+        Args:
+            inputs: The inputs of the forward pass.
+            record: What the forward loop returned.
+            sums: The weights and the plan of the series' past.
+            out: Cotangents of the outputs, [n, batch, outputs].
+            values: Cotangents of the cell states of steps 1 to n, [n, batch, units], or None.
+        """
         ...
 
 
 class LSTMCell:
-    """c = f * m + i * g and h = o * tanh(c), with gates i, f, g, o as in `torch.nn.LSTM`."""
+    """An LSTM: c = f * m + i * g and h = o * tanh(c), with gates i, f, g, o as in `torch.nn.LSTM` and the memory m."""
 
     name: ClassVar[str] = "lstm"
     gates: ClassVar[int] = 4
     keeps: ClassVar[tuple[int, ...]] = (4, 1)
 
     def step(self, inputs: Inputs, x: Tensor, h: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Cell`."""
+        """Return h and c of one step, in plain torch; see `Cell.step`."""
         i, f, g, o = (x + F.linear(h, inputs.weight)).chunk(4, dim=-1)
         c = torch.sigmoid(f) * m + torch.sigmoid(i) * torch.tanh(g)
         h = torch.sigmoid(o) * torch.tanh(c)
         return (h if inputs.projection is None else F.linear(h, inputs.projection)), c
 
     def run(self, inputs: Inputs, sums: Sums, *, keeps: bool) -> Record:
-        """See `Cell`."""
+        """Return the outputs and c of all steps and, if `keeps`, the gates and memories; see `Cell.run`."""
         x, n = inputs.projected, inputs.projected.shape[0]
         units = x.shape[-1] // 4
         past = sums.past("forward")
@@ -332,7 +346,7 @@ class LSTMCell:
         return Record(out, past.values, (gates, memories) if keeps else ())
 
     def pull(self, inputs: Inputs, record: Record, sums: Sums, out: Tensor, values: Tensor | None) -> Cotangents:
-        """See `Cell`."""
+        """Return the cotangents of the inputs and memories of an LSTM; see `Cell.pull`."""
         gates, memories = record.kept
         n, batch, width = gates.shape
         units, projection = width // 4, inputs.projection
@@ -376,14 +390,14 @@ class LSTMCell:
 
 
 class GRUCell:
-    """h = (1 - z) * n + z * m, with gates r, z, n as in `torch.nn.GRU`."""
+    """A GRU: h = (1 - z) * n + z * m, with gates r, z, n as in `torch.nn.GRU` and the memory m; h is its cell state."""
 
     name: ClassVar[str] = "gru"
     gates: ClassVar[int] = 3
     keeps: ClassVar[tuple[int, ...]] = (3, 1, 1)
 
     def step(self, inputs: Inputs, x: Tensor, h: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Cell`."""
+        """Return h of one step twice, as output and as cell state, in plain torch; see `Cell.step`."""
         of_r, of_z, of_n = x.chunk(3, dim=-1)
         r, z, q = F.linear(h, inputs.weight, inputs.bias).chunk(3, dim=-1)
         r, z = torch.sigmoid(of_r + r), torch.sigmoid(of_z + z)
@@ -392,13 +406,13 @@ class GRUCell:
         return h, h
 
     def run(self, inputs: Inputs, sums: Sums, *, keeps: bool) -> Record:
-        """See `Cell`."""
+        """Return h of all steps and, if `keeps`, the gates, candidates and memories; see `Cell.run`."""
         x, steps = inputs.projected, inputs.projected.shape[0]
         units = x.shape[-1] // 3
         past = sums.past("forward")
         past.views[0] = inputs.value
         results = past.views[1:].unbind()
-        gates = _rows(x, steps if keeps else 1, 3 * units)  # r, z, and what r multiplies
+        gates = _rows(x, steps if keeps else 1, 3 * units)  # r, z, and the part of n's gate that r multiplies
         news, memories = [_rows(x, steps if keeps else 1, units) for _ in range(2)]
         both, (_, z, q) = gates[..., : 2 * units].unbind(), [each.unbind() for each in gates.chunk(3, dim=-1)]
         r = gates[..., :units].unbind()
@@ -420,13 +434,14 @@ class GRUCell:
         return Record(past.views[1:], past.values, (gates, news, memories) if keeps else ())
 
     def pull(self, inputs: Inputs, record: Record, sums: Sums, out: Tensor, values: Tensor | None) -> Cotangents:
-        """See `Cell`."""
+        """Return the cotangents of the inputs and memories of a GRU; see `Cell.pull`."""
         gates, news, memories = record.kept
         steps, batch, width = gates.shape
         units = width // 3
         past = sums.past("backward")
         slots = past.views.unbind()
-        # The first three are what passes through weight_hh: r, z, what r multiplies. With n last, x has r, z, n.
+        # Four gradients: of r, of z, of the part of n's gate that r multiplies, and of n. The first three pass through
+        # weight_hh; those of x are r, z and n.
         pulled = gates.new_empty(steps, batch, 4, units)
         hidden = pulled.view(steps, batch, -1)[..., :width]
         each, through, rows = pulled.unbind(), hidden.unbind(), None
@@ -464,7 +479,7 @@ def _rows(like: Tensor, count: int, width: int) -> Tensor:
 
 
 def _blocks(past: Memory, n: int) -> Iterator[range]:
-    """Yield the rows of a forward loop, 0 to n - 1, block by block; each begins the next block of the past."""
+    """Yield the rows of a forward loop, 0 to n - 1, as one range per block; begin the block of `past` before each."""
     for first in range(0, n + 1, past.block):
         end = past.begin(first)
         yield range(max(first, 1) - 1, end - 1)
@@ -473,7 +488,7 @@ def _blocks(past: Memory, n: int) -> Iterator[range]:
 def _back(past: Memory, n: int) -> Iterator[tuple[int, int]]:
     """Yield the rows of a backward loop as pairs (first, last), the latest rows first; `last` is not included.
 
-    Each begins the next block of `past`, a history that runs backwards in time over n steps.
+    Before each pair the next block of `past` is begun, a history that runs backwards in time over n steps.
     """
     for first in range(0, n + 1, past.block):
         end = past.begin(first)
@@ -482,7 +497,7 @@ def _back(past: Memory, n: int) -> Iterator[tuple[int, int]]:
 
 
 def _of_weight(pulled: Tensor, h: Tensor, out: Tensor) -> Tensor:
-    """Return the gradient of `weight_hh`, which multiplies the output of the step before.
+    """Return the gradient of `weight_hh`, which multiplies the output of the previous step.
 
     Args:
         pulled: Gradients of the gates before their nonlinearity, [n, batch, gates * units].
@@ -496,14 +511,15 @@ def _of_weight(pulled: Tensor, h: Tensor, out: Tensor) -> Tensor:
 
 
 def operation(window: int | None) -> str:
-    """Return the operation that adds up the past: all of it, or a window."""
+    """Return the name of the operation that adds up the past: the whole past, or for a window its last lags."""
     return Automatic.op if window is None else Window.op
 
 
 def lag_weights(alpha: Tensor, count: int, window: int | None = None) -> Tensor:
-    """Return a_0 = 0, a_1, a_2, ..., for alpha [*c] float64: [*c, count]; 0 from lag `window` + 1 on.
+    """Return the weights of a memory by lag, a_0 = 0, a_1, a_2, ..., [*c, count], for orders alpha, [*c] in float64.
 
-    By the recurrence w_k = w_(k-1) (k - 1 - alpha) / k, in operations that compilers and transforms follow.
+    They are 0 from lag `window` + 1 on. a_k = -w_k with w_k = w_(k-1) (k - 1 - alpha) / k, in operations that compilers
+    and transforms follow.
     """
     lag = torch.arange(1, count, dtype=torch.float64, device=alpha.device)
     weights = -torch.cumprod((lag - 1 - alpha[..., None]) / lag, dim=-1)
@@ -516,8 +532,8 @@ class Weights(NamedTuple):
     """The weights of a memory over n steps.
 
     Attributes:
-        layout: How a value is laid out.
-        nodes: The exponentials that stand for the weights, or None.
+        layout: The layout of a cell state, [batch, units], by orders.
+        nodes: The exponentials that replace the weights at old lags, or None.
         toeplitz: The weights by lag, and the coefficients of the exponentials.
     """
 
@@ -529,9 +545,18 @@ class Weights(NamedTuple):
 def weights_of(
     definition: GrunwaldLetnikov, alpha: Tensor, shape: torch.Size, like: Tensor, n: int, window: int | None
 ) -> Weights:
-    """Return the weights of orders alpha, [orders] in float64, for values [batch, units] in the dtype of `like`."""
+    """Return the Weights of a memory over n steps.
+
+    Args:
+        definition: The difference whose weights they are.
+        alpha: The present orders, [orders], float64.
+        shape: The shape of a cell state, [batch, units].
+        like: A tensor of a cell state's dtype and device.
+        n: Steps of the series.
+        window: The largest lag that counts, or None.
+    """
     orders = alpha.numel()
-    if definition.bounds is not None:  # certified once between them, not for each alpha
+    if definition.bounds is not None:  # the exponentials are certified once for the bounds, not for each alpha
         definition = replace(definition, alpha=alpha)
     nodes = memory_nodes(definition, n, NAMES[like.dtype], window)
     column = lag_weights(alpha, _count(n, nodes), window)
@@ -548,15 +573,15 @@ def _fixed(
     n: int,
     window: int | None,
 ) -> Weights:
-    """Return the weights of a fixed order, from a cache.
+    """Return the Weights of fixed orders, from a cache.
 
     Args:
         alpha: One order, or one for each unit.
-        shape: Of a value, [batch, units].
-        dtype: Of the values.
-        device: Theirs.
+        shape: The shape of a cell state, [batch, units].
+        dtype: The cell states' dtype.
+        device: The cell states' device.
         n: Steps of the series.
-        window: How many lags are remembered; None: all.
+        window: The largest lag that counts, or None.
     """
     like = torch.empty(0, dtype=dtype, device=device)
     orders = torch.tensor(alpha, dtype=torch.float64, device=device).reshape(-1)
@@ -564,15 +589,13 @@ def _fixed(
 
 
 class Sums:
-    """The past of one series added up: its weights, the plan, and what both passes put in.
-
-    Steps go from 0, the start, to n.
+    """The weights and the plan by which both passes over one series, steps 0 to n, add up its past.
 
     Args:
-        recurrence: Whose memory it is.
-        inputs: What the recurrence is computed from.
+        recurrence: The cell and its memory.
+        inputs: The inputs of the recurrence.
         needs_gradient: Whether there will be a backward pass.
-        direction: Of the pass that asks for a plan; a backward pass without a forward pass before asks itself.
+        direction: The pass that asks for a plan: "backward" only for a backward pass that has no forward pass's plan.
     """
 
     def __init__(
@@ -590,15 +613,17 @@ class Sums:
         self.plan = picked(self.recurrence.site, self.layout, self._like, self.n, states, needs_gradient, direction)
 
     def past(self, direction: Direction) -> Memory:
-        """Return an empty past; in the backward one step k is step n - k of the series, which is the transpose."""
+        """Return an empty Memory for one pass; step k of a backward pass's is step n - k of the series."""
         return Memory(self._weights, self.recurrence.site, self.plan, direction, self.layout, self._like)
 
     def order_gradient(self, values: Tensor, cotangents: Tensor) -> Tensor:
-        """Return the gradient in alpha, [orders] in float64: the weights' derivatives add up the same past.
+        """Return the gradient in alpha, [orders] in float64: cotangents of memories times the memories' derivatives.
+
+        The derivatives add up the same past, with the weights' derivatives in place of the weights.
 
         Args:
-            values: What was remembered, as a past has them.
-            cotangents: Of the memories of all steps, in the order of a backward past.
+            values: The cell states of steps 0 to n, as `Record.values`.
+            cotangents: Cotangents of the memories, the last step first, as `Cotangents.memories`.
         """
         past = Memory(self._slopes(), self.recurrence.site, self.plan, "backward", self.layout, self._like)
         past.values.copy_(values)
@@ -611,18 +636,18 @@ class Sums:
         return found
 
     def _slopes(self) -> Toeplitz:
-        """Return the derivatives of the weights in alpha; those of the exponentials follow, being linear in them."""
+        """Return the derivatives in alpha of the weights and of the exponentials' coefficients."""
         count, window = _count(self.n, self._nodes), self.recurrence.window
         (found,) = derivatives(lambda alpha: [lag_weights(alpha, count, window)], self._alpha)
         return _toeplitz(found, self._nodes, self._like, self.n, window)
 
 
 def _count(n: int, nodes: Nodes | None) -> int:
-    """Return how many lags, lag 0 included, have their weights computed.
+    """Return for how many lags, lag 0 included, weights are computed.
 
     Args:
         n: Steps of the series.
-        nodes: The exponentials that stand for old lags, and the lags that they are fitted to; None: there are none.
+        nodes: The exponentials that replace the weights at old lags, with the lags that they are fitted at, or None.
     """
     return n + 1 if nodes is None else max(n, int(nodes.lags[-1])) + 1
 
@@ -641,7 +666,7 @@ _SCHEMA = (
 )
 _LIBRARY = torch.library.Library("hpfracc_nn", "FRAGMENT")
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
-# traced: whether a compiler's graph calls
+# traced: whether the operation is called from a compiler's graph
 _LIBRARY.define(f"recurrence({_SCHEMA}, bool traced=False) -> (Tensor, Tensor)", tags=_TAGS)
 _LIBRARY.define(f"recurrence_kept({_SCHEMA}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)", tags=_TAGS)
 _LIBRARY.define(
@@ -653,7 +678,7 @@ BACKWARD = torch.ops.hpfracc_nn.recurrence_backward.default
 
 _INPUTS = len(Inputs._fields)
 _ALPHA = Inputs._fields.index("alpha")
-_KEPT = 3  # tensors at most
+_KEPT = 3  # tensors that a cell keeps for the loop back, at most
 _ROWS = torch.contiguous_format
 _WHOLE = 0  # in place of a window: all of the past
 
@@ -661,7 +686,14 @@ Found = tuple[Tensor, ...]
 
 
 class Names(NamedTuple):
-    """The arguments of the operation that are no tensors."""
+    """The arguments of the custom operation that are no tensors.
+
+    Attributes:
+        cell: "lstm" or "gru".
+        window: The largest lag that counts; 0 for the whole past.
+        orders: The fixed orders; empty where they are learned.
+        bounds: The bounds of learned orders; empty where they are fixed.
+    """
 
     cell: str
     window: int
@@ -670,10 +702,12 @@ class Names(NamedTuple):
 
 
 def compiled(recurrence: Recurrence, inputs: Inputs) -> tuple[Tensor, Tensor]:
-    """Return what the recurrence does, in a way that a compiler can follow.
+    """Return a recurrence's outputs and cell states while a compiler traces the call: as one custom operation.
+
+    With a manager of the caller's own, which a graph cannot name, the recurrence runs outside the graph.
 
     Raises:
-        ValueError: In torch.export, where the manager is the caller's own.
+        ValueError: torch.export traces the call, and the manager is the caller's own.
     """
     definition = recurrence.definition
     if not is_process_wide(recurrence.site.manager):
@@ -700,7 +734,7 @@ uncompiled(_outside, "a graph cannot name a BackendManager of the caller's own; 
 
 
 def _run(arguments: Sequence[Any], *, keeps: bool) -> Found:
-    """Return outputs, values and three tensors that the backward pass needs, empty where nothing is kept for one."""
+    """Return outputs, cell states and three tensors for the backward pass, empty ones where the cell keeps fewer."""
     inputs, names, _ = _read(arguments)
     if not inputs.projected.numel():
         return _fake_kept(*arguments)
@@ -714,7 +748,7 @@ def _run(arguments: Sequence[Any], *, keeps: bool) -> Found:
 
 
 def _fake_kept(*arguments: Any) -> Found:
-    """Return uninitialised tensors of the shapes and strides of what `_run` returns, for a compiler."""
+    """Return uninitialised tensors with the shapes and strides of those that `_run` returns, for a compiler."""
     inputs, names, _ = _read(arguments)
     x, cell = inputs.projected, CELLS[names.cell]
     n, batch, width = x.shape
@@ -725,7 +759,7 @@ def _fake_kept(*arguments: Any) -> Found:
 
 
 def _autograd(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """Run the operation under autograd.
+    """Return outputs and cell states, as the forward operation does under autograd.
 
     A compiler's graph gets the operations forward and backward; a transform, or forward mode, the plain formula.
     """
@@ -769,10 +803,10 @@ class _Opaque(torch.autograd.Function):
 
 
 def _run_backward(*arguments: Any) -> list[Tensor]:
-    """Run the operation of the backward pass: return a gradient for every input that is a tensor, if only zeros.
+    """Return a gradient for every input that is a tensor, zeros where there is none: the backward operation.
 
-    `arguments` are those of the forward operation, the tensors that it kept, the gradients of outputs and values, and
-    whether alpha needs one.
+    `arguments` are those of the forward operation, the tensors that it kept, the gradients of outputs and cell states,
+    and whether alpha needs a gradient.
     """
     inputs, names, (record, out, values, learns) = _read(arguments)
     if not inputs.projected.numel():
@@ -796,9 +830,9 @@ def _fake_backward(*arguments: Any) -> list[Tensor]:
 
 
 def _autograd_backward(*arguments: Any) -> list[Tensor]:
-    """Run the backward operation under autograd, see `_run_backward`.
+    """Return the gradients of `_run_backward`, as the backward operation does under autograd.
 
-    The plain formula is taken where the gradients are differentiated themselves.
+    Gradients that are differentiated themselves are those of the plain formula.
     """
     inputs, names, (_, out, values, _) = _read(arguments)
     tensors = [each for each in (*inputs, out, values) if each is not None]
@@ -817,9 +851,9 @@ def _formula_backward(recurrence: Recurrence, inputs: Inputs, out: Tensor, value
 
     Args:
         recurrence: The cell and its memory.
-        inputs: Its tensors.
+        inputs: The inputs of the forward pass.
         out: The gradient of the outputs.
-        values: That of the values.
+        values: The gradient of the cell states of steps 1 to n.
     """
     is_there = [each is not None for each in inputs]
 
@@ -849,18 +883,18 @@ def _one_by_one(operation: Any, info: Any, in_dims: Sequence[Any], *arguments: A
     return kind(stacked), kind([0] * len(stacked))
 
 
-# What all of them share
+# What the operations share
 
 
 def _read(arguments: Sequence[Any]) -> tuple[Inputs, Names, Sequence[Any]]:
-    """Return an operation's arguments as `Inputs`, `Names`, and the rest; AOTInductor passes None for an empty list."""
+    """Return an operation's arguments as `Inputs`, `Names` and the rest; None, AOTInductor's empty list, becomes ()."""
     last = _INPUTS + len(Names._fields)
     known: list[Any] = [() if each is None else each for each in arguments[_INPUTS:last]]
     return Inputs(*arguments[:_INPUTS]), Names(*known), arguments[last:]
 
 
 def _recurrence(names: Names) -> Recurrence:
-    """Return the recurrence that the names stand for, planned by the process-wide manager."""
+    """Return the Recurrence that `names` describes, planned by the process-wide manager."""
     within = None if names.window == _WHOLE else names.window
     site = default_manager().shared_site(operation(within), "torch", "compiled")
     return Recurrence(CELLS[names.cell], site, within, _definition(tuple(names.orders), tuple(names.bounds)))
@@ -874,7 +908,7 @@ def _definition(orders: tuple[float, ...], bounds: tuple[float, ...]) -> Grunwal
 
 
 def _own(x: Tensor) -> Tensor:
-    """Return a contiguous copy: an operation's results must have the strides of its fake, and share no memory."""
+    """Return a contiguous copy of x: a custom operation's results have the strides of its fake, and share no memory."""
     return x.clone(memory_format=_ROWS)
 
 

@@ -1,6 +1,7 @@
 """LSTM and GRU whose cells remember by a power law, with torch's parameters, layers, directions and packed series.
 
-As everywhere h is a cell's output and c the value of an LSTM that is remembered; a GRU has h alone, and remembers it.
+h is a cell's output, and c an LSTM's cell state; a GRU's h is its cell state too. A memory is a weighted sum of past
+cell states.
 """
 
 from __future__ import annotations
@@ -29,14 +30,19 @@ from hpfracc_nn.layers.torch.recurrence import CELLS, Cell, Inputs, Recurrence, 
 from hpfracc_nn.selection import BackendManager, given_manager
 
 Hidden = tuple[Tensor, Tensor]  # h and c, or h twice
-H = TypeVar("H", bound=Hidden | Tensor)  # the start that a layer takes
-_OF_WEIGHTS = ("input_size", "hidden_size", "num_layers", "bias", "bidirectional", "proj_size")  # what shapes them
+H = TypeVar("H", bound=Hidden | Tensor)  # a layer's argument `hx`, the initial state
+# The arguments that determine which weights there are, and their shapes.
+_OF_WEIGHTS = ("input_size", "hidden_size", "num_layers", "bias", "bidirectional", "proj_size")
 
 
 class Recurrent(Ordered, nn.RNNBase, Generic[H]):
-    """Parameters, layers, directions and steps of `FractionalLSTM` and `FractionalGRU`.
+    """The base class of `FractionalLSTM` and `FractionalGRU`: parameters, layers, directions and single steps.
 
-    They are no subclasses of torch's LSTM and GRU, whose every instance the compiler leaves out of its graphs.
+    Neither is a subclass of torch's LSTM or GRU, whose every instance the compiler leaves out of its graphs.
+
+    Attributes:
+        cell: The formulas of one step.
+        ordinary: Torch's class that the layer stands in for.
     """
 
     cell: ClassVar[Cell]
@@ -126,7 +132,11 @@ class Recurrent(Ordered, nn.RNNBase, Generic[H]):
         return f"{super().extra_repr()}, {alpha}, memory={self.memory}"
 
     def _on_mesh(self, forward: Callable[..., Any], x: Tensor, hx: H | None) -> Any:
-        """Return what forward returns for a DTensor, cut along the batch."""
+        """Return what `forward` returns, for a DTensor x that is sharded along the batch: each process has its part.
+
+        Raises:
+            ValueError: `hx` is not None.
+        """
         owner = type(self).__name__
         if hx is not None:
             raise ValueError(
@@ -159,14 +169,14 @@ class Recurrent(Ordered, nn.RNNBase, Generic[H]):
     def _directed(
         self, series: Series, x: Tensor, number: int, start: Hidden | None, alpha: Tensor
     ) -> tuple[Tensor, Hidden]:
-        """Return the outputs of one layer in one direction, [n, batch, outputs], and its last h and c.
+        """Return the outputs of one layer in one direction, [n, batch, outputs], and the last h and c of each series.
 
         Args:
-            series: Which steps each series of the batch has.
+            series: The batch, which knows the length of each series.
             x: The layer's input, [n, batch, inputs].
             number: Layer times directions plus direction, 0 forwards and 1 backwards.
-            start: h and c of all layers and directions, [layers * directions, batch, ...]; None: zeros.
-            alpha: The present orders.
+            start: Initial h and c of all layers and directions, [layers * directions, batch, ...]; None: zeros.
+            alpha: The present orders, [] or [units], float64.
         """
         is_reversed = self.bidirectional and number % 2 == 1
         if is_reversed:
@@ -190,17 +200,17 @@ class Recurrent(Ordered, nn.RNNBase, Generic[H]):
         return {name.partition("_l")[0]: getattr(self, name) for name in self._all_weights[number]}
 
     def _pair(self, hx: H) -> Hidden:
-        """Return the argument `hx` of a call as the cells take it: h, and the value that is remembered."""
+        """Return the argument `hx` of a call, the initial state, as a pair (h, cell state)."""
         raise NotImplementedError
 
     def _inputs(self, projected: Tensor, weights: dict[str, Tensor], alpha: Tensor, start: Hidden | None) -> Inputs:
-        """Return the tensors of a recurrence, in float32 where the input has half precision.
+        """Return the Inputs of a recurrence, in float32 where the input has half precision.
 
         Args:
             projected: The input's part of the gates, [n, batch, gates * units].
             weights: The layer's parameters by name.
-            alpha: The present orders.
-            start: h and c, [batch, ...] each; None: zeros.
+            alpha: The present orders, [] or [units], float64.
+            start: Initial h and cell state, [batch, ...] each; None: zeros.
         """
         dtype = torch.promote_types(projected.dtype, torch.float32)
         if start is None:
@@ -225,11 +235,15 @@ class Recurrent(Ordered, nn.RNNBase, Generic[H]):
         return torch.tensor(self.definition.alpha, dtype=torch.float64, device=device)
 
     def _start(self, series: Series, hx: Hidden) -> Hidden:
-        """Return the start (h, c), [layers * directions, batch, ...] each, or raise where its shapes are wrong.
+        """Return the initial state (h, c), [layers * directions, batch, ...] each, with a batch axis in any case.
 
         Args:
-            series: The input, which says how large the batch is, and whether there is one.
-            hx: The argument of a call.
+            series: The input, which has the size of the batch, or none.
+            hx: The initial state of a call, as `_pair` returns it.
+
+        Raises:
+            TypeError: `hx` is no pair.
+            ValueError: h or c has another shape.
         """
         count, owner = len(self._all_weights), type(self).__name__
         if not isinstance(hx, tuple | list) or len(hx) != 2:
@@ -266,13 +280,13 @@ class Recurrent(Ordered, nn.RNNBase, Generic[H]):
     ) -> RecurrentState:
         """Return the state before the first sample, for `step`.
 
-        It holds the weights of the present alpha, traced where alpha is learned and gradients are on.
+        The state holds the weights of the present alpha, traced where alpha is learned and gradients are on.
 
         Args:
             shape: Of x without its time axis: (batch, input_size) or (input_size,).
-            hx: The start, as in a call: (h, c) of an LSTM, h of a GRU; None is 0.
-            horizon: The longest series it will serve, where the whole past counts; a step costs in proportion to its
-                logarithm.
+            hx: The initial state, as in a call: (h, c) of an LSTM, h of a GRU; None is 0.
+            horizon: The longest series that the state will serve, where the whole past counts; a step costs in
+                proportion to the logarithm of the horizon.
             device: Where the samples will be; None is that of the weights.
 
         Raises:
@@ -319,7 +333,8 @@ class Recurrent(Ordered, nn.RNNBase, Generic[H]):
         if self.memory is not None:
             return Recent.empty(alpha, self.memory, shape, device, self._source())
         definition = replace(self.definition, alpha=alpha) if self.learn_alpha else self.definition
-        # A start is one sample more; whether there is one, a state serves `horizon` steps, and renews another.
+        # An initial state is one sample more. With one or without, the horizon is the same: a state serves `horizon`
+        # steps, and can renew any other.
         return streaming.initial_state(
             owner, definition, shape, horizon=horizon + 1, device=device, source=self._source()
         )
@@ -351,7 +366,7 @@ class Recurrent(Ordered, nn.RNNBase, Generic[H]):
         return self._stepped(owner, x, state)
 
     def _check_state(self, owner: str, state: Any, steps: int) -> None:
-        """Raise unless a state is one of this layer's and serves so many steps more."""
+        """Raise TypeError or ValueError unless `state` fits this layer, and its horizon allows `steps` more steps."""
         if not isinstance(state, RecurrentState) or len(state.h) != self.num_layers:
             raise TypeError(
                 f"{owner}(state of type {type(state).__name__}): needs a state of {self.num_layers} layers; "
@@ -361,7 +376,7 @@ class Recurrent(Ordered, nn.RNNBase, Generic[H]):
         check_state(owner, state, *sizes, self.memory, self._source(), steps)
 
     def _stepped(self, owner: str, x: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
-        """Return what `step` does, for arguments that were checked."""
+        """Return the outputs of the next step and the state after it, as `step` does, for arguments already checked."""
         out, hs, memories = x, [], []
         for layer in range(self.num_layers):
             if layer and self.dropout:
@@ -381,15 +396,15 @@ class Recurrent(Ordered, nn.RNNBase, Generic[H]):
     def run(self, x: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
         """Return the outputs for the next samples of a series and the state after them; see `FractionalLayer.run`.
 
-        It takes one `step` after another, each of which autograd follows, and so costs more than `forward`.
+        A run takes one `step` after another, each of which autograd follows, and so costs more than `forward`.
 
         Args:
-            x: The next samples, as of `forward` but packed or nested; any number.
+            x: The next samples, as `forward` takes them, but neither packed nor nested; any number.
             state: From `initial_state`, `step` or the block before; None begins a series, of at most 2**20 samples.
 
         Raises:
             ValueError: As in `initial_state` and `step`.
-            TypeError: As there.
+            TypeError: As in `initial_state` and `step`.
         """
         owner = f"{type(self).__name__}.run"
         check_dense(owner, "x", x)
@@ -434,7 +449,7 @@ def _first_weight(module: nn.RNNBase) -> Tensor:
 
 
 def _is_cast(device: torch.device) -> bool:
-    """Whether autocast is on for a device; torch raises for the meta device, which has none."""
+    """Return whether autocast is on for a device; never for the meta device, for which torch raises."""
     return device.type != "meta" and torch.is_autocast_enabled(device.type)
 
 
@@ -615,13 +630,13 @@ class FractionalGRU(Recurrent[Tensor]):
 
 
 class Series(NamedTuple):
-    """A batch of series, time first, [n, batch, inputs].
+    """A batch of series, time first, made of the caller's input.
 
     Attributes:
-        x: The inputs; where lengths differ, padded.
-        is_batched: Whether the caller's have a batch axis.
-        packed: The caller's, where they were packed.
-        lengths: Of each, on the CPU, where they were packed.
+        x: The inputs, [n, batch, inputs], padded where lengths differ.
+        is_batched: Whether the caller's input has a batch axis.
+        packed: The caller's input where it is a PackedSequence, else None.
+        lengths: The length of each series of a PackedSequence, on the CPU, else None.
     """
 
     x: Tensor
@@ -630,7 +645,7 @@ class Series(NamedTuple):
     lengths: Tensor | None = None
 
     def reversed(self, x: Tensor) -> Tensor:
-        """Return each series from its own end; what is behind that stays."""
+        """Return x, [n, batch, ...], with each series reversed in time within its length; padding stays in place."""
         if self.lengths is None:
             return x.flip(0)
         lengths, step = self.lengths.to(x.device), torch.arange(x.shape[0], device=x.device)[:, None]
@@ -638,13 +653,13 @@ class Series(NamedTuple):
         return x.gather(0, index[..., None].expand_as(x))
 
     def last(self, x: Tensor) -> Tensor:
-        """Return the last sample of each series, [batch, ...], in memory of its own."""
+        """Return the last sample of each series in x, [n, batch, ...]: [batch, ...], in memory of its own."""
         if self.lengths is None:
             return x[-1].clone()
         return x[self.lengths.to(x.device) - 1, torch.arange(x.shape[1], device=x.device)]
 
     def closed(self, out: Tensor, batch_first: bool) -> Any:
-        """Return the outputs as the caller's inputs were."""
+        """Return outputs, [n, batch, outputs], in the form of the caller's input: packed, unbatched or batch first."""
         if self.packed is not None:
             _, batch_sizes, order, back = self.packed
             lengths = self.lengths
@@ -657,12 +672,23 @@ class Series(NamedTuple):
         return out.transpose(0, 1) if batch_first else out
 
     def restored(self, final: Tensor) -> Tensor:
-        """Return h or c, [layers * directions, batch, ...], as the caller has it."""
+        """Return h or c, [layers * directions, batch, ...], without the batch axis if the caller's input has none."""
         return final if self.is_batched else final[:, 0]
 
 
 def opened(owner: str, x: Any, batch_first: bool, inputs: int) -> Series:
-    """Return the caller's inputs, or raise where they are none."""
+    """Return the caller's input as a Series.
+
+    Args:
+        owner: The layer, for messages.
+        x: The input: a tensor of two or three axes, or a PackedSequence.
+        batch_first: Whether a tensor of three axes has the batch first.
+        inputs: The number of features that the layer takes.
+
+    Raises:
+        TypeError: x is neither a tensor nor a PackedSequence.
+        ValueError: x has another number of axes or of features, or no step.
+    """
     if isinstance(x, PackedSequence):
         padded, lengths = pad_packed_sequence(x)
         series = Series(padded, packed=x, lengths=lengths)
@@ -695,12 +721,12 @@ def opened(owner: str, x: Any, batch_first: bool, inputs: int) -> Series:
 @versioned
 @dataclass(frozen=True, eq=False)
 class Recent(PartsState):
-    """The memory of a window: the values themselves, the newest first.
+    """A cell's memory with a window of lags: the last cell states themselves, the newest first.
 
     Attributes:
-        weights: a_1, a_2, ..., [window, *c], float64.
-        values: [window, *shape], float64.
-        source: The layer that made it.
+        weights: a_1, a_2, ..., [window, *c], float64, with *c broadcasting to *shape.
+        values: The last cell states, [window, *shape], float64.
+        source: The layer that made the memory.
     """
 
     weights: Tensor
@@ -711,34 +737,42 @@ class Recent(PartsState):
     def empty(
         cls, alpha: Tensor, window: int, shape: tuple[int, ...], device: torch.device, source: StreamSource
     ) -> Recent:
-        """Return the memory of nothing; alpha is [] or broadcasts to `shape`."""
+        """Return the memory before the first step, of zeros.
+
+        Args:
+            alpha: The orders, [] or broadcasting to `shape`.
+            window: The largest lag that counts.
+            shape: The shape of a cell state, [*batch, units].
+            device: Where the memory will be.
+            source: The layer that makes it.
+        """
         weights = lag_weights(alpha, window + 1)[..., 1:].movedim(-1, 0).to(device)
         weights = weights.reshape(window, *(1,) * (len(shape) - weights.ndim + 1), *weights.shape[1:])
         return cls(weights, torch.zeros(window, *shape, dtype=torch.float64, device=device), source)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one value."""
+        """The shape of one cell state, [*batch, units]."""
         return tuple(self.values.shape[1:])
 
     def renew(self, weights: Recent) -> Recent:
-        """Return this past, detached, with the weights of another."""
+        """Return this memory, detached, with the weights of another one."""
         return replace(weights, values=self.values.detach())
 
 
 @versioned
 @dataclass(frozen=True, eq=False)
 class RecurrentState(PartsState):
-    """What a recurrent layer remembers between two steps; made by its `initial_state`.
+    """The state of a recurrent layer between two steps, made by the layer's `initial_state`.
 
-    A state is never written to: `step` returns a new one. It takes as much memory after a million steps as at the
-    first: for each unit some 75 numbers where the whole past counts, and K where a window of K does. It is a pytree of
-    tensors.
+    A state is a pytree of tensors, and is never written to: `step` returns a new state. A state takes as much memory
+    after a million steps as at the first: for each unit some 75 numbers where the whole past counts, and K where a
+    window of K does.
 
     Attributes:
-        step: How many samples it has seen.
-        h: The output of each layer, [*batch, outputs].
-        memory: The cells' memories, by layer.
+        step: How many samples the state has seen.
+        h: The last output of each layer, [*batch, outputs].
+        memory: The memory of each layer's cell.
     """
 
     step: int
@@ -749,16 +783,16 @@ class RecurrentState(PartsState):
 def check_state(
     owner: str, state: RecurrentState, outputs: int, units: int, window: int | None, source: StreamSource, steps: int
 ) -> None:
-    """Raise unless a state is one of the layer's own, and serves some steps more.
+    """Raise ValueError unless a state fits the layer, and its horizon allows `steps` more steps.
 
     Args:
-        owner: Who asks, for messages.
-        state: Of the right number of layers.
-        outputs: The layer's.
-        units: The layer's.
+        owner: The layer's public method, for messages.
+        state: The state, with the right number of layers.
+        outputs: The layer's number of outputs.
+        units: The layer's number of units.
         window: The largest lag that counts, or None.
         source: The layer.
-        steps: How many.
+        steps: How many steps will be taken.
     """
     batch = state.h[0].shape[:-1]
     for h, memory in zip(state.h, state.memory, strict=True):
@@ -775,7 +809,7 @@ def check_state(
                     f"{owner}(state of {memory.source}): needs a state of this one, {source}; "
                     "pass what its own initial_state returned."
                 )
-        elif state.step + steps > memory.horizon - 1:  # a start is one sample more
+        elif state.step + steps > memory.horizon - 1:  # an initial state is one sample more
             raise ValueError(
                 f"{owner}(step {state.step + steps}): needs at most horizon={memory.horizon - 1} steps, for which the "
                 "state was made; make it by initial_state with a larger horizon."
@@ -783,16 +817,16 @@ def check_state(
 
 
 def recalled(owner: str, memory: StreamState | Recent, dtype: torch.dtype, source: StreamSource) -> Tensor:
-    """Return m of the next step, in the dtype of the cell."""
+    """Return the memory m of the next step, [*batch, units] in `dtype`: the weighted sum of the past cell states."""
     if isinstance(memory, Recent):
         return (memory.weights * memory.values).sum(0).to(dtype)
-    # The difference's next sample is the next value less its memory; of the value 0 it is the memory alone.
+    # The difference's next sample is the next cell state minus the memory; for a cell state of 0, minus the memory.
     nothing = torch.zeros(memory.shape, dtype=torch.float64, device=memory.device)
     return -streaming.step(owner, nothing, memory, source)[0].to(dtype)
 
 
 def remembered(owner: str, value: Tensor, memory: StreamState | Recent, source: StreamSource) -> StreamState | Recent:
-    """Return the memory after one more value."""
+    """Return the memory after one more cell state, `value`, [*batch, units]."""
     if isinstance(memory, Recent):
         return replace(memory, values=torch.cat([value[None].to(memory.values.dtype), memory.values[:-1]]))
     return streaming.step(owner, value, memory, source)[1]

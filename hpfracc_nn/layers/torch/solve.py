@@ -39,8 +39,8 @@ class FDEBlock(CaputoEquation):
 
         z_n = x + h**alpha sum over j < n of b_(n - 1 - j) f(j h, z_j).
 
-    At alpha = 1 every b_k is 1, and it is n_steps times z + h f(t, z): a residual network with shared weights. It
-    costs n_steps evaluations of f; backwards, by the exact adjoint, only the n_steps + 1 states are kept and f is
+    At alpha = 1 every b_k is 1, and the layer is n_steps times z + h f(t, z): a residual network with shared weights. A
+    call costs n_steps evaluations of f; backwards, by the exact adjoint, only the n_steps + 1 states are kept and f is
     evaluated again.
     Beside a network that is free to change, a learned order is a hyper-parameter and no measurement.
 
@@ -259,9 +259,13 @@ class FSDEBlock(nn.Module):
         return self._solved(x, generator)
 
     def _unsolved(self, x: Tensor) -> Tensor:
-        """Return a tensor of the result's shape and dtype in place of a solution, or raise.
+        """Return a tensor of the result's shape and dtype in place of a solution, for an x that is meta or empty.
 
-        Drift and diffusion are called once with x, [..., state], and raise where what they return has a wrong shape.
+        Drift and diffusion are called once with x, [..., state].
+
+        Raises:
+            ValueError: Drift or diffusion returns a tensor of a wrong shape.
+            TypeError: Drift or diffusion returns no tensor, or one of another dtype.
         """
         owner, t, equation = type(self).__name__, x.new_zeros(()), self.equation
         drift, diffusion = equation.drift(t, x), equation.diffusion(t, x)
@@ -280,7 +284,7 @@ class FSDEBlock(nn.Module):
 
 
 def check_memory(owner: str, alpha: float | Sequence[float] | Alpha, bounds: tuple[float, float] | None) -> None:
-    """Raise unless orders are in (0, 1], where the state at the start is all that a solve begins with."""
+    """Raise unless orders are in (0, 1], where a solve needs no initial value but the state, and bounds in [0, 1]."""
     if isinstance(alpha, Alpha):
         block_bounds(owner, alpha.bounds)
     else:
@@ -288,7 +292,7 @@ def check_memory(owner: str, alpha: float | Sequence[float] | Alpha, bounds: tup
 
 
 def check_floating(owner: str, x: Any) -> None:
-    """Raise unless x is a real floating tensor, and nothing traces."""
+    """Raise TypeError unless x is a dense, real floating tensor; raise RuntimeError under torch.jit.trace."""
     check_untraced(owner, "x")
     check_dense(owner, "x", x)
     if not x.is_floating_point():
@@ -296,7 +300,7 @@ def check_floating(owner: str, x: Any) -> None:
 
 
 def at_half(f: Callable[[Tensor, Tensor], Any], dtype: torch.dtype, t: Tensor, z: Tensor) -> Any:
-    """Return f for a state that is added up in float32."""
+    """Return f(t, z) in the dtype of z, with f evaluated in half precision, `dtype`: the solver adds up in float32."""
     found = f(t.to(dtype), z.to(dtype))
     return found.to(z.dtype) if isinstance(found, Tensor) else found
 
@@ -415,10 +419,10 @@ class FractionalGraphConv(CaputoEquation):
     def longest_step(self) -> float | None:
         """The longest step with which attention and diffusion are stable on every graph, at the present orders.
 
-        It is that of the rectangle rule, and None with other schemes, whose limits are not known here: the implicit
-        ones stand longer steps. The spectrum of A - D lies in the disk of radius 1 around -1, which scaled by this
-        step**alpha lies in the scheme's region of stability and touches its edge at -2. There are eigenvalues where a
-        graph is bipartite; self loops move them up.
+        The step is that of the rectangle rule, and None with other schemes, whose limits are not known here: the
+        implicit ones stand longer steps. The spectrum of A - D lies in the disk of radius 1 around -1, which scaled by
+        this step**alpha lies in the scheme's region of stability and touches its edge at -2, an eigenvalue of bipartite
+        graphs; self loops move it up.
         """
         if not isinstance(self.method.scheme, Rectangle):
             return None
@@ -448,12 +452,12 @@ class FractionalGraphConv(CaputoEquation):
     def _flow(
         self, start: Tensor, edge_index: Tensor, edge_weight: Tensor | None
     ) -> Callable[[Tensor, Tensor], Tensor]:
-        """Return the right-hand side F(t, x) on a graph, with x [nodes, features].
+        """Return the right-hand side F(t, x) on a graph, a function of t and node features x, [nodes, channels].
 
         Args:
-            start: Features at time 0, which attention is computed from.
-            edge_index: [2, edges].
-            edge_weight: [edges], or None.
+            start: Node features at time 0, [nodes, channels], of which attention is computed.
+            edge_index: Sources and targets, [2, edges].
+            edge_weight: The weights of the edges, [edges], or None.
         """
         if isinstance(self.func, GraphAttention | MeanDiffusion):
             flow: Diffusion = self.func(start, edge_index, edge_weight)
@@ -467,18 +471,18 @@ class FractionalGraphConv(CaputoEquation):
 
 
 def _messages(func: nn.Module, graph: tuple[Tensor, ...], t: Tensor, x: Tensor) -> Any:
-    """Return the user's `func` of the features x and the graph; as a right-hand side it is called with t too."""
+    """Return func(x, *graph) for node features x: the user's `func` as a right-hand side, which also gets a time t."""
     return func(x, *graph)
 
 
 def checked_edges(owner: str, edge_index: Any, edge_weight: Any, x: Tensor) -> Tensor:
-    """Return edge_index, if it and the weights fit the nodes x [nodes, channels].
+    """Return edge_index, after checking that the edges and their weights fit the nodes of x, [nodes, channels].
 
-    Numbers are looked at in plain calls only: one look on the device.
+    The numbers in edge_index are checked in plain calls only, with one synchronisation of the device.
 
     Raises:
-        ValueError: A shape does not fit, or an edge names a node that there is not.
-        TypeError: One of them has the wrong type or device.
+        ValueError: A shape does not fit, or an edge names a node that x does not have.
+        TypeError: edge_index or edge_weight has the wrong type, dtype or device.
     """
     if not isinstance(edge_index, Tensor) or edge_index.layout != torch.strided:
         raise TypeError(
@@ -514,11 +518,14 @@ def _check_weight(owner: str, edge_weight: Any, count: int) -> None:
 
 
 def _taken_apart(owner: str, data: Any) -> tuple[Any, Any, Any]:
-    """Return x, edge_index and edge_weight or None of an object like PyTorch Geometric's `Data`, or raise.
+    """Return x, edge_index and edge_weight (None: it has none) of an object like PyTorch Geometric's `Data`.
 
     Args:
         owner: The layer, for messages.
         data: The object.
+
+    Raises:
+        TypeError: The object has no `x` or no `edge_index`.
     """
     if not hasattr(data, "x") or not hasattr(data, "edge_index"):
         raise TypeError(
@@ -550,13 +557,14 @@ def _function(
 
 @dataclass(frozen=True)
 class Diffusion:
-    """x to (A - D) x at every time: each node is drawn to the mean of those that have an edge to it.
+    """The right-hand side (A - D) x of a diffusion: each node is drawn to the mean of the nodes with an edge to it.
 
     Attributes:
-        weights: Of the edges, A's entries, [edges].
-        share: Their sum at each node, D's entries: 1, or 0 where no edge arrives, [nodes, 1].
-        source: Where each edge begins, [edges].
-        target: Where it ends, [edges].
+        weights: The weights of the edges, A's entries, [edges].
+        share: The sum of the weights of the edges that arrive at each node, D's entries, [nodes, 1]: 1, or 0 where none
+            arrives.
+        source: The node at which each edge begins, [edges].
+        target: The node at which each edge ends, [edges].
     """
 
     weights: Tensor
@@ -565,19 +573,22 @@ class Diffusion:
     target: Tensor
 
     def __call__(self, t: Tensor, x: Tensor) -> Tensor:
-        """Return the right-hand side for node features x [nodes, channels]."""
+        """Return (A - D) x for node features x, [nodes, channels], at any time t."""
         messages = self.weights[:, None] * x.index_select(0, self.source)
         return torch.zeros_like(x).index_add(0, self.target, messages) - self.share * x
 
 
 class MeanDiffusion(nn.Module):
-    """Edges as they are: A = D_in**-1 W, the random walk's matrix, of W[i, j] the weight of the edge from j to i."""
+    """Diffusion by the mean over neighbours: A = D_in**-1 W, with W[i, j] the weight of the edge from j to i.
+
+    A is the matrix of a random walk, and D_in the diagonal matrix of W's row sums.
+    """
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Diffusion:
-        """Return the flow along the edges.
+        """Return the Diffusion along the edges.
 
         Args:
-            x: Whose dtype is that of the weights, float32 at least, [nodes, channels].
+            x: Node features, [nodes, channels]; their dtype, float32 at least, is that of A.
             edge_index: Sources and targets, [2, edges].
             edge_weight: Not negative, [edges]; None is 1.
         """
@@ -588,7 +599,7 @@ class MeanDiffusion(nn.Module):
 
 
 class GraphAttention(nn.Module):
-    """Scaled dot products of what the nodes are at the start: GRAND's attention, kept while time goes on.
+    """Diffusion by GRAND's attention: scaled dot products of the node features at time 0, kept for all times.
 
     With q = W_q x and k = W_k x per head, the edge from j to i has
 
@@ -597,9 +608,9 @@ class GraphAttention(nn.Module):
     s_ij = <q_i, k_j> / sqrt(d).
 
     Args:
-        channels: Of the nodes.
-        heads: Attentions whose mean is taken.
-        head_channels: d, of each of them; None is channels / heads, rounded up.
+        channels: Features of a node.
+        heads: The number of attentions whose mean is taken.
+        head_channels: d, the features of each head; None is channels / heads, rounded up.
         device: Of the parameters.
         dtype: Of the parameters.
 
@@ -625,19 +636,19 @@ class GraphAttention(nn.Module):
         self.key = nn.Linear(channels, width, device=device, dtype=dtype)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Diffusion:
-        """Return the flow along the edges, weighted by the attention between the nodes' features x.
+        """Return the Diffusion along the edges, with the attention between the nodes' features x as A.
 
         Args:
-            x: Features, [nodes, channels].
+            x: Node features, [nodes, channels].
             edge_index: Sources and targets, [2, edges].
-            edge_weight: Not negative, [edges]; None is 1. An edge of weight 0 is as one that is not there.
+            edge_weight: Not negative, [edges]; None is 1. An edge of weight 0 counts as none.
         """
         source, target = edge_index.unbind(0)
-        dtype = torch.promote_types(x.dtype, torch.float32)  # exponentials and sums are not those of half precision
+        dtype = torch.promote_types(x.dtype, torch.float32)  # exponentials and sums need more than half precision
         query, key = (self._headed(linear(x)).to(dtype) for linear in (self.query, self.key))
         scores = (query.index_select(0, target) * key.index_select(0, source)).sum(-1) / math.sqrt(self.head_channels)
         sizes = scores.detach()
-        if edge_weight is not None:  # beside a far larger score of weight 0 those that count would all be 0
+        if edge_weight is not None:  # relative to a far larger score whose weight is 0, all others would vanish
             factor = edge_weight.to(dtype)[:, None]
             is_some = factor > 0
             sizes = torch.where(is_some, sizes + torch.where(is_some, factor.detach(), 1).log(), -torch.inf)
@@ -646,7 +657,7 @@ class GraphAttention(nn.Module):
         exponents = scores - peak.clamp(min=torch.finfo(dtype).min).index_select(0, target)
         if edge_weight is None:
             return normalised(exponents.exp(), source, target, x.shape[0])
-        # Those of weight 0 may lie far above the peak; they have a gradient in their weight.
+        # Scores of weight 0 may lie far above the peak; they have a gradient in their weight.
         found = factor * exponents.clamp(max=math.log(torch.finfo(dtype).max) / 2).exp()
         return normalised(found, source, target, x.shape[0])
 
@@ -658,13 +669,15 @@ class GraphAttention(nn.Module):
 
 
 def normalised(weights: Tensor, source: Tensor, target: Tensor, nodes: int) -> Diffusion:
-    """Return the flow of which what arrives at a node has weights that add up to 1, or to 0 where nothing arrives.
+    """Return the Diffusion with edge weights divided by their sum at the target, so that they add up to 1 at each node.
+
+    At a node with no edge, or with none of positive weight, the sum stays 0.
 
     Args:
-        weights: Not negative, [edges] or [edges, heads], of which the mean is taken.
-        source: Where each edge begins, [edges].
-        target: Where it ends, [edges].
-        nodes: How many there are.
+        weights: Not negative, [edges], or [edges, heads], of which the mean is taken after the division.
+        source: The node at which each edge begins, [edges].
+        target: The node at which each edge ends, [edges].
+        nodes: The number of nodes.
     """
     if weights.ndim == 1:
         weights = weights[:, None]

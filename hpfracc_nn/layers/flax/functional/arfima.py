@@ -35,11 +35,11 @@ _OWNER = "ARFIMA"
 
 
 class ArfimaState(NamedTuple):
-    """The state of a filter between two samples; a pytree.
+    """The state of `ARFIMA` between two samples; a pytree.
 
     Attributes:
-        stream: Of the difference.
-        past: Its last p values and the last q errors, the newest first of each, [p + q, *shape].
+        stream: The state of the fractional difference.
+        past: The last p samples of the differenced series and the last q errors, each newest first, [p + q, *shape].
     """
 
     stream: StreamState
@@ -47,7 +47,7 @@ class ArfimaState(NamedTuple):
 
 
 class _Made(Ordered):
-    """Attributes that `__post_init__` computes from the fields.
+    """The attributes of `ARFIMA` that its `__post_init__` computes from the fields.
 
     Attributes:
         difference: The layer that computes `(1 - z)**alpha`.
@@ -67,12 +67,13 @@ class ARFIMA(_Made):
     `x[t] - e[t]` is the forecast of x[t] from the samples before it. At alpha = 0 it is ARMA(p, q), at alpha = 1 that
     of the differences.
 
-    As a layer it whitens signals. `nll` is the likelihood of a series, a function that optax makes least and NumPyro
-    samples from, and `forecast` goes on with one. `fit` estimates all from one series, with standard errors.
+    As a layer it whitens signals. `nll` is the negative log likelihood of a series, a function that optax minimises and
+    NumPyro samples by, and `forecast` continues a series. `fit` estimates all parameters from one series, with standard
+    errors.
 
     Attributes:
         ar: p, the number of lags; one by default, where `series.fit_arfima` has none.
-        ma: q, the number of errors before.
+        ma: q, the number of past errors.
         alpha: The order of the difference, usually called d; where learning starts. Or an `Alpha` of shape []. None is
             0.3, or the middle of bounds that leave it out.
         learn_alpha: Whether alpha is a parameter; an `Alpha` always is one.
@@ -160,7 +161,7 @@ class ARFIMA(_Made):
 
         Raises:
             ValueError: As in `FractionalLayer.step`.
-            TypeError: As in `FractionalLayer.step`; or `state` is none.
+            TypeError: As in `FractionalLayer.step`; or `state` is no ArfimaState.
         """
         check_is_state(f"{_OWNER}.step", state, ArfimaState)
         x = of_numpy(x)
@@ -179,7 +180,7 @@ class ARFIMA(_Made):
 
         Raises:
             ValueError: As in `FractionalLayer.run`.
-            TypeError: As there.
+            TypeError: As in `FractionalLayer.run`.
         """
         owner, x = f"{_OWNER}.run", of_numpy(x)
         if state is None:
@@ -205,7 +206,7 @@ class ARFIMA(_Made):
         return likelihood(lambda x: self._errors(params, x, -1), params["mean"], series, level, deviation)
 
     def forecast(self, params: Params, series: Array, steps: int) -> Array:
-        """Return what is expected of the next `steps` samples after series [..., n], time last: [..., steps]."""
+        """Return the expected next `steps` samples after series [..., n], time last: [..., steps]."""
         definition = self._operator(params, None)
         ar, ma = (params.get(name, ()) for name in ("ar", "ma"))
         return continued(series, definition, ar, ma, params["mean"], steps, self.manager)
@@ -213,10 +214,10 @@ class ARFIMA(_Made):
     def fit(
         self, series: Any, exog: Any = None, *, likelihood: str = "conditional", param_dtype: Any = jnp.float32
     ) -> tuple[Params, ArfimaResults]:
-        """Return the parameters that a series gives, and the results with errors, intervals and forecasts.
+        """Return parameters estimated from a series, and the results with standard errors, intervals and forecasts.
 
-        In NumPy and float64, as PyTorch's `ARFIMA.fit`; see `series.fit_arfima`. The coefficients of regressors are in
-        the results alone. An order that is not learned stays.
+        The estimate is made in NumPy and float64, as by PyTorch's `ARFIMA.fit`; see `series.fit_arfima`. The
+        coefficients of regressors are in the results alone. An order that is not learned stays.
 
         Args:
             series: [n]; JAX, NumPy or pandas. NaN are gaps, but for the conditional likelihood.
@@ -283,7 +284,7 @@ def arfima_errors(
         alpha: The order, a number or an array of no axes, which may be traced.
         ar: The lags' coefficients, [p].
         mean: The level; a number, or an array that broadcasts to the series, with a time axis of length 1.
-        ma: Those of the errors before, [q].
+        ma: Coefficients of past errors, [q].
         bounds: Where a traced alpha lies, beyond which it is NaN; None is (0, 1).
         dim: The time axis.
         manager: Who chooses the kernels; None is the process-wide BackendManager.
@@ -314,25 +315,25 @@ def arfima_nll(
 ) -> Array:
     """Return the negative logarithm of the likelihood of ARFIMA(p, alpha, q) with normal errors: [...].
 
-    It is that of the errors e with zeros before the first sample: of S, the sum of their n squares,
+    The likelihood is that of the errors e with zeros before the first sample: with S, the sum of their n squares, it is
 
         n / 2 log(2 pi deviation**2) + S / (2 deviation**2),
 
-    and with the best deviation, S = n deviation**2, where none is given. Where no mean is given it is integrated out
-    under a flat prior (Harville's restricted likelihood): S is that of the best mean, n - 1 stands for n, and
-    log(c'c) / 2 is added, with c the errors of a series of ones. Then its least alpha and ar are those that
-    PyTorch's `ARFIMA.fit` finds, without the bias that an estimated mean brings. It is differentiable in all arguments,
-    to any order.
+    with the best deviation, S = n deviation**2, where none is given. A mean that is not given is integrated out under a
+    flat prior (Harville's restricted likelihood): S is that of the best mean, n - 1 stands for n, and log(c'c) / 2 is
+    added, with c the errors of a series of ones. The alpha and ar that minimise the result then are those that
+    PyTorch's `ARFIMA.fit` finds, without the bias that an estimated mean brings. The result is differentiable in all
+    arguments, to any order.
 
     Args:
         series: [..., n], floating, time last.
         alpha: As in `arfima_errors`.
-        ar: As there.
-        mean: As there; None integrates it out.
-        ma: As there.
+        ar: As in `arfima_errors`.
+        mean: As in `arfima_errors`; None integrates it out.
+        ma: As in `arfima_errors`.
         deviation: Of the errors, positive; None is the best.
-        bounds: As there.
-        manager: As there.
+        bounds: As in `arfima_errors`.
+        manager: As in `arfima_errors`.
 
     Raises:
         ValueError: alpha is out of its bounds, an array has another shape, a deviation that is known is not positive,
@@ -367,17 +368,17 @@ def arfima_forecast(
     bounds: tuple[float, float] | None = None,
     manager: BackendManager | None = None,
 ) -> Array:
-    """Return what is expected of the next `steps` samples after series [..., n], time last: [..., steps].
+    """Return the expected next `steps` samples after series [..., n], time last: [..., steps].
 
     Args:
         series: The past.
-        steps: How many.
+        steps: How many samples are forecast.
         alpha: As in `arfima_errors`.
-        ar: As there.
-        mean: As there.
-        ma: As there.
-        bounds: As there.
-        manager: As there.
+        ar: As in `arfima_errors`.
+        mean: As in `arfima_errors`.
+        ma: As in `arfima_errors`.
+        bounds: As in `arfima_errors`.
+        manager: As in `arfima_errors`.
 
     Raises:
         ValueError: alpha is out of its bounds, an array has another shape, or `steps` is not positive.
@@ -395,7 +396,17 @@ def arfima_forecast(
 def filtered(
     x: Array, definition: GrunwaldLetnikov, ar: Any, ma: Any, mean: Any, dim: int, manager: BackendManager | None
 ) -> Array:
-    """Return the one-step errors of x along `dim`."""
+    """Return the one-step errors of an ARFIMA process along `dim`, in the shape and dtype of the samples x.
+
+    Args:
+        x: The series, [..., n, ...].
+        definition: The difference `(1 - z)**alpha`, with its alpha.
+        ar: Coefficients of the lags, [p].
+        ma: Coefficients of past errors, [q].
+        mean: The level, see `_differenced`.
+        dim: The time axis.
+        manager: Who chooses the kernels; None is the process-wide BackendManager.
+    """
     x = of_numpy(x)
     computed_in(_OWNER, x)
     axis = errors.axis(_OWNER, dim, x.ndim)
@@ -404,14 +415,17 @@ def filtered(
 
 
 def likelihood(errors_of: Callable[[Array], Array], mean: Any, series: Array, level: bool, deviation: Any) -> Array:
-    """Return the negative logarithm of the likelihood of series [..., n].
+    """Return the negative logarithm of the likelihood of each series, [...].
 
     Args:
-        errors_of: What makes their errors of them, linear in their distance to `mean`.
-        mean: The level in it.
-        series: One or more.
+        errors_of: Maps series to their one-step errors, linearly in series - `mean`.
+        mean: The level that `errors_of` subtracts.
+        series: One or more, [..., n].
         level: Whether the level is integrated out.
-        deviation: Of the errors, or None.
+        deviation: Standard deviation of the errors; None is the best.
+
+    Raises:
+        ValueError: There are fewer than two samples, or a deviation that is known is not positive.
     """
     series = of_numpy(series)
     e = errors_of(series)
@@ -431,7 +445,19 @@ def likelihood(errors_of: Callable[[Array], Array], mean: Any, series: Array, le
 def continued(
     series: Array, definition: GrunwaldLetnikov, ar: Any, ma: Any, mean: Any, steps: int, manager: BackendManager | None
 ) -> Array:
-    """Return the forecasts: the differences go on as the lags say, without errors, and are summed up again."""
+    """Return the forecasts of an ARFIMA process for the next `steps` samples, [..., steps].
+
+    The differenced series is continued by its lags, without further errors, and the difference is undone.
+
+    Args:
+        series: The past, [..., n].
+        definition: The difference `(1 - z)**alpha`, with its alpha.
+        ar: Coefficients of the lags, [p].
+        ma: Coefficients of past errors, [q].
+        mean: The level, see `_differenced`.
+        steps: How many samples are forecast.
+        manager: Who chooses the kernels; None is the process-wide BackendManager.
+    """
     series, steps = of_numpy(series), errors.count(f"{_OWNER}.forecast", "steps", steps)
     u = _differenced(series, definition, mean, series.ndim - 1, manager)
     lags, level = _lags(ar, ma, u.dtype), _level(mean, u)
@@ -445,17 +471,20 @@ def continued(
 
 
 def _last(u: Array, count: int) -> Array:
-    """Return the last `count` values of u, [..., n]; zeros come first where n is less."""
+    """Return the last `count` samples of u, [..., n], preceded by zeros where u has fewer."""
     return jnp.pad(u, [*[(0, 0)] * (u.ndim - 1), (count, 0)])[..., u.shape[-1] :]
 
 
 def _difference(owner: str, alpha: Any, bounds: tuple[float, float] | None) -> GrunwaldLetnikov:
-    """Return the operator `(1 - z)**alpha` of one order, or raise where alpha is an array.
+    """Return the operator `(1 - z)**alpha`.
 
     Args:
-        owner: The class, for messages.
-        alpha: The order, which may be traced.
-        bounds: Between which it lies, None where it is a number.
+        owner: The public function, for messages.
+        alpha: One order, a number or an array without axes, which may be traced.
+        bounds: The bounds of a traced alpha; None is (0, 1).
+
+    Raises:
+        ValueError: alpha has axes, or is out of range.
     """
     if np.ndim(alpha):
         raise ValueError(f"{owner}(alpha of shape {np.shape(alpha)}): needs one order; map over several with jax.vmap.")
@@ -468,7 +497,7 @@ def _differenced(x: Array, definition: GrunwaldLetnikov, mean: Any, axis: int, m
     Args:
         x: The series, time on `axis`.
         definition: The operator, with its alpha.
-        mean: One level, or an array that broadcasts to x without its time axis.
+        mean: One level, or an array that broadcasts to x, with a time axis of length 1.
         axis: The time axis.
         manager: Who chooses the kernel; None is the process-wide one.
     """
@@ -482,18 +511,18 @@ def _level(mean: Any, like: Array) -> Array:
 
 
 def _of_rank(array: Array, ndim: int) -> Array:
-    """Return an array with leading axes of length 1 added until it has `ndim`."""
+    """Return an array with leading axes of length 1 added until it has `ndim` axes."""
     return jnp.expand_dims(array, tuple(range(ndim - array.ndim)))
 
 
 def _check_level(found: tuple[int, ...], wanted: tuple[int, ...], axis: int) -> None:
-    """Raise unless a level is constant in time: its shape has to broadcast to the series' with time of length 1.
+    """Raise ValueError unless a level is constant in time: its shape broadcasts to the series', time of length 1.
 
     A level of shape [series] would else broadcast along time where the numbers happen to agree.
 
     Args:
         found: The level's shape.
-        wanted: That of the series.
+        wanted: The series' shape.
         axis: The series' time axis.
     """
     once = (*wanted[:axis], 1, *wanted[axis + 1 :])
@@ -506,7 +535,7 @@ def _check_level(found: tuple[int, ...], wanted: tuple[int, ...], axis: int) -> 
 
 
 def _lags(ar: Any, ma: Any, dtype: Any) -> Lags:
-    """Return the coefficients of lags, arrays without axes, or raise."""
+    """Return `ar` and `ma` as lists of arrays without axes; raise ValueError unless each is a flat sequence."""
     found = []
     for name, given in (("ar", ar), ("ma", ma)):
         each = jnp.asarray(given, dtype)
@@ -519,7 +548,7 @@ def _lags(ar: Any, ma: Any, dtype: Any) -> Lags:
 
 
 def _positive(deviation: Any, dtype: Any) -> Array:
-    """Return standard deviations as an array of `dtype`, or raise unless they are positive.
+    """Return standard deviations as an array of `dtype`; raise ValueError unless they are positive.
 
     Traced values are checked under `checkify` only.
     """
@@ -536,7 +565,7 @@ def _ahead(last: Array, before: Array, ar: Array, ma: Array, steps: int) -> Arra
 
     Args:
         last: The last p values of the process, [..., p].
-        before: Its last q errors, [..., q].
+        before: The last q errors of the process, [..., q].
         ar: Coefficients of the lagged values, [p].
         ma: Coefficients of the lagged errors, [q].
         steps: How many values are forecast.
@@ -552,7 +581,7 @@ def _ahead(last: Array, before: Array, ar: Array, ma: Array, steps: int) -> Arra
 
 
 def _summed(u: Array, definition: GrunwaldLetnikov, manager: BackendManager | None) -> Array:
-    """Return `(1 - z)**-alpha u`, the series with the differences u, [..., n].
+    """Return `(1 - z)**-alpha u`, [..., n], the series whose fractional differences are u.
 
     An order above 1 is split: cumulative sums undo its whole part, the operator the rest.
 

@@ -67,11 +67,11 @@ class FractionalAttention(WithOrder):
 
     Attributes:
         in_features: Features of queries and of the result, and of keys and values unless they have their own.
-        num_heads: They share the features.
+        num_heads: The number of heads, which share the features.
         dropout_rate: The part of the weights that is dropped, where there is randomness for it.
-        use_bias: Whether the projections have one.
+        use_bias: Whether the projections have a bias.
         add_bias_kv: Whether a learned key and value are added to those of each sequence.
-        add_zero_attn: Whether a key and value of zeros are.
+        add_zero_attn: Whether a key and value of zeros are added to those of each sequence.
         kdim: Features of keys; None is in_features.
         vdim: Features of values; None is in_features.
         alpha: The order, or one for each head, in (0, 2]; 2 is ordinary attention, for all heads or none. Or an `Alpha`
@@ -82,8 +82,8 @@ class FractionalAttention(WithOrder):
         bandwidth: The square of the distance where the power law sets in; None is 2 sqrt(head_dim).
         dim: The time axis.
         dtype: What is computed in; None promotes inputs and parameters. Half precision is averaged in float32.
-        kernel_init: Of all kernels.
-        bias_init: Of the biases.
+        kernel_init: Draws all kernels.
+        bias_init: Draws the biases.
         manager: Who chooses the kernel; None is the process-wide BackendManager.
 
     Raises:
@@ -173,7 +173,7 @@ class FractionalAttention(WithOrder):
         key: Array | None = None,
         dropout_key: Array | None = None,
     ) -> Any:
-        """Return the result, or with `need_weights` the pair of it and the weights of each head.
+        """Return the result, or with `need_weights` the pair (result, weights of each head).
 
         Args:
             params: From `init`.
@@ -201,14 +201,14 @@ class FractionalAttention(WithOrder):
         return y, weights.reshape(*given.batch, *weights.shape[1:])
 
     def initial_state(self, params: Params, shape: Sequence[int], *, horizon: int) -> AttentionState:
-        """Return the state before the first sample, for `step`: room for the keys and values of `horizon` samples.
+        """Return the state before the first sample, for `step`: zeros for the keys and values of `horizon` samples.
 
         A power law of the distance in a space of features has no shorter memory: a step costs O(horizon).
 
         Args:
             params: From `init`; their dtype is read.
             shape: Of one time slice, [*batch, in_features].
-            horizon: The most steps that it will serve; what comes after them is NaN.
+            horizon: The most steps that the state will serve; later results are NaN.
         """
         owner = f"{_OWNER}.initial_state"
         if not self.kdim == self.vdim == self.in_features:
@@ -250,7 +250,7 @@ class FractionalAttention(WithOrder):
     ) -> tuple[Array, AttentionState]:
         """Return causal self-attention for the next samples of a series, and the state after them.
 
-        A series in blocks gives the results of the whole series. The state says how many samples there is room for.
+        A series in blocks gives the results of the whole series, of at most as many samples as the state's horizon.
 
         Args:
             params: From `init`.
@@ -268,7 +268,15 @@ class FractionalAttention(WithOrder):
         return given.closed(y), state
 
     def _check_slice(self, owner: str, what: str, x: Array, batch: tuple[int, ...], state: AttentionState) -> None:
-        """Raise unless the state is one of this layer for this batch, and x has the layer's features."""
+        """Raise ValueError unless a state was made for this layer and batch, and x has the layer's features.
+
+        Args:
+            owner: The public method, for messages.
+            what: What x is, for messages.
+            x: The method's argument.
+            batch: The lengths of the batch axes of x.
+            state: The state.
+        """
         wanted = (*batch, self.num_heads, state.horizon, self.head_dim)
         if x.ndim == 0 or x.shape[-1] != self.in_features or state.key.shape != wanted:
             raise ValueError(
@@ -293,13 +301,18 @@ class FractionalAttention(WithOrder):
 
     @property
     def _widths(self) -> tuple[int, int, int]:
-        """Return how many features queries, keys and values have."""
+        """How many features queries, keys and values have."""
         assert isinstance(self.kdim, int), "it was settled"
         assert isinstance(self.vdim, int), "it was settled"
         return self.in_features, self.kdim, self.vdim
 
     def _read_order(self) -> Alpha | None:
-        """Return the `Alpha` of the learned order, None where it is fixed; raise where the field `alpha` is wrong."""
+        """Return the `Alpha` of the learned order, None where it is fixed; store an `alpha` of numbers as floats.
+
+        Raises:
+            TypeError: `alpha` is neither numbers nor an `Alpha`.
+            ValueError: `alpha` or `bounds` is out of range, or there is not one order for each head.
+        """
         if isinstance(self.alpha, Alpha):
             taken = self.alpha.taken_by(_OWNER, self.bounds, (self.num_heads,) if self.alpha.shape else ())
             attention_bounds(_OWNER, taken)
@@ -328,10 +341,10 @@ class FractionalAttention(WithOrder):
         """Return queries, keys or values of each head, [batch, heads, time, head_dim], as the projection of x.
 
         Args:
-            params: Those of the layer.
-            name: Which projection: the entry of `params`.
-            x: [batch, time, features].
-            dtype: Of the computation.
+            params: The layer's parameters.
+            name: The projection's entry in `params`: "query", "key" or "value".
+            x: The layer's input, [batch, time, features].
+            dtype: The dtype of the computation.
         """
         part = params[name]
         y = jnp.einsum("bnf,fhd->bhnd", x.astype(dtype), part["kernel"].astype(dtype))
@@ -358,7 +371,7 @@ class FractionalAttention(WithOrder):
         The options `add_bias_kv` and `add_zero_attn` append keys, which every query sees.
 
         Args:
-            params: Those of the layer.
+            params: The layer's parameters.
             projected: Queries, keys and values, [batch, heads, time, head_dim] each.
             bias: Added to the logarithms of the weights, broadcasts to [batch, heads, queries, keys]; or None.
             is_causal: Whether a query sees no later keys.
@@ -386,9 +399,9 @@ class FractionalAttention(WithOrder):
         """Return keys or values with the learned vector, a zero vector, or both appended along time.
 
         Args:
-            params: Those of the layer.
-            name: The learned vector's entry: "bias_k" or "bias_v".
-            x: [batch, heads, time, head_dim].
+            params: The layer's parameters.
+            name: The learned vector's entry in `params`: "bias_k" or "bias_v".
+            x: The keys or values, [batch, heads, time, head_dim].
         """
         batch, heads, _, size = x.shape
         parts = [x]
@@ -400,12 +413,12 @@ class FractionalAttention(WithOrder):
 
 
 class Sequences(NamedTuple):
-    """Query, key and value.
+    """The inputs of a call, query, key and value, with a single batch axis.
 
     Attributes:
-        arrays: Each [batch, time, features].
-        batch: The caller's axes of the batch.
-        axis: The caller's axis of time.
+        arrays: Query, key and value, [batch, time, features] each.
+        batch: The lengths of the batch axes in the caller's inputs.
+        axis: The time axis of the caller's inputs.
     """
 
     arrays: tuple[Array, Array, Array]
@@ -413,12 +426,23 @@ class Sequences(NamedTuple):
     axis: int
 
     def closed(self, y: Array) -> Array:
-        """Return [batch, time, features] with the caller's axes."""
+        """Return y, [batch, time, features], with the batch and time axes of the caller's inputs."""
         return jnp.moveaxis(y.reshape(*self.batch, *y.shape[1:]), -2, self.axis)
 
 
 def opened(owner: str, given: Sequence[Any], dim: int, widths: Sequence[Any]) -> Sequences:
-    """Return the caller's query, key and value, or raise; None stands for the one before."""
+    """Return the caller's query, key and value as Sequences.
+
+    Args:
+        owner: The layer, for messages.
+        given: Query, key and value; None as key is the query, None as value is the key.
+        dim: The time axis.
+        widths: The number of features of query, key and value.
+
+    Raises:
+        TypeError: One is no real floating array.
+        ValueError: Numbers of axes, batches, keys and values, or features do not fit, or `dim` is the last axis.
+    """
     query, key, value = given
     key = query if key is None else key
     whole = (query, key, key if value is None else value)
@@ -445,14 +469,20 @@ def opened(owner: str, given: Sequence[Any], dim: int, widths: Sequence[Any]) ->
 
 
 def merged_bias(owner: str, mask: Any, bias: Any, shape: tuple[int, ...], dtype: Any) -> Array | None:
-    """Return what mask and bias add to the logarithms of the weights, or None.
+    """Return mask and bias as one bias on the logarithms of the weights, None where there is neither.
+
+    Its axes are [batch, heads, queries, keys], each of full length or 1, with a single batch axis.
 
     Args:
-        owner: Who asks, for messages.
+        owner: The layer, for messages.
         mask: Boolean, False where a key is hidden; or None.
         bias: Floating, or None.
-        shape: [*batch, heads, queries, keys], to which both broadcast.
-        dtype: Of the result, whose axes are [batch, heads, queries, keys] or 1.
+        shape: (*batch, heads, queries, keys), to which both broadcast.
+        dtype: The dtype of the result.
+
+    Raises:
+        TypeError: The mask is not boolean, or the bias not floating.
+        ValueError: One of them does not broadcast to `shape`.
     """
     for name, given, is_right in (("mask", mask, "bool"), ("bias", bias, "floating")):
         if given is not None:
@@ -486,12 +516,12 @@ def _fits(given: tuple[int, ...], shape: tuple[int, ...]) -> bool:
 @versioned
 @dataclass(frozen=True)
 class AttentionState:
-    """The keys and values of all samples so far, and room for others; a pytree, which `lax.scan` carries.
+    """The keys and values of all samples so far, and zeros in place of later ones; a pytree, which `lax.scan` carries.
 
     Attributes:
-        key: Of each head, [*batch, heads, horizon, head_dim]; zeros where there is none yet.
-        value: The same of values.
-        count: How many samples it has seen, an array [] of int32.
+        key: The keys of each head, [*batch, heads, horizon, head_dim]; zeros for samples to come.
+        value: The values of each head, of the same shape.
+        count: How many samples the state has seen, an array [] of int32.
     """
 
     key: Array
@@ -500,18 +530,22 @@ class AttentionState:
 
     @property
     def horizon(self) -> int:
-        """The most samples that it has room for."""
+        """The most samples that the state can hold."""
         return self.key.shape[-2]
 
     @property
     def nbytes(self) -> int:
-        """Memory of its arrays, the same at every step."""
+        """Bytes of the state's arrays, the same at every step."""
         return sum(each.size * each.dtype.itemsize for each in jax.tree.leaves(self))
 
     def grown(self, key: Array, value: Array) -> AttentionState:
-        """Return the state after n more keys and values, [*batch, heads, n, head_dim].
+        """Return the state after n more keys and values, [*batch, heads, n, head_dim] each.
 
-        One that has no room for them turns into NaN: how many samples it has seen only the compiled program knows.
+        All keys and values turn into NaN if there are more samples than the horizon in all, a number that only the
+        compiled program knows.
+
+        Raises:
+            ValueError: n alone exceeds the horizon.
         """
         n = key.shape[-2]
         if n > self.horizon:

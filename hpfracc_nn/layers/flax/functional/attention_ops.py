@@ -38,10 +38,10 @@ from hpfracc_nn.selection import (
 
 
 def attended(attention: Attention, inputs: Inputs, manager: BackendManager | None) -> Averages:
-    """Return averages [batch, heads, queries, values] and weights; half precision is computed in float32.
+    """Return the averages of the values, [batch, heads, queries, values], and the weights, or None if not wanted.
 
-    A kernel's `run(attention, inputs, items)` is a pure function that JAX differentiates; it gets the numbers of the
-    items of the batch too.
+    Half precision is computed in float32. A kernel's `run(attention, inputs, items)` is a pure function that JAX
+    differentiates; `items` are the positions of the items in the batch.
     """
     dtype = inputs.q.dtype
     wide = at_least_single(dtype)
@@ -60,7 +60,16 @@ def attended(attention: Attention, inputs: Inputs, manager: BackendManager | Non
 
 
 def workload(shape: tuple[int, ...], keys: int, dtype: str, needs_weights: bool) -> Workload:
-    """Return what a call asks for: `rows` heads of `n` queries with `width` features, `exponentials` keys."""
+    """Return the Workload of a call.
+
+    Its `rows` are batch times heads, `n` the queries, `width` the features of a head, `exponentials` the keys.
+
+    Args:
+        shape: The shape of the queries, (batch, heads, queries, features).
+        keys: The number of keys.
+        dtype: Name of the dtype.
+        needs_weights: Whether the weights are returned.
+    """
     batch, heads, queries, features = shape
     return Workload(
         ATTENTION,
@@ -72,7 +81,7 @@ def workload(shape: tuple[int, ...], keys: int, dtype: str, needs_weights: bool)
         width=features,
         channels=heads,
         exponentials=keys,
-        needs_gradient=True,  # of whatever is traced one may be wanted
+        needs_gradient=True,  # a traced call does not know whether it will be differentiated
         learns_weights=needs_weights,
         threads=JaxProbe().threads(),
     )
@@ -86,13 +95,13 @@ def _run(plan: Plan, attention: Attention, inputs: Inputs) -> Averages:
 
 @partial(jax.jit, static_argnames=("attention", "kernel", "rows"))
 def _computed(attention: Attention, kernel: Kernel, rows: int | None, inputs: Inputs) -> Averages:
-    """Return the averages by a kernel.
+    """Return the averages and weights of a call by a kernel, compiled.
 
     Args:
         attention: The options of the call.
-        kernel: What computes.
-        rows: How many heads, those of all items counted, are computed at a time; None: all.
-        inputs: The arrays.
+        kernel: The kernel.
+        rows: How many heads, counted over items, are computed at a time; None: all.
+        inputs: The arrays of the call.
     """
     return unplaced(partial(_by, attention, kernel, rows), inputs)  # type: ignore[no-any-return]
 
@@ -104,20 +113,20 @@ def _by(attention: Attention, kernel: Kernel, rows: int | None, inputs: Inputs) 
     return by_items(inputs, items, rows // inputs.q.shape[1], lambda one, item: kernel.run(attention, one, item))
 
 
-_TRACED = Work(_run, is_timed=False)  # what is traced tells no time, and what is computed is waited for by nobody
+_TRACED = Work(_run, is_timed=False)  # tracing takes no representative time, and computation is asynchronous
 
 
 class Inputs(NamedTuple):
-    """The arrays of a call.
+    """The arrays of a call of the operation.
 
     Attributes:
         q: Queries, [batch, heads, queries, features].
         k: Keys, [batch, heads, keys, features].
         v: Values, [batch, heads, keys, values].
-        bias: What is added to the logarithms of the weights, each axis that of [batch, heads, queries, keys] or 1, or
-            None. Minus infinity hides a key, and so does what lies `NEGLIGIBLE` below the greatest that the query sees.
+        bias: Added to the logarithms of the weights, [batch, heads, queries, keys], each axis of full length or 1; or
+            None. A key is hidden where its bias is minus infinity, or `NEGLIGIBLE` or more below its query's greatest.
         alpha: Orders, [1] or [heads], None for alpha = 2.
-        key: For dropout, or None.
+        key: Randomness of dropout, or None.
     """
 
     q: Array
@@ -130,14 +139,14 @@ class Inputs(NamedTuple):
 
 @dataclass(frozen=True)
 class Attention:
-    """The options of a call that are static.
+    """The options of a call of the operation, static in `jax.jit`.
 
     Attributes:
-        dimension: The space's, to which alpha is added in the exponent.
+        dimension: D, the dimension of the space; weights fall with the exponent D + alpha.
         bandwidth: The square of the distance beyond which weights fall.
         is_causal: Whether query i sees keys up to i only.
         needs_weights: Whether the weights are returned.
-        share: Of the weights that dropout keeps.
+        share: The share of the weights that dropout keeps.
     """
 
     dimension: float
@@ -147,14 +156,14 @@ class Attention:
     share: float = 1.0
 
     def formula(self, inputs: Inputs, queries: Array, items: Array) -> tuple[Array, Array | None]:
-        """Return averages [batch, heads, queries, values] and weights.
+        """Return the averages of the values, [batch, heads, queries, values], and the weights, or None if not wanted.
 
-        The weights of a query that sees no key are zeros, and it has no slope.
+        A query that sees no key has weights of zeros, and zeros as gradients.
 
         Args:
-            inputs: Some of the items of a batch, and some of their queries.
-            queries: The numbers of those queries, [queries].
-            items: The numbers of those items, [batch].
+            inputs: The arrays of some items of the batch, and of some of their queries.
+            queries: The positions of these queries in the sequence, [queries].
+            items: The positions of these items in the batch, [batch].
         """
         q = inputs.q * (1 / self.bandwidth)
         products = jnp.einsum("bhqd,bhkd->bhqk", q, inputs.k)
@@ -166,7 +175,7 @@ class Attention:
             weights = jax.nn.softmax(logarithms, axis=-1)
         else:
             is_blind = hidden.all(-1, keepdims=True)
-            # Zeros first, because the softmax of a row of minus infinities is NaN, and so is its slope.
+            # Zeros first, because the softmax of a row of minus infinities is NaN, and so is its gradient.
             logarithms = jnp.where(is_blind, 0, jnp.where(hidden, -jnp.inf, logarithms))
             weights = jnp.where(is_blind, 0, jax.nn.softmax(logarithms, axis=-1))
         if inputs.key is not None:
@@ -199,11 +208,11 @@ class Attention:
         radius = (squares if hidden is None else jnp.where(hidden, 0, squares)).max(-1, keepdims=True)
         own = (q * inputs.q).sum(-1, keepdims=True)
         squared = own + radius - 2 * products
-        # The square root has no slope at 0; what is below is rounding.
+        # The square root has no finite slope at 0; values below 0 are rounding.
         return jnp.sqrt(jnp.maximum(squared, jnp.finfo(squared.dtype).eps))
 
     def _hidden(self, inputs: Inputs, queries: Array) -> Array | None:
-        """Return which keys a query does not see, as the mask `hidden`; None where it sees all.
+        """Return the mask `hidden`, True at the keys that a query does not see; None where all keys are seen.
 
         `queries` are the positions of the queries in the sequence, [queries].
         """
@@ -217,15 +226,15 @@ class Attention:
         return (bias == -jnp.inf) | (bias < bias.max(-1, keepdims=True) - NEGLIGIBLE)
 
     def _kept(self, key: Array, queries: Array, items: Array, shape: tuple[int, ...]) -> Array:
-        """Return which weights dropout keeps, bool of the shape `shape`.
+        """Return the dropout mask, bool of the shape `shape`, True at the weights that are kept.
 
-        Drawn for each item and query by their numbers, so that it does not depend on the blocks.
+        The mask is drawn for each item and query by their positions, so that it does not depend on the blocks.
 
         Args:
             key: Randomness.
             queries: The queries' positions in the sequence.
-            items: Positions in the batch.
-            shape: That of the weights, (batch, heads, queries, keys).
+            items: The items' positions in the batch.
+            shape: The shape of the weights, (batch, heads, queries, keys).
         """
 
         def of(item: Array, query: Array) -> Array:
@@ -240,16 +249,16 @@ Averages = tuple[Array, Array | None]
 
 
 def by_items(inputs: Inputs, items: Array, together: int, run: Callable[[Inputs, Array], Averages]) -> Averages:
-    """Return the averages of all items, so many of which are computed at a time.
+    """Return the averages and weights of all items of the batch, computed `together` items at a time.
 
     Args:
-        inputs: The arrays of all.
-        items: Their numbers, [batch].
-        together: How many at a time.
-        run: A function of the arrays of one item, whose batch is 1, and of its number, [1].
+        inputs: The arrays of the call.
+        items: The positions of the items in the batch, [batch].
+        together: How many items are computed at a time, at least 1.
+        run: Returns the averages and weights of one item, from its Inputs, with a batch of 1, and its position, [1].
     """
     bias = inputs.bias
-    is_own = bias is not None and bias.shape[0] > 1  # of each item, not of all
+    is_own = bias is not None and bias.shape[0] > 1  # one bias for each item, not one for all
 
     def of_item(one: tuple[Array, Array, Array, Array, Array | None]) -> Averages:
         item, q, k, v, own = one
@@ -262,7 +271,7 @@ def by_items(inputs: Inputs, items: Array, together: int, run: Callable[[Inputs,
     return found
 
 
-_PASSES = 6  # over the weights, each read and written, in what XLA fuses
+_PASSES = 6  # passes over the weights, each read and written, after XLA's fusion
 _BACK = 2  # a backward pass, in forward passes
 _HELD = 4  # arrays of the weights' size that exist at once
 
@@ -272,7 +281,7 @@ def _run_dense(attention: Attention, inputs: Inputs, items: Array) -> Averages:
 
 
 def _pairs(workload: Workload) -> float:
-    """Return queries times keys, summed over heads and batch; a workload has the number of keys as `exponentials`."""
+    """Return the number of pairs of a query and a key over all heads and the batch; `exponentials` counts the keys."""
     return float(workload.rows * workload.n * workload.exponentials)
 
 
@@ -291,7 +300,7 @@ register(Kernel(ATTENTION, "jax", "xla", "dense", _run_dense, cost=_cost_dense))
 
 
 BLOCK = 1 << 18  # weights: 1 MiB in float32
-_CALLS = 8  # of XLA's in a step of the scan
+_CALLS = 8  # calls of XLA's in a step of the scan
 
 
 def _run_blocks(attention: Attention, inputs: Inputs, items: Array) -> Averages:
@@ -302,9 +311,9 @@ def _run_blocks(attention: Attention, inputs: Inputs, items: Array) -> Averages:
 
 
 def _rows_of(heads: int, queries: int, keys: int) -> int:
-    """Return how many of an item's queries are one block, so that its weights have at most BLOCK numbers.
+    """Return how many queries of one item make a block, so that their weights are at most `BLOCK` numbers.
 
-    Arguments are those of one item: its heads, queries and keys.
+    Arguments are the numbers of the item's heads, queries and keys.
     """
     return max(1, min(queries, BLOCK // (heads * keys)))
 
@@ -314,7 +323,7 @@ def _in_blocks(attention: Attention, one: Inputs, item: Array, rows: int) -> Ave
 
     Args:
         attention: The options of the call.
-        one: Its arrays for this item, batch axes of length 1.
+        one: The arrays of the call for this item, batch axes of length 1.
         item: The item's position in the batch, which dropout's randomness depends on.
         rows: Queries of a block.
     """
@@ -334,7 +343,7 @@ def _in_blocks(attention: Attention, one: Inputs, item: Array, rows: int) -> Ave
 
 
 def _cut(x: Array, count: int, rows: int) -> Array:
-    """Cut an array along its queries into `count` blocks of `rows`, for a scan.
+    """Return an array cut along its queries into `count` blocks of `rows`, for a scan.
 
     [1, heads, queries, width] becomes [count, 1, heads, rows, width], with zeros behind the last query.
     """
@@ -343,7 +352,7 @@ def _cut(x: Array, count: int, rows: int) -> Array:
 
 
 def _joined(x: Array) -> Array:
-    """Join the results of blocks along the queries.
+    """Return the results of a scan over blocks, joined along the queries.
 
     [count, 1, heads, rows, width] becomes [1, heads, count * rows, width].
     """

@@ -1,4 +1,4 @@
-"""What a layer for Flax is made of, and the conventions that all of them keep.
+"""The parts of a layer for Flax, and the conventions that all of these layers keep.
 
 A layer is a *core*, a frozen value of its hyperparameters and two pure functions of its parameters, in
 `layers.flax.functional`; and two thin shells around it, the class of the same name in `layers.flax.nnx` and in
@@ -90,7 +90,7 @@ def kernel_init(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) ->
 
 
 def settle(core: Any, **values: Any) -> None:
-    """Give a frozen dataclass, in its `__post_init__`, fields as they were understood and what follows from them."""
+    """Set `values` as attributes of a frozen dataclass: converted fields and derived values, in its `__post_init__`."""
     for name, value in values.items():
         object.__setattr__(core, name, value)
 
@@ -99,16 +99,28 @@ _FROM_ZERO = ("ar", "ma", "proj_size", "skip")  # counts that may be 0
 
 
 def settle_fields(owner: str, core: Any) -> None:
-    """Store the fields that all cores read alike as they are understood, or raise: their annotations say which.
+    """Check the fields of a core by their names and annotations, and store them converted.
 
-    Whole numbers are counts, but for the axis `dim`; what is read by each core itself is stored with a hash.
+    Whole numbers are counts, except for the axis `dim`. Fields that only the core itself can check are stored as they
+    are, with lists and arrays as tuples, which have a hash.
+
+    Raises:
+        TypeError: A field has the wrong type.
+        ValueError: A field is out of range.
     """
     for each in hyperparameters(type(core)):
         settle(core, **{each.name: _read(owner, each.name, each.type, getattr(core, each.name))})
 
 
 def _read(owner: str, name: str, kind: Any, value: Any) -> Any:
-    """Return the value of a field, by its name and its annotation, as it is understood, or raise."""
+    """Return the value of a core's field, converted; raise TypeError or ValueError where it is wrong.
+
+    Args:
+        owner: The core's class, for messages.
+        name: The field's name.
+        kind: The field's annotation, a string.
+        value: The constructor's argument.
+    """
     if kind == "bool":
         return errors.claim(owner, name, value)
     if kind == "int" and name == "dim":
@@ -131,30 +143,30 @@ def _read(owner: str, name: str, kind: Any, value: Any) -> Any:
 
 
 def check_dtype(owner: str, argument: str, dtype: Any) -> None:
-    """Raise unless a dtype is one of JAX's, and floating."""
+    """Raise TypeError unless `dtype` is a floating dtype of at most 8 bytes."""
     try:
         found = jnp.dtype(dtype)
         is_floating = dtype is not None and jnp.issubdtype(found, jnp.floating) and found.itemsize <= 8
-    except (TypeError, ValueError, AttributeError):  # whatever it is, NumPy knows no dtype of it
+    except (TypeError, ValueError, AttributeError):  # NumPy cannot make a dtype of it
         is_floating = False
     if not is_floating:
         raise TypeError(f"{owner}({argument}={dtype!r}): needs a floating dtype; pass such as jnp.float32.")
 
 
 def hashable(given: Any) -> Any:
-    """Return lists and NumPy arrays as tuples of numbers, all else as it is: fields of a core must have a hash."""
+    """Return lists and NumPy arrays as nested tuples, anything else unchanged: fields of a core must have a hash."""
     if isinstance(given, np.ndarray):
         return hashable(given.tolist())
     return tuple(map(hashable, given)) if isinstance(given, list | tuple) else given
 
 
 def hyperparameters(core: type) -> list[dataclasses.Field]:
-    """Return the fields of a core that its constructor takes; others, `field(init=False)`, follow from them."""
+    """Return the fields of a core class that its constructor takes, without those of `field(init=False)`."""
     return [each for each in dataclasses.fields(core) if each.init]
 
 
 def keys(owner: str, key: Array | None, count: int) -> list[Array]:
-    """Return `count` keys made of one, or raise where there is none."""
+    """Return `count` keys split from `key`; raise TypeError where `key` is None."""
     if key is None:
         raise TypeError(
             f"{owner}: needs randomness for its first weights; pass rngs=nnx.Rngs(0), or key=jax.random.key(0) to init."
@@ -163,7 +175,7 @@ def keys(owner: str, key: Array | None, count: int) -> list[Array]:
 
 
 def serializable(kind: type, *names: str) -> None:
-    """Let `flax.serialization` write and read these fields of a state, a dataclass.
+    """Register a dataclass of states with `flax.serialization`, which then writes and reads the fields `names`.
 
     Other fields are not written: a state is read into one that the same layer made for the same shape.
     """
@@ -185,11 +197,11 @@ def serializable(kind: type, *names: str) -> None:
 
 
 def _check_alike(owner: str, state: Any, parts: dict[str, Any]) -> None:
-    """Raise unless arrays read from a checkpoint have the shapes of those that they replace in a state.
+    """Raise ValueError unless arrays read from a checkpoint have the shapes of the arrays that they replace in a state.
 
     Args:
         owner: The state's class, for messages.
-        state: The state that they are read into.
+        state: The state that the arrays are read into.
         parts: The arrays by the names of the state's fields.
     """
     for name, part in parts.items():
@@ -210,14 +222,14 @@ def weights(params: Params) -> Params:
 class Alpha:
     """Orders that stay between two bounds: alpha = low + (high - low) sigmoid(raw).
 
-    A layer with `learn_alpha=True` makes one and calls it `order`. One that is passed as a layer's alpha says how that
-    layer's order begins and where it stays.
+    A layer with `learn_alpha=True` makes an `Alpha` and calls it `order`. An `Alpha` that is passed as a layer's alpha
+    sets the first value and the bounds of that layer's order.
 
     Attributes:
         start: The first value or values, strictly inside the bounds.
         bounds: (low, high).
         shape: Shape of alpha, to which `start` is broadcast; None is its own.
-        owner: Who asks, for messages.
+        owner: The class that messages name.
 
     Raises:
         ValueError: `start` is not strictly inside the bounds, or they are no finite interval.
@@ -258,18 +270,21 @@ class Alpha:
         return self(params)
 
     def taken_by(self, owner: str, bounds: Any, shape: Shape) -> Bounds:
-        """Return its bounds for a layer that was given it as its order, or raise.
+        """Return the order's bounds, for a layer that takes it as its argument `alpha`.
 
         Args:
-            owner: The layer.
-            bounds: What the layer was given as bounds besides, which must be None.
-            shape: The shape that the layer needs.
+            owner: The layer, for messages.
+            bounds: The layer's own argument `bounds`, which must be None.
+            shape: The shape of alpha that the layer needs.
+
+        Raises:
+            ValueError: `bounds` is not None, or alpha has another shape.
         """
         check_taken(owner, type(self).__name__, self.bounds, self.shape, bounds, shape)
         return self.bounds
 
     def _check(self, values: np.ndarray) -> None:
-        """Raise unless the first values of the orders lie strictly between the bounds."""
+        """Raise ValueError unless the first values of the orders lie strictly between the bounds."""
         check_inside(self.owner, self.start, values, self.bounds)
 
     def _ends(self) -> tuple[Any, Any]:
@@ -288,7 +303,7 @@ class WithOrder:
     """A core that has an order, fixed or learned.
 
     Attributes:
-        alpha: As it was given: where the order is fixed, its value.
+        alpha: The constructor's argument; where the order is fixed, its value.
         order: The learned order, or None.
     """
 
@@ -303,8 +318,8 @@ class WithOrder:
         """Return the first parameters of the order as `{"order": ...}`, {} where it is fixed.
 
         Args:
-            key: Randomness, which a random order starts with; or None.
-            param_dtype: Of the parameters.
+            key: Passed on to the order's `init`; may be None, because first orders are not drawn.
+            param_dtype: The dtype of the parameters.
         """
         return {} if self.order is None else {"order": self.order.init(key, param_dtype)}
 
@@ -313,7 +328,10 @@ class WithOrder:
         return self.alpha if self.order is None else self.order.mean(params["order"])
 
     def _present(self, params: Params, key: Array | None) -> Array | None:
-        """Return the learned alpha of these parameters, None where it is fixed; a draw of a random one for a key."""
+        """Return the learned alpha, computed from the parameters; None where alpha is fixed.
+
+        A random alpha is drawn by `key`; without a key its mean is returned.
+        """
         return None if self.order is None else self.order(params["order"], key=key)
 
 
@@ -321,23 +339,23 @@ class Ordered(WithOrder):
     """A core with an order and an operator; `__post_init__` sets both attributes by `settle_order`.
 
     Attributes:
-        definition: The operator; where the order is learned, at its upper bound.
+        definition: The operator; with a learned order its alpha is the upper bound, a placeholder.
         order: The learned order, or None.
     """
 
     definition: Operator
 
     def settle_order(self, owner: str, given: Definition, shape: Callable[[Shape], Shape]) -> None:
-        """Store the definition and the order that the fields `alpha`, `bounds` and `learn_alpha` say.
+        """Set `definition` and `order` from the fields `alpha`, `bounds` and `learn_alpha`; see `begun`.
 
         Args:
-            owner: For messages.
-            given: The operator, whose order is replaced.
-            shape: Returns the shape of the order for that of an alpha, or raises.
+            owner: The core's class, for messages.
+            given: The operator, whose alpha is replaced.
+            shape: Maps the shape of `alpha` to the shape that the core's order must have, or raises ValueError.
 
         Raises:
-            TypeError: alpha is an array of JAX.
-            ValueError: alpha or bounds are out of range.
+            TypeError: alpha is neither numbers nor an order; an array of JAX is not.
+            ValueError: alpha or bounds are out of range, or alpha has a shape that does not fit.
         """
         fields: Any = self
         how = {"bounds": fields.bounds, "learn_alpha": fields.learn_alpha, "shape": shape}
@@ -367,7 +385,7 @@ class ProbabilisticAlpha(Alpha):
         std: The first standard deviation or deviations of alpha; None is a quarter of the way to the nearer bound.
         prior: (mean, standard deviation) of the law, of the same kind and between the same bounds, that `kl` compares
             with; None is those of a uniform law between the bounds.
-        owner: Who asks, for messages.
+        owner: The class that messages name.
 
     Raises:
         ValueError: `start` or `prior` is not strictly inside the bounds, or a standard deviation is not positive or
@@ -432,9 +450,9 @@ class ProbabilisticAlpha(Alpha):
     def kl(self, params: Params) -> Array:
         """Return the Kullback-Leibler divergence of the law from the prior in nats, summed over the orders.
 
-        In closed form: no divergence changes when both numbers go through the same increasing map, so that it is that
-        of two normal, two beta or two uniform laws. A uniform law that reaches beyond its prior, by more than its
-        parameters are rounded, has an infinite one.
+        In closed form: no divergence changes when both laws go through the same increasing map, so that this one is
+        that of two normal, two beta or two uniform laws. A uniform law that reaches beyond its prior, by more than its
+        parameters are rounded, has an infinite divergence.
         """
         parameters = self._constrained(params)
         _, prior = prior_of(self.owner, self.distribution, self.prior, self.bounds)
@@ -458,7 +476,7 @@ class _Noise(NamedTuple):
     """Random draws by a JAX key, for `distributions.Noise`: each call takes the next of four keys.
 
     Attributes:
-        keys: Those left, split from one.
+        keys: The unused ones of four keys that were split from one key.
         shape: Leading axes of the result: how many draws of each number.
         least: Smallest parameter of a gamma distribution, so that 1 / least**2 is finite.
     """
@@ -491,9 +509,9 @@ def param_labels(params: Any) -> Any:
     the weights' learning rate is a start. Weight decay would draw it to the middle of its bounds: orders want none.
 
     Args:
-        params: Parameters of a network: linen's variables["params"], nested dicts, or an `nnx.State`. An order's are
-            those that stand alone as `raw`, or as `raw` and `spread`, as `Alpha` and `ProbabilisticAlpha` have them,
-            whatever the part is called that holds them.
+        params: Parameters of a network: linen's variables["params"], nested dicts, or an `nnx.State`. Those of an order
+            stand alone as `raw`, or as `raw` and `spread`, as `Alpha` and `ProbabilisticAlpha` have them, under any
+            name.
 
     Returns:
         The same tree with a word for every leaf.

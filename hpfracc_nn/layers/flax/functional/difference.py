@@ -30,10 +30,10 @@ from hpfracc_nn.selection import BackendManager
 
 @dataclass(frozen=True)
 class BankAlpha(Alpha):
-    """The orders of a bank, each between bounds of its own.
+    """The learned orders of a bank, each with bounds of its own.
 
     Attributes:
-        within: (low, high) of each order.
+        within: The bounds (low, high) of each order.
     """
 
     _: KW_ONLY
@@ -58,7 +58,7 @@ class FractionalDifference(Ordered):
 
     Attributes:
         channels: Channels of the input.
-        orders: Orders per channel; output channel c * orders + j is order j of channel c.
+        orders: Orders per channel; output channel c * orders + j has order j of channel c.
         bounds: Where the orders stay; None is (0, 1). A bank whose bounds contain a whole number is split there by the
             first values: an order stays on its side, so that each part is differenced as often as it needs.
         start: The first value or values: one, `orders`, or channels * orders of them; None spreads them evenly, but for
@@ -68,9 +68,9 @@ class FractionalDifference(Ordered):
         dt: Spacing of the samples, in the caller's time unit.
         dim: The time axis.
         manager: Who chooses the kernels; None is the process-wide BackendManager.
-        parts: Which orders lie together between two whole numbers, and where they stay.
-        definitions: The operator of each part; where orders are learned, at the upper bound.
-        fixed: Orders that are not learned.
+        parts: For each part of the bank the indices of its orders, and their bounds.
+        definitions: The operator of each part; with learned orders its alpha is the upper bound, a placeholder.
+        fixed: The fixed orders, [channels * orders]; empty where orders are learned.
 
     Shape:
         [..., n, channels] -> [..., n, channels * orders]; with time last, [batch, channels, ..., n] ->
@@ -118,11 +118,11 @@ class FractionalDifference(Ordered):
         settle(self, order=order, learn_alpha=order is not None, definition=bank.definitions[0])
 
     def __call__(self, params: Params, x: Array, *, key: Array | None = None) -> Array:
-        """Return every channel's fractional differences.
+        """Return the fractional differences of every channel, [..., n, channels * orders]; see the class's Shape.
 
         Args:
             params: From `init`.
-            x: Floating.
+            x: The signals, floating.
             key: For random orders; None are their means.
         """
         owner, x = "FractionalDifference", of_numpy(x)
@@ -199,7 +199,7 @@ class FractionalDifference(Ordered):
 
         Raises:
             ValueError: As in `FractionalLayer.run`; or the channels are not the last of the axes beside time.
-            TypeError: As there.
+            TypeError: As in `FractionalLayer.run`.
         """
         owner, x = "FractionalDifference.run", of_numpy(x)
         shape, axis = without(owner, x, self.dim), errors.axis(owner, self.dim, x.ndim)
@@ -223,13 +223,13 @@ class FractionalDifference(Ordered):
         return self.fixed if self.order is None else self.order.mean(params["order"])
 
     def _operator(self, number: int, alphas: Array | None, ndim: int, axis: int) -> GrunwaldLetnikov:
-        """Return the operator of one part, its orders shaped to broadcast with the part's input.
+        """Return the operator of one part of the bank, its orders shaped to broadcast with the part's input.
 
         Args:
-            number: Which part.
+            number: The index of the part.
             alphas: The learned orders of the whole bank, [channels * orders], or None where they are fixed.
-            ndim: Axes of the input.
-            axis: Its time axis.
+            ndim: The input's number of axes.
+            axis: The input's time axis.
         """
         definition = self.definitions[number]
         if alphas is not None:
@@ -247,7 +247,7 @@ class FractionalDifference(Ordered):
         return StreamSource("FractionalDifference", self.definitions[number], self.learn_alpha, self.dt)
 
     def _split(self, x: Array, where: int) -> list[Array]:
-        """Return the input of each part of the bank: x with a channel for each of its orders, on the axis `where`."""
+        """Return the input of each part of the bank: x with a channel on axis `where` for each of the part's orders."""
         if len(self.parts) == 1:
             return [x if self.orders == 1 else jnp.repeat(x, self.orders, axis=where)]
         return [jnp.take(x, index // self.orders, axis=where) for index, _ in self.parts]
@@ -268,8 +268,8 @@ class RoughnessState(NamedTuple):
 
     Attributes:
         differences: One state for each part of the bank.
-        sums: Of the squares so far, without the samples that are skipped, [..., channels * orders].
-        seen: How many samples there were.
+        sums: Sums of the differences' squares, without the samples that are skipped, [..., channels * orders].
+        seen: How many samples the state has seen, an array [] of int32.
     """
 
     differences: tuple[StreamState, ...]
@@ -278,7 +278,7 @@ class RoughnessState(NamedTuple):
 
 
 class _Made(WithOrder):
-    """Attributes that `__post_init__` computes from the fields.
+    """The attributes of `RoughnessFeatures` that its `__post_init__` computes from the fields.
 
     Attributes:
         differences: The bank of differences whose energies are the features, and whose order is that of the features.
@@ -377,7 +377,7 @@ class RoughnessFeatures(_Made):
         return self.differences.alpha_of(params)
 
     def __call__(self, params: Params, x: Array, *, key: Array | None = None) -> Array:
-        """Return the features of every channel.
+        """Return the features of every channel, [..., channels * orders].
 
         Args:
             params: From `init`.
@@ -406,7 +406,7 @@ class RoughnessFeatures(_Made):
     def step(self, params: Params, x: Array, state: RoughnessState) -> tuple[Array, RoughnessState]:
         """Return the features of all samples so far, and the state after this one.
 
-        Until a sample counts, for the first `skip`, they are log(floor).
+        For the first `skip` samples, which do not count, the features are log(floor).
 
         Args:
             params: From `init`.
@@ -414,7 +414,7 @@ class RoughnessFeatures(_Made):
             state: From `initial_state` or the step before.
 
         Raises:
-            TypeError: `state` is none, or x is not real and floating.
+            TypeError: `state` is no RoughnessState, or x is not real and floating.
             ValueError: x has another shape than the state.
         """
         x = of_numpy(x)
@@ -431,7 +431,7 @@ class RoughnessFeatures(_Made):
 
         Args:
             params: From `init`.
-            x: The next samples, as of a call; any number along `dim`.
+            x: The next samples, as a call takes them; any number along `dim`.
             state: From `initial_state`, `step` or the block before; None begins a series.
 
         Raises:

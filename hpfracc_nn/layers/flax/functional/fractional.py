@@ -111,13 +111,13 @@ class FractionalLayer(Ordered):
     def initial_state(self, params: Params, shape: Sequence[int], *, horizon: int = HORIZON) -> StreamState:
         """Return the state before the first sample, for `step`.
 
-        It holds the weights of the present alpha, and is a pytree that `lax.scan` carries.
+        The state holds the weights of the present alpha, and is a pytree that `lax.scan` carries.
 
         Args:
             params: From `init`.
             shape: Of one time slice: of x without its time axis.
-            horizon: The longest series it will serve. The memory is a sum of exponentials fitted up to it; a step
-                costs in proportion to its logarithm.
+            horizon: The longest series that the state will serve. The memory is a sum of exponentials fitted up to the
+                horizon; a step costs in proportion to the logarithm of the horizon.
 
         Raises:
             ValueError: The operator looks ahead, as Caputo's and Riemann-Liouville's do above alpha = 1; or orders lie
@@ -150,7 +150,7 @@ class FractionalLayer(Ordered):
         """Return the next sample of the result and the state after it.
 
         Fed one time slice after another, the results are those of the whole series, to 1e-12 of their size where 64 bit
-        types are enabled, else to float32's rounding. A step costs the same however many there were.
+        types are enabled, else to float32's rounding. The cost of a step does not grow with the number of steps.
 
         Args:
             params: From `init`; the order's are read by `initial_state`.
@@ -184,7 +184,7 @@ class FractionalLayer(Ordered):
 
         Raises:
             ValueError: As in `initial_state` and `step`.
-            TypeError: As there.
+            TypeError: As in `initial_state` and `step`.
 
         Examples:
             >>> core = fjx.functional.FractionalLayer(0.6, dt=0.01)
@@ -203,12 +203,12 @@ class FractionalLayer(Ordered):
         return StreamSource("FractionalLayer", self.definition, self.learn_alpha, self.dt)
 
     def _operator(self, params: Params, ndim: int, axis: int, key: Array | None) -> Definition:
-        """Return the operator with alpha as an array that broadcasts with the input.
+        """Return the operator with its present alpha, shaped to broadcast with the input.
 
         Args:
-            params: Those of the layer.
-            ndim: Axes of the input.
-            axis: Its time axis.
+            params: The layer's parameters.
+            ndim: The input's number of axes.
+            axis: The input's time axis.
             key: Randomness of a random order, or None for its mean.
         """
         alpha = self._present(params, key)
@@ -226,14 +226,24 @@ class FractionalLayer(Ordered):
 
 
 def without(owner: str, x: Any, dim: int) -> tuple[int, ...]:
-    """Return the shape of one time slice of x, or raise where x is no array or has no such axis."""
+    """Return the shape of one time slice of x: its shape without the time axis `dim`.
+
+    Raises:
+        TypeError: x is no real floating array.
+        ValueError: x has no such axis.
+    """
     computed_in(owner, x)
     axis = errors.axis(owner, dim, x.ndim)
     return (*x.shape[:axis], *x.shape[axis + 1 :])
 
 
 def settle_derivative(owner: str, core: Any) -> None:
-    """Store the derivative of `in_features` features that a core's fields describe, and its fields as understood."""
+    """Set a core's `derivative`, the FractionalLayer that its fields describe, and the fields that this layer reads.
+
+    Args:
+        owner: The core's class, for messages.
+        core: The core, with `in_features` and the fields of a FractionalLayer.
+    """
     given = ("scheme", "learn_alpha", "bounds", "dt", "dim", "axis_name", "manager")
     options = {name: getattr(core, name) for name in given if hasattr(core, name)}
     channels = counted_orders(owner, core.alpha, "in_features", core.in_features)
@@ -243,7 +253,7 @@ def settle_derivative(owner: str, core: Any) -> None:
 
 
 def beside_others(alpha: Array, ndim: int, axis: int) -> Array:
-    """Return orders [channels], or one, shaped to fit x of `ndim` axes whose time is `axis`."""
+    """Return orders, [channels] or one, reshaped to broadcast with an array of `ndim` axes with time on `axis`."""
     if alpha.ndim == 0 or axis != ndim - 1:
         return alpha
     return alpha.reshape(-1, *(1,) * (ndim - 3))

@@ -57,9 +57,9 @@ class Weighted(Ordered):
         """Return first parameters: the kernel, the bias where there is one, and those of the order.
 
         Args:
-            key: Randomness.
-            shape: Of the kernel; the last axis is that of the outputs.
-            param_dtype: Of the parameters.
+            key: Randomness of the draws.
+            shape: The shape of the kernel; the last axis is that of the outputs.
+            param_dtype: The dtype of the parameters.
         """
         core: Any = self
         for_kernel, for_bias = keys(type(self).__name__, key, 2)
@@ -95,7 +95,7 @@ class FractionalLinear(Weighted):
             of kernel and bias that JAX returns are sums over its devices.
         manager: Who chooses the kernels; None is the process-wide BackendManager.
         dtype: What the product with the kernel is computed in; None promotes the derivative and the parameters.
-        precision: Of that product, as in Flax.
+        precision: Precision of that product, as in Flax.
         kernel_init: Draws the kernel.
         bias_init: Draws the bias.
         derivative: The layer that differentiates.
@@ -165,7 +165,7 @@ class FractionalLinear(Weighted):
             horizon: As in `FractionalLayer.initial_state`, where more is said.
 
         Raises:
-            ValueError: As there, or `shape` has another number of features.
+            ValueError: As in `FractionalLayer.initial_state`, or `shape` has another number of features.
             TypeError: An argument has the wrong type.
         """
         owner = "FractionalLinear.initial_state"
@@ -197,7 +197,7 @@ class FractionalLinear(Weighted):
 
         Raises:
             ValueError: As in `FractionalLayer.run`.
-            TypeError: As there.
+            TypeError: As in `FractionalLayer.run`.
         """
         owner, x = "FractionalLinear.run", of_numpy(x)
         self._check(owner, x)
@@ -205,7 +205,7 @@ class FractionalLinear(Weighted):
         return self._product(params, d), state
 
     def _check(self, owner: str, x: Array) -> None:
-        """Raise unless x has features on its last axis, and time on another."""
+        """Raise ValueError unless x has `in_features` features on its last axis, and time on another."""
         check_features(owner, "x", x.shape, 2, self.in_features)
         check_time_axis(owner, "x", x.shape, self.dim)
 
@@ -216,19 +216,19 @@ class FractionalLinear(Weighted):
 
 @dataclass(frozen=True)
 class Convolution(Weighted):
-    """Flax's convolution over the last axes but the features, as a part of a core.
+    """The base class of cores with Flax's convolution over the `axes` axes before the features.
 
     Attributes:
         in_features: Features of the input, its last axis.
         out_features: Features of the output.
         kernel_size: Samples of the kernel along each axis, or one number for all.
         strides: As in `nnx.Conv`.
-        padding: As there.
-        kernel_dilation: As there.
-        feature_group_count: As there.
+        padding: As in `nnx.Conv`.
+        kernel_dilation: As in `nnx.Conv`.
+        feature_group_count: As in `nnx.Conv`.
         use_bias: Whether there is a bias.
         dtype: What the convolution is computed in; None promotes the derivative and the parameters.
-        precision: Of it, as in Flax.
+        precision: Precision of the convolution, as in Flax.
         kernel_init: Draws the kernel.
         bias_init: Draws the bias.
     """
@@ -252,13 +252,18 @@ class Convolution(Weighted):
     def init(self, key: Array | None = None, param_dtype: Any = jnp.float32) -> Params:
         """Return {"kernel": [*kernel_size, in_features // feature_group_count, out_features], "bias": [out_features]}.
 
-        And "order" where it is learned.
+        The dictionary has "bias" where the layer has one, and "order" where the order is learned.
         """
         shape = (*self._sizes, self.in_features // self.feature_group_count, self.out_features)
         return self._drawn(key, shape, param_dtype)
 
     def _settle_convolution(self, owner: str) -> None:
-        """Check the fields, and store sizes as tuples with an entry for each axis."""
+        """Check the fields, and store sizes as tuples with an entry for each axis.
+
+        Raises:
+            TypeError: A field has the wrong type.
+            ValueError: A size is out of range, or the number of groups does not divide the features.
+        """
         settle_fields(owner, self)
         for name in ("kernel_size", "strides", "kernel_dilation"):
             settle(self, **{name: errors.counts(owner, name, getattr(self, name), self.axes)})
@@ -273,9 +278,9 @@ class Convolution(Weighted):
         """Return Flax's convolution of an array.
 
         Args:
-            params: Those of the layer.
-            d: [..., *sizes, in_features], here the derivative of the layer's input.
-            padding: As Flax takes it.
+            params: The layer's parameters.
+            d: The array, [..., *sizes, in_features]: the derivative of the layer's input.
+            padding: Flax's argument.
         """
         convolution = linen.Conv(
             self.out_features,
@@ -300,11 +305,11 @@ class Convolution(Weighted):
 @versioned
 @dataclass(frozen=True)
 class ConvolutionState:
-    """What a causal `FractionalConv1d` remembers between two steps: that of its derivative, and its last samples.
+    """The state of a causal `FractionalConv1d` between two steps: its derivative's state and last samples.
 
     Attributes:
         derivative: The state of the derivative.
-        past: Its last kernel_dilation * (kernel_size - 1) samples, [..., samples, in_features].
+        past: The derivative's last kernel_dilation * (kernel_size - 1) samples, [..., samples, in_features].
     """
 
     derivative: StreamState
@@ -330,13 +335,13 @@ class FractionalConv1d(Convolution):
         out_features: Features of the output.
         kernel_size: Samples of the kernel.
         strides: As in `nnx.Conv`.
-        padding: As there; with "CAUSAL" no sample of the output depends on later ones of the derivative, and `step`
-            works.
-        kernel_dilation: As there.
-        feature_group_count: As there.
+        padding: As in `nnx.Conv`; with "CAUSAL" no sample of the output depends on later ones of the derivative, and
+            `step` works.
+        kernel_dilation: As in `nnx.Conv`.
+        feature_group_count: As in `nnx.Conv`.
         use_bias: Whether there is a bias.
         dtype: What the convolution is computed in; None promotes the derivative and the parameters.
-        precision: Of it, as in Flax.
+        precision: Precision of the convolution, as in Flax.
         kernel_init: Draws the kernel.
         bias_init: Draws the bias.
         alpha: The order, or a list of one for each input feature; or an `Alpha` of shape [] or [in_features].
@@ -402,7 +407,7 @@ class FractionalConv1d(Convolution):
             horizon: As in `FractionalLayer.initial_state`, where more is said.
 
         Raises:
-            ValueError: The layer is not causal or strides, or as there.
+            ValueError: The layer is not causal, or its strides are not 1, or as in `FractionalLayer.initial_state`.
             TypeError: An argument has the wrong type.
         """
         owner = "FractionalConv1d.initial_state"
@@ -448,7 +453,7 @@ class FractionalConv1d(Convolution):
 
         Raises:
             ValueError: As in `initial_state` and `step`.
-            TypeError: As there.
+            TypeError: As in `initial_state` and `step`.
         """
         owner, x = "FractionalConv1d.run", of_numpy(x)
         check_features(owner, "x", x.shape, 2, self.in_features)
@@ -464,9 +469,12 @@ class FractionalConv1d(Convolution):
         check_past(owner, state.past.shape[-2], self._reach, "kernel_dilation")
 
     def _continued(self, params: Params, d: Array, past: Array) -> tuple[Array, Array]:
-        """Return the results for the derivatives d [..., n, in_features], and the last samples after them.
+        """Return the results for the derivative's next samples, and the last samples that later results depend on.
 
-        `past` are the last samples before d.
+        Args:
+            params: The layer's parameters.
+            d: The next samples of the derivative, [..., n, in_features].
+            past: The samples before them, as `ConvolutionState.past`.
         """
         window = jnp.concatenate([past, d.astype(past.dtype)], axis=-2)
         n = d.shape[-2]
@@ -477,7 +485,7 @@ class FractionalConv1d(Convolution):
 
     @property
     def _reach(self) -> int:
-        """Return how many earlier samples an output depends on: the receptive field minus one."""
+        """How many earlier samples of the derivative an output depends on: the receptive field minus one."""
         (dilation,), (size,) = self.kernel_dilation, self._sizes  # type: ignore[misc]
         return dilation * (size - 1)
 
@@ -498,12 +506,12 @@ class FractionalConv2d(Convolution):
         out_features: Features of the output.
         kernel_size: Samples of the kernel along each axis, or one number for both.
         strides: As in `nnx.Conv`.
-        padding: As there.
-        kernel_dilation: As there.
-        feature_group_count: As there.
+        padding: As in `nnx.Conv`.
+        kernel_dilation: As in `nnx.Conv`.
+        feature_group_count: As in `nnx.Conv`.
         use_bias: Whether there is a bias.
         dtype: What the convolution is computed in; None promotes the derivative and the parameters.
-        precision: Of it, as in Flax.
+        precision: Precision of the convolution, as in Flax.
         kernel_init: Draws the kernel.
         bias_init: Draws the bias.
         dims: The axes of the derivatives: (-2,), the width, (-3,), the height, or (-3, -2).
@@ -570,7 +578,7 @@ class FractionalConv2d(Convolution):
         return self._convolved(params, x, self.padding)
 
     def _operators(self, params: Params, key: Array | None) -> list[Definition]:
-        """Return the operator for each axis that is differentiated, in the sequence of `dims`, with its alpha."""
+        """Return the operator, with its present alpha, for each axis in `dims`."""
         alpha = self._present(params, key)
         if alpha is None:
             orders: Any = for_each_axis("FractionalConv2d", "alpha", self.definition.alpha, tuple(self.dims))

@@ -2,15 +2,15 @@
 
 These functions are compiled once for each shape, so that calls outside of `jax.jit` are fast too.
 
-The memory m_t is an average of the past values c by a power law, m_t = sum over k >= 1 of a_k c_(t-k), taken block by
-block of L steps. Between two blocks the past is a few numbers per unit: the last K values, whose lags are exact, newest
-first, and Q sums
+A cell's state c (c of an LSTM, h of a GRU) is called `value` in code. The memory m_t is an average of the past cell
+states by a power law, m_t = sum over k >= 1 of a_k c_(t-k), taken block by block of L steps. Between two blocks the
+past is a few numbers per unit: the last K cell states, whose lags are exact, newest first, and Q sums
 
     S_q = sum over k > K of exp(-s_q (k - K - 1)) c_(t+1-k)
 
 for the exponentials exp(-s_q k), q = 1 ... Q, that stand for the weights of older lags (`layers/order.py`). None of
-them depends on alpha. Their part of the memories of the next block is one product. Inside a block each value adds
-a_1 c, a_2 c, ... to the memories that follow: for a gradient in alpha nothing is kept of a step but its value.
+them depends on alpha. Their part of the memories of the next block is one product. Inside a block each cell state adds
+a_1 c, a_2 c, ... to the memories that follow: for a gradient in alpha only the cell states are kept.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ BLOCK = 16  # steps
 
 
 class Before(NamedTuple):
-    """The carry of a recurrence: the last output and value, and the past.
+    """The carry of a recurrence between two steps, from which the next step is computed.
 
     Attributes:
         h: The last output, [batch, outputs].
-        value: What was remembered last, [batch, units].
-        past: All that was remembered.
+        value: The last cell state, [batch, units].
+        past: All cell states so far, as the memory keeps them.
     """
 
     h: Array
@@ -51,12 +51,12 @@ class Before(NamedTuple):
 
 
 class Record(NamedTuple):
-    """The outputs of a recurrence, and what its state after any step is made of.
+    """The outputs of a recurrence over n steps, and all that `after` needs for the carry after any step.
 
     Attributes:
         out: The outputs, [n, batch, outputs].
-        values: What is remembered, [n, batch, units].
-        pasts: Those at the beginning of each block, [blocks, batch, ...].
+        values: The cell states, [n, batch, units].
+        pasts: The past at the beginning of each block, [blocks, batch, ...].
     """
 
     out: Array
@@ -65,16 +65,16 @@ class Record(NamedTuple):
 
 
 def block_of(n: int) -> int:
-    """Return the steps of a block of a series of n."""
+    """Return how many steps a block has in a series of n steps: at most `BLOCK`."""
     return min(n, BLOCK)
 
 
 def spread(before: Before, x: Array, others: Any) -> Before:
-    """Return the start where the steps put what they make of it: a scan carries what lies on the same axes of a mesh.
+    """Return an initial carry sharded like the carries of later steps, as a scan requires of its carry.
 
     Args:
-        before: The start, which may lie on none of them.
-        x: One step, [batch, ...], whose batch may be sharded.
+        before: The initial carry, which may not be sharded.
+        x: The inputs of one step, [batch, ...], whose batch may be sharded.
         others: Arrays that may differ from device to device inside of `jax.shard_map`.
     """
     zero = jnp.zeros_like(x[:, :1])
@@ -86,15 +86,15 @@ def spread(before: Before, x: Array, others: Any) -> Before:
 
 @partial(jax.jit, static_argnames=("cell", "lags"))
 def recurrence(cell: Cell, weights: Weights, x: Array, before: Before, lags: Lags, taps: Taps) -> Record:
-    """Take all steps.
+    """Return the Record of a recurrence over a series of n steps.
 
     Args:
-        cell: The kind of cell.
-        weights: Of the cell.
+        cell: An LSTM's or a GRU's formulas.
+        weights: The cell's recurrent weights.
         x: The input's part of the gates, [n, batch, gates * units].
-        before: The start.
+        before: The initial carry.
         lags: How the past is kept.
-        taps: The weights for blocks of `block_of(n)` steps.
+        taps: The memory's weights for blocks of `block_of(n)` steps.
     """
     return unplaced(partial(_taken, cell, lags), weights, x, before, taps)  # type: ignore[no-any-return]
 
@@ -103,7 +103,7 @@ def _taken(cell: Cell, lags: Lags, weights: Weights, x: Array, before: Before, t
     n, length = x.shape[0], block_of(x.shape[0])
     blocks = -(-n // length)
     before = spread(before, x[0], (weights, taps))
-    # What is behind the end is computed and not looked at.
+    # Steps behind the end are computed too, and their results dropped.
     x = jnp.pad(x, ((0, blocks * length - n), (0, 0), (0, 0))).reshape(blocks, length, *x.shape[1:])
 
     def step(carry: tuple[Array, Array], x: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
@@ -124,12 +124,12 @@ def _taken(cell: Cell, lags: Lags, weights: Weights, x: Array, before: Before, t
 
 @partial(jax.jit, static_argnames=("lags",))
 def after(record: Record, before: Before, lags: Lags, steps: Array) -> Before:
-    """Return what the next step is computed from, after the first `steps` of each series, [batch]."""
+    """Return the carry after the first `steps` of each series, [batch], where the recurrence began with `before`."""
     n, length = record.values.shape[0], block_of(record.values.shape[0])
     item, index = jnp.arange(steps.shape[0]), jnp.maximum(steps - 1, 0)
     number = index // length
     rows = number[None] * length + jnp.arange(length)[:, None]
-    values = record.values[jnp.minimum(rows, n - 1), item[None]]  # what lies behind `steps` is not looked at
+    values = record.values[jnp.minimum(rows, n - 1), item[None]]  # `advanced` does not read those behind `steps`
     past = Past(*(each[number, item] for each in record.pasts))
     has_begun = (steps > 0)[:, None]
     return Before(
@@ -141,7 +141,7 @@ def after(record: Record, before: Before, lags: Lags, steps: Array) -> Before:
 
 @partial(jax.jit, static_argnames=("cell", "lags"))
 def one_step(cell: Cell, weights: Weights, x: Array, before: Before, lags: Lags, taps: Taps) -> Before:
-    """Return what the step after next is computed from; arguments as in `recurrence`, x [batch, gates * units]."""
+    """Return the carry after one step from `before`; arguments as in `recurrence`, but x [batch, gates * units]."""
     h, value = cell.step(weights, x, before.h, lags.memories(taps, before.past)[0])
     return Before(h, value, lags.advanced(before.past, value[None], 1))
 
@@ -150,9 +150,9 @@ class Weights(NamedTuple):
     """The recurrent weights of a cell.
 
     Attributes:
-        kernel: [outputs, gates * units].
-        bias: What is added to the last gate's part of that product, [units], or None.
-        projection: From units to outputs, [units, outputs], or None.
+        kernel: The matrix from outputs to gates, [outputs, gates * units].
+        bias: Added to the last gate's part of the product with the kernel, [units]; or None.
+        projection: The matrix from units to outputs, [units, outputs], or None.
     """
 
     kernel: Array
@@ -161,7 +161,7 @@ class Weights(NamedTuple):
 
 
 class Cell(Protocol):
-    """A kind of cell.
+    """What distinguishes an LSTM from a GRU: the number of gates, and how a step makes output and cell state from them.
 
     Attributes:
         gates: How many gates a unit has.
@@ -170,24 +170,24 @@ class Cell(Protocol):
     gates: ClassVar[int]
 
     def step(self, weights: Weights, x: Array, h: Array, m: Array) -> tuple[Array, Array]:
-        """Return the output and what is remembered.
+        """Return the output, [batch, outputs], and the cell state, [batch, units], of one step.
 
         Args:
-            weights: Of the cell.
+            weights: The recurrent weights.
             x: The input's part of the gates, [batch, gates * units].
-            h: The output before, [batch, outputs].
+            h: The output of the previous step, [batch, outputs].
             m: The memory, [batch, units].
         """
         ...
 
 
 class LSTM:
-    """c = f * m + i * g and h = o * tanh(c), with gates i, f, g, o as in `flax.nnx.OptimizedLSTMCell`."""
+    """An LSTM: c = f * m + i * g and h = o * tanh(c), with gates i, f, g, o as in `flax.nnx.OptimizedLSTMCell`."""
 
     gates: ClassVar[int] = 4
 
     def step(self, weights: Weights, x: Array, h: Array, m: Array) -> tuple[Array, Array]:
-        """See `Cell`."""
+        """Return h and c of one step; see `Cell.step`."""
         i, f, g, o = jnp.split(x + h @ weights.kernel, 4, axis=-1)
         c = jax.nn.sigmoid(f) * m + jax.nn.sigmoid(i) * jnp.tanh(g)
         h = jax.nn.sigmoid(o) * jnp.tanh(c)
@@ -195,12 +195,12 @@ class LSTM:
 
 
 class GRU:
-    """h = (1 - z) * n + z * m, with gates r, z, n as in `flax.linen.GRUCell`."""
+    """A GRU: h = (1 - z) * n + z * m, with gates r, z, n as in `flax.linen.GRUCell`; h is its cell state."""
 
     gates: ClassVar[int] = 3
 
     def step(self, weights: Weights, x: Array, h: Array, m: Array) -> tuple[Array, Array]:
-        """See `Cell`."""
+        """Return h of one step twice, as output and as cell state; see `Cell.step`."""
         of_r, of_z, of_n = jnp.split(x, 3, axis=-1)
         r, z, q = jnp.split(h @ weights.kernel, 3, axis=-1)
         r, z = jax.nn.sigmoid(of_r + r), jax.nn.sigmoid(of_z + z)
@@ -216,18 +216,19 @@ _EXACTLY = jax.lax.Precision.HIGHEST
 
 
 class Taps(NamedTuple):
-    """Weights for a block of L steps.
+    """The weights of a memory for a block of L steps, with one order (c = 1) or one for each unit (c = units).
 
     Attributes:
-        past: What each step has of the past, [c, L, K + Q], c one or the units.
-        within: a_1, ..., a_L, [c, L].
+        past: The weights of the K last cell states and the Q sums before the block in each step's memory,
+            [c, L, K + Q].
+        within: The weights of cell states of the same block by lag, a_1, ..., a_L, [c, L].
     """
 
     past: Array
     within: Array
 
     def given(self, value: Array) -> Array:
-        """Return what a value [batch, units] adds to the memories of the steps that follow it, [L, batch, units]."""
+        """Return what a cell state, [batch, units], adds to the memories of the next L steps, [L, batch, units]."""
         # A product and no multiplication, because of its transpose: XLA's sums over the first axis are no vector code.
         if self.within.shape[0] == 1:
             return jnp.einsum("l,bu->lbu", self.within[0], value)
@@ -235,11 +236,11 @@ class Taps(NamedTuple):
 
 
 class Past(NamedTuple):
-    """The memory of a cell between two blocks.
+    """The past of a cell between two blocks: K cell states and Q sums that stand for all its cell states so far.
 
     Attributes:
-        near: The last values, newest first, [batch, K, units].
-        far: The sums of the exponentials, [batch, Q, units].
+        near: The last K cell states, newest first, [batch, K, units].
+        far: The sums S_q over the older cell states, [batch, Q, units].
     """
 
     near: Array
@@ -248,11 +249,11 @@ class Past(NamedTuple):
 
 @dataclass(frozen=True)
 class Lags:
-    """Which lags are exact, and what stands for the others.
+    """How a cell's past is kept: which lags are exact, and which exponentials replace the weights at the others.
 
     Attributes:
-        exact: K.
-        nodes: The exponentials for all older lags, or None: then these do not count.
+        exact: K, the largest exact lag.
+        nodes: The exponentials for all older lags; None: older lags do not count.
         window: The largest lag that counts, or None.
     """
 
@@ -262,11 +263,11 @@ class Lags:
 
     @property
     def rates(self) -> np.ndarray:
-        """s, [Q]."""
+        """The decay rates s_q of the exponentials, per step, [Q]."""
         return np.empty(0) if self.nodes is None else self.nodes.rates
 
     def weights(self, length: int, alpha: Any, xp: Any) -> Taps:
-        """Return the weights for orders [c] of a namespace, its arrays in float64."""
+        """Return the Taps for blocks of `length` steps and orders alpha, [c], in float64 arrays of the namespace xp."""
         near = np.arange(1, length + self.exact)
         lags = near if self.nodes is None else np.union1d(near, self.nodes.lags)
         column = -binomial(alpha, lags, xp)
@@ -281,19 +282,19 @@ class Lags:
         return Taps(past, column[..., :length])
 
     def taps(self, definition: GrunwaldLetnikov, alpha: Array | None, length: int, dtype: Any) -> Taps:
-        """Return the weights in the dtype of the data; `alpha` is a learned order, None that of the definition."""
+        """Return the Taps for blocks of `length` steps in `dtype`; alpha is a learned order, None the definition's."""
         if alpha is None:
             return Taps(*(jnp.asarray(each, dtype) for each in _fixed(self, definition.orders, length)))
         return in_float64(lambda orders: self.weights(length, orders, JAX), alpha.reshape(-1), dtype)
 
     def begun(self, value: Array) -> Past:
-        """Return the past that is one value, [batch, units]."""
+        """Return the Past of a cell with a single cell state so far, `value`, [batch, units]."""
         batch, units = value.shape
         near = jnp.pad(value[:, None], ((0, 0), (0, self.exact - 1), (0, 0)))
         return Past(near, jnp.zeros((batch, self.rates.size, units), value.dtype))
 
     def memories(self, taps: Taps, past: Past) -> Array:
-        """Return what the steps of a block have of the past, [L, batch, units]."""
+        """Return what the past adds to the memories of the next block's L steps, [L, batch, units]."""
         kept = jnp.concatenate([past.near, past.far], axis=1)
         weights = taps.past
         if weights.shape[0] == 1:
@@ -301,7 +302,10 @@ class Lags:
         return jnp.einsum("ulk,bku->lbu", weights, kept, precision=_EXACTLY)
 
     def advanced(self, past: Past, values: Array, steps: Any) -> Past:
-        """Return the past after the first `steps` of the values [L, batch, units]: one number, or one for each item."""
+        """Return the past after more cell states: the first `steps` of `values`, [L, batch, units].
+
+        `steps` is a number, or an array with one for each series, [batch].
+        """
         length, dtype = values.shape[0], values.dtype
         held = jnp.concatenate([jnp.flip(past.near, 1), jnp.moveaxis(values, 0, 1)], axis=1)  # oldest first
         newest = jnp.broadcast_to(steps, held.shape[:1])[:, None] + (self.exact - 1 - np.arange(self.exact))[None]
@@ -315,10 +319,18 @@ class Lags:
 
 
 def lags_of(definition: GrunwaldLetnikov, n: int, dtype: Any, window: int | None, *, is_learned: bool) -> Lags:
-    """Return how the past of n steps is kept."""
+    """Return how the past of a series of up to n steps is kept.
+
+    Args:
+        definition: The difference whose weights the memory has.
+        n: Steps of the series.
+        dtype: The dtype of the computation.
+        window: The largest lag that counts, or None.
+        is_learned: Whether the order is learned: the exponentials then serve all orders in the definition's bounds.
+    """
     if window is not None:
         return Lags(window, None, window)
-    # Of a learned order all of its bounds count.
+    # With an array as alpha the exponentials serve all orders in the bounds.
     known = replace(definition, alpha=jnp.float32(definition.interval[1])) if is_learned else definition
     nodes = memory_nodes(known, n, jnp.dtype(dtype).name, window)
     return Lags(n, None, None) if nodes is None else Lags(nodes.first - 1, nodes, None)
@@ -338,8 +350,8 @@ def _decays(nodes: Nodes, length: int) -> tuple[np.ndarray, np.ndarray]:
         length: L.
 
     Returns:
-        The factors of the sums, exp(-s_q r), [L + 1, Q]; and the factors with which each value that goes over into the
-        sums in these steps is added, [L + 1, Q, L].
+        The factors of the sums, exp(-s_q r), [L + 1, Q]; and the factors with which the cell states that grow older
+        than K lags in these steps enter the sums, [L + 1, Q, L].
     """
     rates, steps = nodes.rates, np.arange(length + 1)
     ahead = steps[:, None] - 1 - np.arange(length)  # [r, j]

@@ -3,7 +3,7 @@
 `params` are a layer's parameters, nested dicts of arrays; a `key` is JAX's, for a random order, None for its mean; and
 `owner` is the class or function that messages name. See `core` for the conventions.
 
-As everywhere h is a cell's output and c the value of an LSTM that is remembered; a GRU has h alone.
+h is a cell's output, and c an LSTM's cell state, of which its memory is an average; a GRU's h is its cell state too.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ from hpfracc_nn.layers.shapes import check_is_state, unit_orders
 
 
 def orthogonal_init(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
-    """Return a first kernel of the outputs as Flax draws it, in half precision by a decomposition in single."""
+    """Return a first kernel of the outputs, orthogonal as in Flax; a kernel in half precision is drawn in float32."""
     wide = at_least_single(dtype)
     return jax.nn.initializers.orthogonal()(key, shape, wide).astype(dtype)
 
 
 @dataclass(frozen=True)
 class Recurrent(Ordered):
-    """The fields and calls of both layers; see `FractionalLSTM` and `FractionalGRU`."""
+    """The base class of `FractionalLSTM` and `FractionalGRU`: their fields and calls."""
 
     in_features: int
     hidden_features: int
@@ -99,7 +99,7 @@ class Recurrent(Ordered):
 
     @property
     def cell(self) -> Cell:
-        """The cell's step."""
+        """The formulas of one step, of an LSTM or a GRU."""
         return CELLS[self.kind]
 
     @property
@@ -109,7 +109,7 @@ class Recurrent(Ordered):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the cells' parameters: layer by layer, and in each the direction from the end second."""
+        """The names of the cells' parameters, layer by layer; in a layer the reversed direction comes second."""
         directions = ("", "_reverse") if self.bidirectional else ("",)
         return tuple(f"layer_{layer}{direction}" for layer in range(self.num_layers) for direction in directions)
 
@@ -117,8 +117,8 @@ class Recurrent(Ordered):
         """Return first parameters, drawn as Flax's cells draw theirs, and those of a learned order.
 
         Args:
-            key: Of the draws.
-            param_dtype: Of all of them.
+            key: Randomness of the draws.
+            param_dtype: The dtype of all parameters.
         """
         *each, last = keys(type(self).__name__, key, len(self.names) + 1)
         width = self.in_features
@@ -138,8 +138,8 @@ class Recurrent(Ordered):
             params: From `init`; their dtype is read.
             shape: Of x without its time axis, (*batch, in_features).
             initial_carry: As in a call; None is 0.
-            horizon: The longest series that it will serve, where the whole past counts: beyond it the weights of the
-                oldest lags lose their accuracy. A step costs in proportion to its logarithm.
+            horizon: The longest series that the state will serve, where the whole past counts: beyond the horizon the
+                weights of the oldest lags lose their accuracy. A step costs in proportion to the horizon's logarithm.
         """
         owner = f"{type(self).__name__}.initial_state"
         shape = tuple(errors.count(owner, "shape", size, least=0) for size in shape)
@@ -187,11 +187,11 @@ class Recurrent(Ordered):
     ) -> tuple[Array, RecurrentState]:
         """Return the outputs for the next samples of a series and the state after them; nothing is dropped.
 
-        It is a call with this `initial_carry` and `return_carry=True`.
+        A run is a call with the state as `initial_carry`, and `return_carry=True`.
 
         Args:
             params: From `init`.
-            x: The next samples, as of a call; any number.
+            x: The next samples, as a call takes them; any number.
             state: From `initial_state`, `step` or the block before; None begins a series.
             key: As in `step`.
         """
@@ -218,7 +218,7 @@ class Recurrent(Ordered):
         key: Array | None = None,
         dropout_key: Array | None = None,
     ) -> Any:
-        """Return the outputs of the last layer at all steps; with `return_carry` the pair of the state and these.
+        """Return the outputs of the last layer at all steps; with `return_carry` the pair (state, outputs).
 
         Args:
             params: From `init`.
@@ -260,7 +260,7 @@ class Recurrent(Ordered):
         return stacked(ends, series.batch, start.horizon), result
 
     def _check_one_way(self, owner: str, how: str) -> None:
-        """Raise unless the layer goes one way; `how` a series is given to it is for the message."""
+        """Raise ValueError if the layer is bidirectional; `how` says in the message how a series was to be computed."""
         if self.bidirectional:
             raise ValueError(
                 f"{owner}: needs bidirectional=False {how}, because the other direction begins at the last sample; use "
@@ -275,13 +275,14 @@ class Recurrent(Ordered):
         return lags_of(self.definition, n, dtype, self.memory, is_learned=self.order is not None)
 
     def _computed(self, params: Params, x: Array | None) -> Any:
-        """Return the dtype that is computed in: that of the result for the input x, float32 for half precision."""
+        """Return the dtype of the computation: that of the result for the input x, or float32 for half precision."""
         return at_least_single(self._returned(params, x))
 
     def _returned(self, params: Params, x: Array | None) -> Any:
         """Return the dtype of the result.
 
-        It is the field `dtype`, or where that is None the parameters' dtype promoted with that of x, if there is an x.
+        The dtype is the field `dtype`, or where this field is None the parameters' dtype, promoted with that of x where
+        x is not None.
         """
         if self.dtype is not None:
             return jnp.dtype(self.dtype)
@@ -289,13 +290,17 @@ class Recurrent(Ordered):
         return kernel if x is None else jnp.promote_types(kernel, x.dtype)
 
     def _start(self, owner: str, batch: tuple[int, ...], given: Any, dtype: Any) -> RecurrentState | Start:
-        """Return a call's `initial_carry` as a state or a start, or raise.
+        """Return a call's `initial_carry` in the dtype of the computation, as a state or a Start.
 
         Args:
             owner: The class, for messages.
             batch: Batch axes of the input.
-            given: The argument: a state, from which a series goes on, or h, or (c, h).
-            dtype: Of the computation, which it is cast to.
+            given: The argument: a state, from which a series goes on, or h, or (c, h), or None for zeros.
+            dtype: The dtype of the computation.
+
+        Raises:
+            TypeError: `given` is none of these.
+            ValueError: Its arrays do not have the shapes of this layer and batch.
         """
         cells = (*batch, len(self.names))
         shapes = (*cells, self.out_features), (*cells, self.hidden_features)
@@ -311,8 +316,8 @@ class Recurrent(Ordered):
 
         Args:
             cell: The cell's parameters.
-            x: [..., inputs].
-            dtype: Of the computation.
+            x: The cell's inputs, [..., inputs].
+            dtype: The dtype of the computation.
         """
         cast = jax.tree.map(lambda each: each.astype(dtype), cell)
         hidden, bias = cast["dense_h"], cast["dense_h"].get("bias")
@@ -393,9 +398,9 @@ class FractionalLSTM(Recurrent):
         dim: The time axis.
         dtype: What is computed in, None for that of inputs and parameters; half precision is computed in float32 and
             cast at the end. Weights of alpha are computed in float64 whatever it is.
-        kernel_init: Of the inputs' kernels.
-        recurrent_kernel_init: Of the outputs' kernels.
-        bias_init: Of the biases.
+        kernel_init: Draws the inputs' kernels.
+        recurrent_kernel_init: Draws the outputs' kernels.
+        bias_init: Draws the biases.
 
     Raises:
         ValueError: An argument is out of range, alpha outside 0 < alpha <= 1 among them.
@@ -436,20 +441,20 @@ class FractionalGRU(Recurrent):
 
     Attributes:
         in_features: As in `FractionalLSTM`, as are all others.
-        hidden_features: See there.
-        num_layers: See there.
-        use_bias: See there.
-        dropout_rate: See there.
-        bidirectional: See there.
-        alpha: See there.
-        learn_alpha: See there.
-        bounds: See there.
-        memory: See there.
-        dim: See there.
-        dtype: See there.
-        kernel_init: See there.
-        recurrent_kernel_init: See there.
-        bias_init: See there.
+        hidden_features: As in `FractionalLSTM`.
+        num_layers: As in `FractionalLSTM`.
+        use_bias: As in `FractionalLSTM`.
+        dropout_rate: As in `FractionalLSTM`.
+        bidirectional: As in `FractionalLSTM`.
+        alpha: As in `FractionalLSTM`.
+        learn_alpha: As in `FractionalLSTM`.
+        bounds: As in `FractionalLSTM`.
+        memory: As in `FractionalLSTM`.
+        dim: As in `FractionalLSTM`.
+        dtype: As in `FractionalLSTM`.
+        kernel_init: As in `FractionalLSTM`.
+        recurrent_kernel_init: As in `FractionalLSTM`.
+        bias_init: As in `FractionalLSTM`.
 
     Raises:
         ValueError: An argument is out of range, alpha outside 0 < alpha <= 1 among them.
@@ -467,12 +472,12 @@ class FractionalGRU(Recurrent):
 
 
 class Series(NamedTuple):
-    """A batch of series.
+    """A batch of series, time first, made of the caller's input.
 
     Attributes:
-        x: [n, batch, features].
-        batch: The caller's axes of the batch.
-        axis: The caller's axis of time.
+        x: The inputs, [n, batch, features], with zeros behind the end of shorter series.
+        batch: The lengths of the batch axes in the caller's input.
+        axis: The time axis of the caller's input.
         lengths: Steps of each series, [batch], or None where all have n.
     """
 
@@ -488,7 +493,7 @@ class Series(NamedTuple):
         return jnp.full(count, n) if self.lengths is None else self.lengths
 
     def reversed(self, x: Array) -> Array:
-        """Return each series from its own end; what is behind that stays."""
+        """Return x, [n, batch, ...], with each series reversed in time within its length; padding stays in place."""
         if self.lengths is None:
             return jnp.flip(x, 0)
         step = jnp.arange(x.shape[0])[:, None]
@@ -496,12 +501,24 @@ class Series(NamedTuple):
         return jnp.take_along_axis(x, index[..., None], axis=0)
 
     def closed(self, out: Array) -> Array:
-        """Return outputs [n, batch, features] with the caller's axes."""
+        """Return outputs, [n, batch, features], with the batch and time axes of the caller's input."""
         return jnp.moveaxis(out.reshape(out.shape[0], *self.batch, out.shape[-1]), 0, self.axis)
 
 
 def opened(owner: str, x: Any, dim: int, features: int, lengths: Any) -> Series:
-    """Return the caller's inputs, or raise where they are none."""
+    """Return the caller's input as a Series.
+
+    Args:
+        owner: The layer, for messages.
+        x: The input, [..., n, ..., features].
+        dim: The time axis of x.
+        features: The number of features that the layer takes.
+        lengths: Steps of each series, integers of the shape of the batch; None: all.
+
+    Raises:
+        TypeError: x is no real floating array.
+        ValueError: x has another number of features, time on its last axis, or no step; or lengths are wrong.
+    """
     check_features(owner, x, features)
     axis = errors.axis(owner, dim, x.ndim)
     if axis == x.ndim - 1:
@@ -523,13 +540,13 @@ def opened(owner: str, x: Any, dim: int, features: int, lengths: Any) -> Series:
         lengths = jnp.clip(_checked_lengths(owner, given, n).reshape(-1).astype(int), 0, n)
     first = first.reshape(n, math.prod(batch), features)
     if lengths is not None:
-        # What pads a series may be anything: NaN times a gradient of 0 would be NaN.
+        # The padding of a series may be anything: NaN times a gradient of 0 would be NaN.
         first = jnp.where((jnp.arange(n)[:, None] < lengths[None])[..., None], first, 0)
     return Series(first, batch, axis, lengths)
 
 
 def check_features(owner: str, x: Any, features: int) -> None:
-    """Raise unless x is a floating array with so many features on its last axis."""
+    """Raise unless x is a floating JAX array whose last axis has length `features`."""
     if not isinstance(x, jax.Array) or not jnp.issubdtype(x.dtype, jnp.floating):
         given = f"dtype {x.dtype}" if hasattr(x, "dtype") else f"type {type(x).__name__}"
         raise TypeError(f"{owner}(x of {given}): needs a real floating array of JAX; pass jnp.asarray(x, jnp.float32).")
@@ -541,7 +558,7 @@ def check_features(owner: str, x: Any, features: int) -> None:
 
 
 def _checked_lengths(owner: str, lengths: Any, n: int) -> Array:
-    """Return the lengths of series as an array, or raise unless 0 <= length <= n, the number of steps.
+    """Return the lengths of series as an array; raise ValueError unless 0 <= length <= n, the number of steps.
 
     Traced lengths are checked under `checkify` only.
     """
@@ -557,17 +574,17 @@ def _checked_lengths(owner: str, lengths: Any, n: int) -> Array:
 @versioned
 @dataclass(frozen=True)
 class RecurrentState:
-    """What a recurrent layer remembers between two steps, or two parts of a series: all of its past.
+    """The state of a recurrent layer between two steps, or two parts of a series: all of its past.
 
-    It is made by `initial_state`, returned by a call with `return_carry=True`, and is a pytree of arrays with the batch
-    first, which `lax.scan` carries. It takes as much memory after a million steps as at the first, and does not depend
-    on alpha: what goes on from it with other parameters weighs the whole past by the new order.
+    A state is made by `initial_state`, returned by a call with `return_carry=True`, and is a pytree of arrays with the
+    batch first, which `lax.scan` carries. It takes as much memory after a million steps as at the first, and does not
+    depend on alpha: a series that goes on with other parameters weighs the whole past by the new order.
 
     Attributes:
         h: The last output of each cell, [*batch, cells, outputs]; cells are layers times directions.
-        value: What each cell remembered last, [*batch, cells, units]: c of an LSTM, h of a GRU.
-        near: The last values, newest first, [*batch, cells, K, units].
-        far: Sums over the older ones, [*batch, cells, Q, units].
+        value: The last state of each cell, [*batch, cells, units]: c of an LSTM, h of a GRU.
+        near: The last K cell states, newest first, [*batch, cells, K, units].
+        far: Sums over the older cell states, by exponential, [*batch, cells, Q, units].
         horizon: The longest series that the exponentials are fitted for.
     """
 
@@ -579,11 +596,11 @@ class RecurrentState:
 
     @property
     def nbytes(self) -> int:
-        """Memory of its arrays, the same at every step."""
+        """Bytes of the state's arrays, the same at every step."""
         return sum(each.size * each.dtype.itemsize for each in jax.tree.leaves(self))
 
     def cell(self, number: int, lags: Lags) -> Before:
-        """Return the part of one cell, with one axis of the batch."""
+        """Return cell `number`'s part of the state as a carry, with a single batch axis; `lags` is not needed here."""
         h, value = (_joined(each[..., number, :], 1) for each in (self.h, self.value))
         near, far = (_joined(each[..., number, :, :], 2) for each in (self.near, self.far))
         return Before(h, value, Past(near, far))
@@ -594,30 +611,30 @@ serializable(RecurrentState, "h", "value", "near", "far", "horizon")
 
 
 class Start(NamedTuple):
-    """A start as ordinary cells have one: of all that is remembered one value is not 0.
+    """An initial state as ordinary cells have it: an output and one cell state; all earlier cell states are 0.
 
     Attributes:
-        h: [*batch, cells, outputs].
-        value: [*batch, cells, units].
+        h: The output of each cell, [*batch, cells, outputs].
+        value: The state of each cell, [*batch, cells, units].
     """
 
     h: Array
     value: Array
 
     def cell(self, number: int, lags: Lags) -> Before:
-        """Return the part of one cell, with one axis of the batch."""
+        """Return cell `number`'s part as a carry, with a single batch axis; `lags` says how its past is kept."""
         h, value = (_joined(each[..., number, :], 1) for each in self)
         return Before(h, value, lags.begun(value))
 
     def state(self, lags: Lags, horizon: int) -> RecurrentState:
-        """Return the state that it is."""
+        """Return the initial state as a RecurrentState, whose past is kept as `lags` says."""
         batch = self.value.shape[:-1]
         near, far = (each.reshape(*batch, *each.shape[1:]) for each in lags.begun(_joined(self.value, 1)))
         return RecurrentState(self.h, self.value, near, far, horizon)
 
 
 def stacked(befores: Sequence[Before], batch: tuple[int, ...], horizon: int) -> RecurrentState:
-    """Return the state of cells whose parts have one axis of the batch."""
+    """Return the RecurrentState of all cells from the carry of each, whose single batch axis becomes `batch`."""
     flat = [(h, value, *past) for h, value, past in befores]
     parts = (unplaced(partial(jnp.stack, axis=1), each) for each in zip(*flat, strict=True))
     h, value, near, far = (each.reshape(*batch, *each.shape[1:]) for each in parts)
@@ -625,15 +642,19 @@ def stacked(befores: Sequence[Before], batch: tuple[int, ...], horizon: int) -> 
 
 
 def read_start(owner: str, given: Any, shapes: Sequence[tuple[int, ...]], names: str, dtype: Any) -> Start:
-    """Return the start that a caller gave, or raise.
+    """Return the argument `initial_carry` of a call, if it is no RecurrentState, as a Start.
 
     Args:
-        owner: Who asks, for messages.
-        given: None for zeros, h and c of an LSTM in Flax's order, (c, h), or h of a GRU; each as `shapes` has it, or
-            without the axis of the cells where there is one cell.
-        shapes: Of h and of what is remembered, [*batch, cells, ...].
-        names: "(c, h)" or "h".
-        dtype: What it is computed in.
+        owner: The layer, for messages.
+        given: None for zeros, c and h of an LSTM in Flax's order, (c, h), or h of a GRU; each of the shape in `shapes`,
+            or without the axis of the cells where there is one cell.
+        shapes: The shapes of h and of the cell state, (*batch, cells, ...) each.
+        names: "(c, h)" for an LSTM, "h" for a GRU.
+        dtype: The dtype of the result.
+
+    Raises:
+        TypeError: `given` is none of these.
+        ValueError: An array has another shape.
     """
     if given is None:
         return Start(*(jnp.zeros(shape, dtype) for shape in shapes))
@@ -656,7 +677,7 @@ def read_start(owner: str, given: Any, shapes: Sequence[tuple[int, ...]], names:
 
 
 def check_state(owner: str, state: RecurrentState, shapes: Sequence[tuple[int, ...]]) -> None:
-    """Raise unless the arrays of a state have these shapes."""
+    """Raise ValueError unless the arrays h, value, near and far of a state have these shapes, in this order."""
     for name, wanted in zip(("h", "value", "near", "far"), shapes, strict=True):
         found = getattr(state, name).shape
         if found != wanted:
@@ -667,6 +688,6 @@ def check_state(owner: str, state: RecurrentState, shapes: Sequence[tuple[int, .
 
 
 def _joined(x: Array, kept: int) -> Array:
-    """Return x with its leading axes flattened into one, all but the last `kept` axes."""
+    """Return x with all axes but the last `kept` flattened into one."""
     rest = x.ndim - kept
     return x.reshape(math.prod(x.shape[:rest]), *x.shape[rest:])

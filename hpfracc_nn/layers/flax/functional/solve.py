@@ -1,7 +1,8 @@
 """Layers that solve an equation from the state at 0 to that at t1: ordinary, stochastic, or on a graph (FROND).
 
 A graph is either a list of edges, whose messages are added up by `jax.ops.segment_sum`, or its matrix W, W[i, j] the
-weight of the edge from j to i, which is one GEMM. Both are pytrees, and both flows are linear in the features.
+weight of the edge from j to i, which is one GEMM. A *flow* is the right-hand side (A - D) x of a diffusion over a
+graph: A has the normalised weights of the edges, D its row sums, x the node features. Graphs and flows are pytrees.
 
 `params` are a layer's parameters, nested dicts of arrays; a `key` is JAX's, for a random order, None for its mean; and
 `owner` is the class or function that messages name. See `core` for the conventions.
@@ -54,12 +55,12 @@ Field = Callable[[Array, Array, Any], Array]  # f(t, z, variables), z's shape
 
 
 class Solving(WithOrder):
-    """A core around an equation that has an order.
+    """A core that solves a fractional equation whose order is fixed or learned.
 
     Attributes:
         order: The learned order; None where it is fixed.
-        learn_alpha: Whether it is learned.
-        bounds: Where a learned order stays.
+        learn_alpha: Whether the order is learned.
+        bounds: The bounds of a learned order.
     """
 
     learn_alpha: bool
@@ -71,12 +72,12 @@ class Solving(WithOrder):
         check: Callable[[str, Any, np.ndarray], None],
         bounds_of: Callable[[str, Any], tuple[float, float]],
     ) -> None:
-        """Store the order that the fields `alpha`, `bounds` and `learn_alpha` say.
+        """Set `order` from the fields `alpha`, `bounds` and `learn_alpha`, and `learn_alpha` to whether there is one.
 
         Args:
-            owner: For messages.
-            check: Raises where orders that are given as numbers are none of the equation's.
-            bounds_of: Returns the bounds of a learned order, or raises.
+            owner: The core's class, for messages.
+            check: Raises ValueError where orders given as numbers are out of the equation's range.
+            bounds_of: Returns the bounds of a learned order, or raises where they are out of range.
         """
         order = self.alpha
         if isinstance(order, Alpha):
@@ -89,7 +90,7 @@ class Solving(WithOrder):
         settle(self, order=order, learn_alpha=order is not None)
 
     def _orders(self, params: Params, key: Array | None) -> float | np.ndarray | Array:
-        """Return alpha for one solve; where it is random and a key is given, a draw of it."""
+        """Return alpha for one solve: the fixed one, the learned one, or with a key a draw of a random one."""
         alpha = self._present(params, key)
         if alpha is not None:
             return alpha
@@ -97,7 +98,7 @@ class Solving(WithOrder):
 
 
 class CaputoEquation(Solving):
-    """A Caputo equation of an order in (0, 1]; subclasses say the right-hand side."""
+    """A core that solves a Caputo equation of an order in (0, 1] up to t1; subclasses have the right-hand side."""
 
     t1: float
     n_steps: int
@@ -107,21 +108,21 @@ class CaputoEquation(Solving):
     manager: Any
 
     def _begin(self) -> None:
-        """Check the fields, and store them as they are understood."""
+        """Check the fields, store them converted, and set `order`; for a subclass's `__post_init__`."""
         owner = type(self).__name__
         settle_fields(owner, self)
         Method.of(owner, self.scheme, self.history, "uniform")
         self._settle_order(owner, partial(check_block_orders, bounds=self.bounds), block_bounds)
 
     def _last(self, f: Field, variables: Any, z0: Array, params: Params, key: Array | None) -> Array:
-        """Return the state at t1, in the dtype of `z0`; of half precision it is computed in float32.
+        """Return the state at t1, in the dtype of `z0`; half precision is computed in float32.
 
         Args:
             f: The right-hand side f(t, z, variables).
-            variables: A pytree that gradients go to.
+            variables: The parameters of f, a pytree in which gradients may be taken.
             z0: The state at 0.
-            params: Those of the layer, of which the order's are read.
-            key: Randomness of a random order, or None.
+            params: The layer's parameters, of which only those of the order are read.
+            key: Randomness of a random order, or None for its mean.
         """
         z0 = of_numpy(z0)
         dtype = computed_in(type(self).__name__, z0)
@@ -146,18 +147,18 @@ class CaputoEquation(Solving):
 
 @dataclass(frozen=True)
 class AtHalf:
-    """f of a state that is added up in float32.
+    """A right-hand side that is evaluated in half precision while the solver's state is in float32.
 
     Attributes:
         f: The right-hand side.
-        dtype: What it is given.
+        dtype: The dtype in which f gets t and z.
     """
 
     f: Field
     dtype: Any
 
     def __call__(self, t: Array, z: Array, variables: Any) -> Any:
-        """Return f(t, z) in z's dtype."""
+        """Return f(t, z, variables), evaluated in `dtype`, in the dtype of z."""
         found = self.f(jnp.asarray(t).astype(self.dtype), z.astype(self.dtype), variables)
         return found.astype(z.dtype) if isinstance(found, jax.Array) else found
 
@@ -170,7 +171,7 @@ class FDEBlock(CaputoEquation):
 
         z_n = x + h**alpha sum over j < n of b_(n - 1 - j) f(j h, z_j).
 
-    At alpha = 1 every b_k is 1, and it is n_steps times z + h f(t, z): a residual network with shared weights.
+    At alpha = 1 every b_k is 1, and the layer is n_steps times z + h f(t, z): a residual network with shared weights.
     Beside a network that is free to change, a learned order is a hyper-parameter and no measurement.
 
     Attributes:
@@ -360,7 +361,7 @@ class _Part:
 
     Attributes:
         f: The function itself, of (t, z, its own variables).
-        index: Which of the two it is, 0 or 1.
+        index: 0 for the drift, 1 for the diffusion.
     """
 
     f: Field
@@ -413,8 +414,8 @@ class FractionalGraphConv(CaputoEquation):
         history: As in `fdeint`.
         adjoint: As in `fdeint`.
         dtype: What is computed in; None promotes the input and the parameters.
-        kernel_init: Of all kernels.
-        bias_init: Of all biases.
+        kernel_init: Draws all kernels.
+        bias_init: Draws all biases.
         manager: Who chooses the kernel of the history; None is the process-wide BackendManager.
 
     Shape:
@@ -471,11 +472,15 @@ class FractionalGraphConv(CaputoEquation):
 
     @property
     def head_features(self) -> int:
-        """Of each query and key."""
+        """Features of a query or key of one head of the attention."""
         return -(-self.out_features // self.heads)
 
     def init(self, key: Array | None = None, param_dtype: Any = jnp.float32) -> Params:
-        """Return {"lin": ...}, {"attention": {"query": ..., "key": ...}} where there is one, and a learned order."""
+        """Return first parameters: {"lin": ...}, {"attention": {"query": ..., "key": ...}} if any, and a learned order.
+
+        Each of "lin", "query" and "key" has a "kernel", [inputs, outputs], and a "bias", [outputs], but "lin" has no
+        bias where `use_bias` is False.
+        """
         names = ["lin", *(["query", "key"] if self.func == "attention" else [])]
         made = dict(zip(names, keys(type(self).__name__, key, len(names)), strict=True))
         width = self.heads * self.head_features
@@ -493,9 +498,9 @@ class FractionalGraphConv(CaputoEquation):
     def longest_step(self, params: Params) -> float | None:
         """Return the longest step with which attention and diffusion are stable on every graph, at the present orders.
 
-        It is that of the rectangle rule, and None with other schemes, whose limits are not known here. The spectrum of
-        A - D lies in the disk of radius 1 around -1, which scaled by this step**alpha lies in the scheme's region of
-        stability and touches its edge at -2. There are eigenvalues where a graph is bipartite.
+        The step is that of the rectangle rule, and None with other schemes, whose limits are not known here. The
+        spectrum of A - D lies in the disk of radius 1 around -1, which scaled by this step**alpha lies in the scheme's
+        region of stability and touches its edge at -2, an eigenvalue of bipartite graphs.
 
         Raises:
             TypeError: The orders are traced.
@@ -540,23 +545,28 @@ class FractionalGraphConv(CaputoEquation):
         return self._last(_Messages(self.func), (graph.arrays, variables), start, params, key)
 
     def graph_of(self, x: Array, edge_index: Any, edge_weight: Any, adjacency: Any) -> Graph:
-        """Return the graph of a call's arguments, if x and they fit together; else raise."""
+        """Return the graph of a call's arguments, a list of edges or a matrix, after checking that it fits x.
+
+        Raises:
+            TypeError: An argument has the wrong type or dtype.
+            ValueError: A shape does not fit, an edge names a node that x does not have, or there is no graph, or two.
+        """
         owner = type(self).__name__
         computed_in(owner, x)
         shapes.check_node_features(owner, x.shape, self.in_features)
         return checked_graph(owner, x.shape[0], edge_index, edge_weight, adjacency)
 
     def state_like(self, x: Array) -> Array:
-        """Return zeros in the shape of the features that diffuse, in x's dtype or that of the layer."""
+        """Return zeros, [nodes, out_features], like the features that diffuse, in the layer's dtype or that of x."""
         return jnp.zeros((x.shape[0], self.out_features), self.dtype or x.dtype)
 
     def _flow(self, params: Params, graph: Graph, start: Array) -> Flow:
-        """Return the right-hand side of the field `func`, for a graph and the features at time 0.
+        """Return the flow of the built-in function that the field `func` names, on a graph.
 
         Args:
-            params: Those of the layer.
-            graph: Edges or matrix.
-            start: Features at time 0, [nodes, features], which attention is computed from.
+            params: The layer's parameters.
+            graph: A list of edges or a matrix.
+            start: Node features at time 0, [nodes, out_features], of which attention is computed.
         """
         if self.func == "diffusion":
             return mean_flow(graph, start)
@@ -571,7 +581,7 @@ class FractionalGraphConv(CaputoEquation):
 
 
 def flowing(t: Array, x: Array, flow: Flow) -> Array:
-    """Return a built-in right-hand side."""
+    """Return flow(x), computed in the flow's dtype, in that of x: a built-in function as a right-hand side f(t, x)."""
     return flow(x.astype(flow.weights.dtype)).astype(x.dtype)
 
 
@@ -580,7 +590,7 @@ class _Messages:
     """The user's function on a graph as a right-hand side f(t, x, (graph, variables)).
 
     Attributes:
-        func: Called as `func(x, *graph, variables)`, where graph is (edge_index,) or (edge_index, edge_weight).
+        func: Called as `func(x, *graph, variables)`; graph is (edge_index,), (edge_index, edge_weight) or (adjacency,).
     """
 
     func: Messages
@@ -591,11 +601,18 @@ class _Messages:
 
 
 def checked_graph(owner: str, nodes: int, edge_index: Any, edge_weight: Any, adjacency: Any) -> Graph:
-    """Return the graph that a layer was given, as a list of edges or as a matrix.
+    """Return the graph of a layer's arguments, a list of edges or a matrix, after checking it.
+
+    Args:
+        owner: The layer, for messages.
+        nodes: The number of nodes.
+        edge_index: Sources and targets, [2, edges], or None.
+        edge_weight: [edges], or None.
+        adjacency: The matrix in place of a list, [nodes, nodes], or None.
 
     Raises:
         ValueError: A shape does not fit, an edge names a node that there is not, or there is no graph, or two.
-        TypeError: One of them has the wrong type.
+        TypeError: An argument has the wrong type or dtype.
     """
     if (edge_index is None) == (adjacency is None):
         raise ValueError(
@@ -639,7 +656,7 @@ def _check_floating(owner: str, name: str, given: Any) -> None:
 
 
 def _checked_nodes(owner: str, edge_index: Any, nodes: int) -> Array:
-    """Return `edge_index` as an array, or raise unless its entries are from 0 to `nodes` - 1.
+    """Return `edge_index` as an array; raise ValueError unless its entries are from 0 to `nodes` - 1.
 
     Traced edges are checked under `checkify` only.
     """
@@ -653,12 +670,12 @@ def _checked_nodes(owner: str, edge_index: Any, nodes: int) -> Array:
 
 
 class Edges(NamedTuple):
-    """A graph as a list.
+    """A graph as a list of directed edges.
 
     Attributes:
-        source: Where each edge begins, [edges].
-        target: Where it ends, [edges].
-        weight: Not negative, [edges]; None is 1. An edge of weight 0 is as one that is not there, and pads a list.
+        source: The node at which each edge begins, [edges].
+        target: The node at which each edge ends, [edges].
+        weight: Weights, not negative, [edges]; None is 1. An edge of weight 0 counts as none, and pads a list.
     """
 
     source: Array
@@ -667,34 +684,45 @@ class Edges(NamedTuple):
 
     @property
     def arrays(self) -> tuple[Array, ...]:
-        """What a user's right-hand side is given: pairs [2, edges], and the weights if there are any."""
+        """The graph as a user's `func` gets it: (edge_index,), [2, edges], or (edge_index, edge_weight)."""
         pairs = jnp.stack([self.source, self.target])
         return (pairs,) if self.weight is None else (pairs, self.weight)
 
     def factors(self, dtype: Any) -> Array:
-        """The weights, [edges, 1]."""
+        """Return the weights of the edges, [edges, 1], in `dtype`."""
         if self.weight is None:
             return jnp.ones((self.source.shape[0], 1), dtype)
         return self.weight.astype(dtype)[:, None]
 
     def products(self, query: Array, key: Array) -> Array:
-        """Return <query at the target, key at the source> of [nodes, heads, d]: [edges, heads]."""
+        """Return the inner product of each edge's query, at the target, and key, at the source: [edges, heads].
+
+        `query` and `key` are those of the nodes, [nodes, heads, d].
+        """
         return (query[self.target] * key[self.source]).sum(-1)
 
     def total(self, values: Array, nodes: int) -> Array:
-        """Return what arrives at each node, [nodes, heads]."""
+        """Return the sum of the values, [edges, heads], of the edges that end at each node: [nodes, heads]."""
         return arrived(values, self.target, nodes)
 
     def peak(self, values: Array, nodes: int) -> Array:
-        """Return the largest that arrives at each node, [nodes, heads]; minus infinity where nothing does."""
+        """Return the largest value, of [edges, heads], among the edges that end at each node: [nodes, heads].
+
+        It is minus infinity at a node where no edge ends.
+        """
         return unplaced(partial(jax.ops.segment_max, num_segments=nodes), values, self.target)  # type: ignore[no-any-return]
 
     def at_targets(self, values: Array) -> Array:
-        """Return those of each edge's target."""
+        """Return for each edge the value of its target: of values [nodes, heads], [edges, heads]."""
         return values[self.target]
 
     def flow(self, weights: Array, share: Array) -> Flow:
-        """Return the flow of edges that have these weights, [edges]."""
+        """Return the flow of this graph.
+
+        Args:
+            weights: A's entries, [edges].
+            share: D's entries, the sums of A at each node, [nodes, 1].
+        """
         return EdgeFlow(weights, share, self.source, self.target)
 
 
@@ -702,49 +730,57 @@ class Adjacency(NamedTuple):
     """A graph as a matrix.
 
     Attributes:
-        weight: W[i, j] >= 0 of the edge from j to i, [nodes, nodes]; 0 where there is none.
+        weight: W[i, j] >= 0, the weight of the edge from j to i, [nodes, nodes]; 0 where there is no edge.
     """
 
     weight: Array
 
     @property
     def arrays(self) -> tuple[Array, ...]:
-        """What a user's right-hand side is given: the matrix."""
+        """The graph as a user's `func` gets it: (adjacency,), the matrix [nodes, nodes]."""
         return (self.weight,)
 
     def factors(self, dtype: Any) -> Array:
-        """The weights, [nodes, nodes, 1]."""
+        """Return the weights of the edges, [nodes, nodes, 1], in `dtype`."""
         return self.weight.astype(dtype)[..., None]
 
     def products(self, query: Array, key: Array) -> Array:
-        """Return <query at i, key at j> of [nodes, heads, d]: [nodes, nodes, heads]."""
+        """Return the inner products of the query at i and the key at j, [nodes, nodes, heads].
+
+        `query` and `key` are those of the nodes, [nodes, heads, d].
+        """
         return jnp.einsum("ihd,jhd->ijh", query, key)
 
     def total(self, values: Array, nodes: int) -> Array:
-        """Return what arrives at each node, [nodes, heads]."""
+        """Return the sum of the values of the edges that end at each node: of [nodes, nodes, heads], [nodes, heads]."""
         return values.sum(1)
 
     def peak(self, values: Array, nodes: int) -> Array:
-        """Return the largest that arrives at each node, [nodes, heads]."""
+        """Return the largest value among the edges that end at each node: of [nodes, nodes, heads], [nodes, heads]."""
         return values.max(1, initial=-jnp.inf)
 
     def at_targets(self, values: Array) -> Array:
-        """Return those of each edge's target."""
+        """Return for each edge the value of its target: of values [nodes, heads], [nodes, 1, heads], to broadcast."""
         return values[:, None]
 
     def flow(self, weights: Array, share: Array) -> Flow:
-        """Return the flow of edges that have these weights, [nodes, nodes]."""
+        """Return the flow of this graph.
+
+        Args:
+            weights: A, [nodes, nodes].
+            share: D's entries, the row sums of A, [nodes, 1].
+        """
         return MatrixFlow(weights, share)
 
 
 class EdgeFlow(NamedTuple):
-    """x to (A - D) x, edge by edge.
+    """The flow (A - D) x of a graph, computed edge by edge.
 
     Attributes:
         weights: A's entries, [edges].
-        share: Their sum at each node, D's entries: 1, or 0 where no edge arrives, [nodes, 1].
-        source: Where each edge begins, [edges].
-        target: Where it ends, [edges].
+        share: D's entries, the sum of the weights of the edges that end at each node, [nodes, 1]: 1, or 0 for no edge.
+        source: The node at which each edge begins, [edges].
+        target: The node at which each edge ends, [edges].
     """
 
     weights: Array
@@ -753,24 +789,24 @@ class EdgeFlow(NamedTuple):
     target: Array
 
     def __call__(self, x: Array) -> Array:
-        """Return the right-hand side for features x [nodes, channels]."""
+        """Return (A - D) x for node features x, [nodes, channels]."""
         messages = self.weights[:, None] * x[self.source]
         return arrived(messages, self.target, x.shape[0]) - self.share * x
 
 
 class MatrixFlow(NamedTuple):
-    """x to (A - D) x, as a product with a matrix.
+    """The flow (A - D) x of a graph, computed as a product with the matrix A.
 
     Attributes:
         weights: A, [nodes, nodes].
-        share: Its row sums, 1 or 0, [nodes, 1].
+        share: D's entries, the row sums of A, [nodes, 1]: 1, or 0 for a row of zeros.
     """
 
     weights: Array
     share: Array
 
     def __call__(self, x: Array) -> Array:
-        """Return the right-hand side for features x [nodes, channels]."""
+        """Return (A - D) x for node features x, [nodes, channels]."""
         return jnp.matmul(self.weights, x, precision=jax.lax.Precision.HIGHEST) - self.share * x
 
 
@@ -779,55 +815,57 @@ Flow = EdgeFlow | MatrixFlow
 
 
 def arrived(values: Array, target: Array, nodes: int) -> Array:
-    """Return the sum of the edges' values at each node, [nodes, ...]."""
+    """Return the sum of the values, [edges, ...], of the edges whose target is each node: [nodes, ...]."""
     return unplaced(partial(jax.ops.segment_sum, num_segments=nodes), values, target)  # type: ignore[no-any-return]
 
 
 def mean_flow(graph: Graph, x: Array) -> Flow:
-    """Return the flow along edges as they are: A = D_in**-1 W, the random walk's matrix.
+    """Return the flow by the mean over neighbours: A = D_in**-1 W, the matrix of a random walk.
 
     Args:
-        graph: Whose weights count.
-        x: Whose dtype is that of the flow, float32 at least, [nodes, channels].
+        graph: The graph, with W as its weights; D_in are the row sums of W.
+        x: Node features, [nodes, channels]; their dtype, float32 at least, is that of A.
     """
     dtype = at_least_single(x.dtype)
     return normalised(graph, graph.factors(dtype), x.shape[0])
 
 
 def attention_flow(query: Array, key: Array, graph: Graph) -> Flow:
-    """Return the flow along the edges, weighted by scaled dot products of the nodes: GRAND's attention.
+    """Return the flow by GRAND's attention, scaled dot products of queries and keys of the nodes.
 
         A[i, j] = mean over heads of w_ij exp(s_ij) / sum over edges from l to i of w_il exp(s_il),
 
     s_ij = <q_i, k_j> / sqrt(d).
 
     Args:
-        query: Of the nodes, [nodes, heads, d].
-        key: Of the nodes, [nodes, heads, d].
-        graph: Whose weights are w.
+        query: The queries q of the nodes, [nodes, heads, d].
+        key: The keys k of the nodes, [nodes, heads, d].
+        graph: The graph, with w as its weights.
 
     Source: Chamberlain et al., GRAND, ICML 2021 (arXiv:2106.10934).
     """
     nodes, _, d = query.shape
-    dtype = at_least_single(query.dtype)  # exponentials and sums are not those of half precision
+    dtype = at_least_single(query.dtype)  # exponentials and sums need more than half precision
     scores = graph.products(query.astype(dtype), key.astype(dtype)) / math.sqrt(d)
     factor = graph.factors(dtype)
     sizes, is_some = jax.lax.stop_gradient(scores), jax.lax.stop_gradient(factor) > 0
-    # Beside a far larger score of weight 0 those that count would all be 0.
+    # Relative to a far larger score whose weight is 0, all others would vanish: it is left out of the peak.
     sizes = jnp.where(is_some, sizes + jnp.log(jnp.where(is_some, jax.lax.stop_gradient(factor), 1)), -jnp.inf)
     peak = jnp.maximum(graph.peak(sizes, nodes), jnp.finfo(dtype).min)
-    # Those of weight 0 may lie far above the peak; they have a gradient in their weight.
+    # Scores of weight 0 may lie far above the peak; they have a gradient in their weight.
     exponents = jnp.minimum(scores - graph.at_targets(peak), math.log(jnp.finfo(dtype).max) / 2)
     return normalised(graph, factor * jnp.exp(exponents), nodes)
 
 
 def normalised(graph: Graph, weights: Array, nodes: int) -> Flow:
-    """Return the flow of which what arrives at a node has weights that add up to 1, or to 0 where nothing arrives.
+    """Return the flow whose edge weights are divided by their sum at the target, and add up to 1 at each node.
+
+    At a node with no edge, or with none of positive weight, the sum stays 0.
 
     Args:
-        graph: The edges.
-        weights: Not negative, one for each of them and each head, of which the mean is taken.
-        nodes: How many there are.
+        graph: The graph.
+        weights: Not negative, [edges, heads] or [nodes, nodes, heads]; the mean over heads is taken after the division.
+        nodes: The number of nodes.
     """
     total = graph.total(weights, nodes)
     share = (total > 0).astype(weights.dtype)

@@ -32,10 +32,10 @@ _Module: Any = linen.Module
 class Shell(_Module):
     """A linen module that is a core and its parameters, each under its own name.
 
-    The class of the core is a keyword of a subclass, `class Name(Shell, core=functional.Name)`, as is the nnx module
-    whose calls it takes. The core's fields are the module's, with `param_dtype` besides. They are checked by the
-    constructor. Methods that no user calls are not wrapped by Flax: `tabulate` would list them, and cannot call one of
-    a module that is not bound.
+    The class of the core is a keyword of a subclass, `class Name(Shell, core=functional.Name)`; another keyword,
+    `calls`, is the nnx module whose calls the subclass takes. The core's fields are the module's, with `param_dtype`
+    besides, and are checked by the constructor. Methods beside these calls are not wrapped by Flax: `tabulate` would
+    list them, and cannot call a method of a module that is not bound.
     """
 
     core_class: ClassVar[type]
@@ -59,11 +59,11 @@ class Shell(_Module):
 
     @property
     def core(self) -> Any:
-        """The core: the hyperparameters as they are understood, and the functions of the parameters."""
+        """The core: the hyperparameters, checked and converted, and the functions of the parameters."""
         return self.core_class(**{name: _described(value) for name, value in self._fields().items()})
 
     def setup(self) -> None:
-        """Make the parameters, or find them; those of a shared order are its own."""
+        """Draw the parameters at `init`, else look them up; those of a shared order are taken from its module."""
         shared = next(iter(self._orders().values()), None)
         self._params = self._made({} if shared is None else {"order": shared.params()})
 
@@ -79,12 +79,12 @@ class Shell(_Module):
 
     @linen.nowrap
     def _orders(self) -> dict[str, Alpha]:
-        """Return those hyperparameters that are `linen.Alpha` modules, by name."""
+        """Return the hyperparameters that are `linen.Alpha` modules, by name."""
         return {name: value for name, value in self._fields().items() if isinstance(value, Alpha)}
 
     @linen.nowrap
     def _check(self) -> None:
-        """Raise where the hyperparameters are wrong, by making the core.
+        """Raise TypeError or ValueError where a hyperparameter is wrong, by making the core.
 
         A `linen.Alpha` that has no parent module is replaced by the functional `Alpha` that it describes.
         """
@@ -97,7 +97,7 @@ class Shell(_Module):
     def _made(self, given: Params) -> Params:
         """Return all parameters of the core: drawn at `init`, else looked up in the module's variables.
 
-        `given` are those that come from elsewhere, such as from the module of a shared order.
+        `given` are the parameters that come from elsewhere, such as from the module of a shared order.
         """
         core = self.core
         shapes = {name: of for name, of in _shapes(core, jnp.dtype(self.param_dtype)).items() if name not in given}
@@ -116,7 +116,7 @@ def _shapes(core: Any, param_dtype: Any) -> Params:
 
 
 def _take_fields(cls: type, core: type) -> None:
-    """Declare the fields of a core class as those of a linen module class, and the field `param_dtype`.
+    """Declare the fields of a core class, and the field `param_dtype`, as fields of a linen module class.
 
     Args:
         cls: The module's class, which is changed, before `dataclass` is applied to it.
@@ -135,7 +135,7 @@ def _take_fields(cls: type, core: type) -> None:
 def _described(field: Any) -> Any:
     """Return a hyperparameter as the core takes it.
 
-    A `linen.Alpha` becomes the functional `Alpha` in it, another module a copy without parent; the rest is unchanged.
+    A `linen.Alpha` becomes its core, another module a copy without a parent; anything else is unchanged.
     """
     if isinstance(field, linen.Module):
         return field.core if isinstance(field, Alpha) else field.clone(parent=None, name=None)
@@ -177,7 +177,7 @@ class ProbabilisticAlpha(Alpha, core=functional.ProbabilisticAlpha):
 
     Arguments and errors are the core's; `param_dtype` comes besides, by name.
 
-    They are drawn where `apply` is given `rngs={"alpha": key}`, else they are their means.
+    Orders are drawn where `apply` is given `rngs={"alpha": key}`, else they are their means.
 
     Examples:
         >>> order = fjx.linen.ProbabilisticAlpha(0.6, std=0.05)
@@ -195,8 +195,8 @@ class ProbabilisticAlpha(Alpha, core=functional.ProbabilisticAlpha):
 class Layer(Shell):
     """A linen module around a core with an order.
 
-    An `Alpha` that already is a part of the parent, among the fields, is the order itself, and may be that of several
-    layers; its parameters are then the parent's. Any other says how the layer's own order is to be made.
+    An `Alpha` among the fields that is a submodule of the parent already becomes the order itself, and may be the order
+    of several layers; its parameters are then the parent's. Any other `Alpha` describes an order that the layer makes.
     """
 
     @linen.nowrap
@@ -236,10 +236,10 @@ class Layer(Shell):
 
     @linen.nowrap
     def _taken_apart(self, name: str, *arguments: Any) -> tuple[Pure | Plain, Any]:
-        """Return the user's right-hand side in the field `name` as a pure function, and its variables and keys.
+        """Return the user's right-hand side, the field `name`, as a pure function, and its variables and keys.
 
-        The function is called as `f(*arguments, (variables, keys))`. Of a submodule the parameters are made by a call
-        with `arguments`, when the layer is initialised; a plain function has none.
+        The function is called as `f(*arguments, (variables, keys))`. When the layer is initialised, a submodule's
+        parameters are made by a call with `arguments`; a plain function has none.
         """
         f = getattr(self, name)
         if not isinstance(f, linen.Module):
@@ -252,18 +252,18 @@ class Layer(Shell):
 
 @dataclass(frozen=True)
 class Pure:
-    """A module's call, a function of its arguments and, last, of its variables and its keys.
+    """The call of a linen module as a pure function of the arguments and, last, the pair of its variables and keys.
 
-    Each evaluation sees its variables as they were at the call; Flax raises where it would write to them. Random
-    numbers are drawn anew at each call of the layer, and are the same in every evaluation of one call.
+    Each evaluation sees the variables as they were at the call of the layer; Flax raises where the module would write
+    to them. Random numbers are drawn anew at each call of the layer, and are the same in every evaluation of one call.
 
     Attributes:
-        module: Without variables.
+        module: The module, without variables.
     """
 
     module: linen.Module
 
     def __call__(self, *given: Any) -> Any:
-        """Return the value of the module whose variables and keys come last."""
+        """Return the module's value at the arguments, with the last of `given` as its (variables, keys)."""
         *arguments, (variables, rngs) = given
         return self.module.apply(variables, *arguments, rngs=rngs)

@@ -21,13 +21,13 @@ class ARFIMA(Filter, core=functional.ARFIMA):
     """
 
     ar: Any = None  # the coefficients of the lags, a parameter; None where there are none
-    ma: Any = None  # those of the errors before
-    results: ArfimaResults | None = None  # what `fit` found
+    ma: Any = None  # the coefficients of past errors, likewise
+    results: ArfimaResults | None = None  # of the last `fit`
 
     def fit(self, series: Any, exog: Any = None, *, likelihood: str = "conditional") -> ARFIMA:
         """Estimate the parameters from a series, and return the module itself, with `results`: see `functional.ARFIMA`.
 
-        Unlike PyTorch's, `results` are not told of parameters that change afterwards.
+        Unlike PyTorch's, `results` stay as they are when the parameters change afterwards.
         """
         params, self.results = self.core.fit(series, exog, likelihood=likelihood, param_dtype=self.param_dtype)
         for name in ("mean", "ar", "ma"):
@@ -42,5 +42,5 @@ class ARFIMA(Filter, core=functional.ARFIMA):
         return self.core.nll(self.params(), series, level=level, deviation=deviation)
 
     def forecast(self, series: Array, steps: int) -> Array:
-        """Return what is expected of the next `steps` samples after series [..., n], time last."""
+        """Return the expected next `steps` samples after series [..., n], time last: [..., steps]."""
         return self.core.forecast(self.params(), series, steps)

@@ -26,7 +26,7 @@ class Streaming(Layer):
 
 
 class Filter(Streaming):
-    """A layer that makes one series of another."""
+    """A layer that is called with one array, and can also take its series one sample, or one block, at a time."""
 
     def __call__(self, x: Array) -> Array:
         """Return the layer's value at x: see the core's call for the shapes."""
@@ -130,7 +130,7 @@ class _Recurrent(Dropping, Streaming):
         deterministic: bool | None = None,
         rngs: Randomness | None = None,
     ) -> Any:
-        """Return the outputs of the last layer at all steps; with `return_carry` the pair of the state and these.
+        """Return the outputs of the last layer at all steps; with `return_carry` the pair (state, outputs).
 
         Args:
             x: [..., n, ..., in_features], time on `dim`.
@@ -138,8 +138,8 @@ class _Recurrent(Dropping, Streaming):
                 core.
             seq_lengths: Steps of each series, [*batch]; None: all.
             return_carry: Whether the state after the last step of each series is returned too.
-            deterministic: Whether nothing is dropped between layers. None: what `train()` and `eval()` say; in linen,
-                whether there is no stream "dropout".
+            deterministic: Whether nothing is dropped between layers. None: the mode that `train()` and `eval()` set; in
+                linen, whether there is no stream "dropout".
             rngs: Randomness for dropout in place of the module's own: a key, a stream, or streams.
         """
         how = {"initial_carry": initial_carry, "seq_lengths": seq_lengths, "return_carry": return_carry}
@@ -203,7 +203,7 @@ class FractionalAttention(Dropping, Streaming, core=functional.FractionalAttenti
         deterministic: bool | None = None,
         rngs: Randomness | None = None,
     ) -> Any:
-        """Return the result, or with `need_weights` the pair of it and the weights of each head.
+        """Return the result, or with `need_weights` the pair (result, weights of each head).
 
         Args:
             inputs_q: [*batch, queries, in_features], time on `dim`.
@@ -213,8 +213,8 @@ class FractionalAttention(Dropping, Streaming, core=functional.FractionalAttenti
             bias: Floating, of such a shape: it is added to the logarithms of the weights.
             is_causal: Query i sees keys up to i, besides what the mask says.
             need_weights: Whether the weights are returned, [*batch, num_heads, queries, keys].
-            deterministic: Whether no weight is dropped. None: what `train()` and `eval()` say; in linen, whether
-                there is no stream "dropout".
+            deterministic: Whether no weight is dropped. None: the mode that `train()` and `eval()` set; in linen,
+                whether there is no stream "dropout".
             rngs: Randomness for dropout in place of the module's own: a key, a stream, or streams.
         """
         how = {"mask": mask, "bias": bias, "is_causal": is_causal, "need_weights": need_weights}

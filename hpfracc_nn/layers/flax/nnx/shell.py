@@ -20,10 +20,11 @@ class Shell(nnx.Module):
     """An `nnx.Module` that is a core and its parameters, each an `nnx.Param` under its own name.
 
     The class of the core is a keyword of a subclass, `class Name(Shell, core=functional.Name)`. The constructor is
-    that of the core with `param_dtype` and `rngs` besides, or takes a core in place of its fields. These are
-    attributes that cannot be set, because the core is a value; but those named in `held` are the module's own.
+    that of the core with `param_dtype` and `rngs` besides, or takes a core in place of the core's fields. The fields
+    are read-only attributes of the module, because the core is a value, except for those named in `held`, which are the
+    module's own.
 
-    An `Alpha` among the constructor's arguments is the order itself, and may be that of several layers.
+    An `Alpha` among the constructor's arguments becomes the order itself, and may be the order of several layers.
     """
 
     core_class: ClassVar[type]
@@ -72,13 +73,16 @@ class Shell(nnx.Module):
         return {name: _arrays(getattr(self, name)) for name in self._names}
 
     def _described(self, name: str, argument: Any) -> Any:
-        """Return a constructor's argument as the core takes it: of modules the values that describe them."""
+        """Return a constructor's argument as the core takes it: for a module, a hashable value that describes it.
+
+        The value for an `Alpha` is its core, that for a field named in `held` the result of `described`.
+        """
         if isinstance(argument, Alpha):
             return argument.core
         return described(argument) if name in self.held else argument
 
     def _begin(self, rngs: nnx.Rngs | None) -> None:
-        """Take what a subclass needs of the constructor's randomness besides that of the parameters."""
+        """Set a subclass's attributes that need `rngs`, such as streams: the last step of the constructor."""
 
 
 def _variables(value: Any) -> Any:
@@ -130,7 +134,7 @@ class Alpha(Shell, core=functional.Alpha):
         return self.core.mean(self.params())
 
     def next_key(self) -> Array | None:
-        """Return the key of the next draw, or None where nothing is drawn."""
+        """Return the key of the next draw, here None, because the orders are not random."""
         return None
 
 
@@ -166,7 +170,11 @@ class ProbabilisticAlpha(Alpha, core=functional.ProbabilisticAlpha):
         return self.core.kl(self.params())
 
     def next_key(self) -> Array | None:
-        """Return the key of the next draw, or None in evaluation."""
+        """Return the key of the next draw, or None in evaluation.
+
+        Raises:
+            ValueError: The module draws, and was made without `rngs`.
+        """
         if self.deterministic:
             return None
         if self.rngs is None:
@@ -178,7 +186,7 @@ class ProbabilisticAlpha(Alpha, core=functional.ProbabilisticAlpha):
 
 
 def module_of(core: functional.Alpha, param_dtype: Any, rngs: nnx.Rngs | None) -> Alpha:
-    """Return the module of an order."""
+    """Return the nnx module of an order: a `ProbabilisticAlpha` where the order is random, else an `Alpha`."""
     kind = ProbabilisticAlpha if core.is_random else Alpha
     return kind(core, param_dtype=param_dtype, rngs=rngs)
 
@@ -203,10 +211,10 @@ class Layer(Shell):
         return {} if key is None else {"key": key}
 
     def _taken_apart(self, name: str, *arguments: Any) -> tuple[Pure | Plain, Any]:
-        """Return the user's right-hand side in the attribute `name` as a pure function, and its state.
+        """Return the user's right-hand side, the attribute `name`, as a pure function, and the right-hand side's state.
 
-        The function is called as `f(*arguments, state)`; `arguments` are such as it gets, of which only shapes and
-        dtypes are read.
+        The function is called as `f(*arguments, state)`; of `arguments`, an example of a call, only shapes and dtypes
+        are read.
         """
         return taken_apart(type(self).__name__, name, getattr(self, name), *arguments)
 
@@ -215,9 +223,9 @@ Randomness = nnx.Rngs | nnx.RngStream | Array
 
 
 class Dropping(Layer):
-    """A layer that drops something in training: until `eval()`, which sets `deterministic`.
+    """A layer with dropout in training, until `eval()` sets `deterministic`.
 
-    Its randomness is a fork of the stream `dropout` of the constructor's `rngs`, or what the call is given.
+    Dropout draws by a fork of the stream `dropout` of the constructor's `rngs`, or by the `rngs` of a call.
     """
 
     def _begin(self, rngs: nnx.Rngs | None) -> None:
@@ -229,8 +237,11 @@ class Dropping(Layer):
         """Return the core's keyword `{"dropout_key": ...}` where dropout is on, else {}.
 
         Args:
-            deterministic: Whether nothing is dropped; None: what `train()` and `eval()` say.
-            rngs: Randomness to draw by, a key, a stream or streams; None: the module's own.
+            deterministic: Whether nothing is dropped; None is the mode that `train()` and `eval()` set.
+            rngs: Randomness to draw by, a key, a stream or streams; None is the module's own.
+
+        Raises:
+            ValueError: Dropout is on, and there is no randomness.
         """
         is_off = self.deterministic if deterministic is None else deterministic
         if is_off or not self.core.dropout_rate:
@@ -247,53 +258,53 @@ class Dropping(Layer):
 
 @dataclass(frozen=True)
 class Pure:
-    """A module's call, a function of its arguments and, last, of its state.
+    """The call of an nnx module as a pure function of the arguments and, last, the module's state.
 
     Attributes:
-        graph: The module without its state.
+        graph: The module's graph definition, without its state.
     """
 
     graph: nnx.GraphDef
 
     def __call__(self, *given: Any) -> Any:
-        """Return the value of the module whose state comes last."""
+        """Return the module's value at the arguments, with the last of `given` as its state."""
         *arguments, state = given
         return nnx.merge(self.graph, state, copy=True)(*arguments)
 
 
 @dataclass(frozen=True)
 class Plain:
-    """A function that has no state.
+    """A function without a state, in the form of `Pure`: called with a state last, which it ignores.
 
     Attributes:
-        f: What is called.
+        f: The function.
     """
 
     f: Callable[..., Any]
 
     def __call__(self, *given: Any) -> Any:
-        """Return f of all but the last."""
+        """Return f of all arguments but the last, the state."""
         return self.f(*given[:-1])
 
 
 def described(f: Any) -> Pure | Plain | Any:
-    """Return a module or a function as a hashable field of a core."""
+    """Return a module as a Pure and a function as a Plain, hashable fields of a core; anything else unchanged."""
     if isinstance(f, nnx.Module):
         return Pure(nnx.graphdef(f))
     return Plain(f) if callable(f) else f
 
 
 def taken_apart(owner: str, name: str, f: Any, *arguments: Any) -> tuple[Pure | Plain, Any]:
-    """Return a module or a function as a pure function, and its state.
+    """Return a module or a function as a pure function, and its state, () for a function.
 
     Args:
-        owner: Who asks, for messages.
-        name: Of the module there.
+        owner: The layer, for messages.
+        name: The layer's name for the module, for messages.
         f: The module, or a function without a state.
-        arguments: Of a call, or what has their shapes and dtypes.
+        *arguments: Arguments of a call, of which only shapes and dtypes are read.
 
     Raises:
-        ValueError: It writes to itself when it is called.
+        ValueError: The module writes to itself when it is called, other than by drawing random numbers.
     """
     if not isinstance(f, nnx.Module):
         return Plain(f), ()
@@ -314,9 +325,9 @@ def taken_apart(owner: str, name: str, f: Any, *arguments: Any) -> tuple[Pure | 
 
 
 def _written(f: nnx.Module, arguments: tuple[Any, ...]) -> dict[str, type]:
-    """Return which variables of a module the call `f(*arguments)` would write to: their types by their paths.
+    """Return the variables of a module that the call `f(*arguments)` would write to: their types by their paths.
 
-    A path is joined by dots. The call is traced only.
+    Paths are joined by dots. The call is traced, not run.
     """
     graph, state = nnx.split(f)
     found: dict[str, type] = {}

@@ -76,7 +76,7 @@ class FSDEBlock(Layer, core=functional.FSDEBlock):
 
         Args:
             x: The states at 0.
-            key: Where the noise is drawn; None takes the next key of the block's stream.
+            key: Randomness of the noise; None takes the next key of the block's stream.
         """
         x = of_numpy(x)
         t = jnp.zeros((), x.dtype)
@@ -86,13 +86,13 @@ class FSDEBlock(Layer, core=functional.FSDEBlock):
             self.params(),
             x,
             (of_drift, of_diffusion),
-            # After the fields' keys, which linen draws from the same stream: a key has the paths that it had.
+            # After the fields' keys, which linen draws from the same stream: so a key keeps its paths.
             noise_key=self._noise_key() if key is None else key,
             **self._drawing(),
         )
 
     def _noise_key(self) -> Array:
-        """Return the next key of the stream "noise", which Brownian paths are drawn by, or raise without one."""
+        """Return the next key of the stream "noise", by which paths are drawn; raise TypeError without that stream."""
         if self.keys is None:
             raise TypeError(
                 "FSDEBlock(key=None): needs randomness; pass rngs=nnx.Rngs(0) to the constructor, or a key."
