@@ -191,6 +191,12 @@ def test_modules_of_both_kinds_are_the_same_layer(own):
     assert all(float(jnp.abs(leaf).sum()) > 0 for leaf in jax.tree.leaves(grads) if leaf.size > 1)
 
 
+def test_kernels_and_biases_are_drawn_apart():
+    core = functional.FractionalGraphConv(3, 4, kernel_init=jax.random.normal, bias_init=jax.random.normal)
+    drawn = jnp.concatenate([each.reshape(-1) for each in jax.tree.leaves(core.init(jax.random.key(0)))])
+    assert jnp.unique(drawn).size == drawn.size
+
+
 def test_the_longest_step_is_that_of_the_rectangle_rule():
     core, params = graph_layer(alpha=1.0)
     assert core.longest_step(params) == pytest.approx(1.0)

@@ -224,9 +224,14 @@ def test_modules_of_both_kinds_are_their_core(name, arguments, options, shape, r
     ("call", "kind", "message"),
     [
         (lambda: functional.ARFIMA(-1), ValueError, r"ARFIMA\(ar=-1\): needs ar >= 0"),
-        (lambda: functional.ARFIMA(alpha=TWO_ORDERS), ValueError, r"ARFIMA\(alpha=\[0.3, 0.4\]\): needs one order"),
+        (lambda: functional.ARFIMA(alpha=TWO_ORDERS), ValueError, r"ARFIMA\(alpha=.0.3, 0.4.\): needs one order"),
         (lambda: functional.ARFIMA(alpha=2.5), ValueError, "alpha=2.5"),
         (lambda: arfima_errors(jnp.arange(5), 0.3), TypeError, "dtype int32"),
+        (
+            lambda: functional.ARFIMA(alpha=functional.ProbabilisticAlpha(0.3)).fit(SERIES),
+            ValueError,
+            "alpha is random; pass an Alpha",
+        ),
         (lambda: functional.ARFIMA().step({}, jnp.ones(2), NO_STATE), TypeError, "pass what initial_state"),
         (lambda: arfima_nll(jnp.ones(1), 0.3), ValueError, "two samples or more"),
         (lambda: arfima_nll(jnp.ones((3, 3)), 0.3, mean=jnp.ones(3)), ValueError, r"ARFIMA\(mean of shape \(3,\)"),

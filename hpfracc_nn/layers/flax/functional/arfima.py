@@ -229,7 +229,7 @@ class ARFIMA(_Made):
             ValueError: As `series.fit_arfima`; or the order is random.
             TypeError: The samples are no real numbers.
         """
-        if self.order is not None and not isinstance(self.order, Alpha):
+        if self.order is not None and self.order.is_random:
             raise ValueError(f"{_OWNER}.fit: needs an order that is a number, and alpha is random; pass an Alpha.")
         found = fitted(
             f"{_OWNER}.fit",

@@ -493,7 +493,9 @@ class FractionalGraphConv(CaputoEquation):
 
     def _linear(self, key: Array, inputs: int, outputs: int, use_bias: bool, param_dtype: Any) -> Params:
         found = {"kernel": self.kernel_init(key, (inputs, outputs), param_dtype)}
-        return {**found, "bias": self.bias_init(key, (outputs,), param_dtype)} if use_bias else found
+        if use_bias:
+            found["bias"] = self.bias_init(jax.random.fold_in(key, 1), (outputs,), param_dtype)
+        return found
 
     def longest_step(self, params: Params) -> float | None:
         """Return the longest step with which attention and diffusion are stable on every graph, at the present orders.
