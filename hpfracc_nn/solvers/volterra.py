@@ -23,14 +23,14 @@ from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
 from hpfracc_nn.fractional.schemes.powers import differences, power_weights
 from hpfracc_nn.solvers.schemes import Weights, cohen_sum, lags, predictor
 
-_LAGS = 24  # of an alternating sum, to 1e-15
+_LAGS = 24  # terms of an alternating sum, enough for 1e-15
 
 
 class VolterraWeights(Protocol):
-    """How the past is weighted; a frozen value.
+    """How the past of a stochastic Volterra equation is weighted; a frozen value.
 
     Attributes:
-        name: By which it is chosen.
+        name: The name by which a caller selects the weights.
         sets: 1 where drift and noise share their weights, else 2: the drift's, then the noise's.
         has_residual: Whether sigma is not 0, so that a step needs a second normal number beside its increment.
 
@@ -195,17 +195,19 @@ VOLTERRA_WEIGHTS: dict[str, type[Hybrid] | type[Average] | type[Isometry] | type
 
 
 def stability(weights: VolterraWeights, alpha: float) -> float:
-    """Return the largest h**a * rate with which the drift is stable for a decay: see `Rectangle.stability`."""
+    """Return the largest h**a * rate with which steps are stable for a drift -rate X: see `Rectangle.stability`."""
     column = weights.weights(np.array([alpha]), _LAGS, 1.0, NUMPY).columns[0, 0, 1:]
     return 1 / cohen_sum(lambda k: float(column[k]), _LAGS)
 
 
 @dataclass(frozen=True)
 class OfRates:
-    """The weights of f_j + g_j dW_j / h, which is one product less for each step: w times h.
+    """The weights w h of the rates f_j + g_j dW_j / h, in place of w of the increments h f_j + g_j dW_j.
+
+    Adding up rates saves one product for each step.
 
     Attributes:
-        weights_of: What w is.
+        weights_of: The weights w of the increments.
     """
 
     weights_of: VolterraWeights
@@ -219,7 +221,7 @@ class OfRates:
         return self.weights_of.sets
 
     def weights(self, alpha: Array, n_steps: int, dt: float, xp: Namespace) -> Weights:
-        """See `VolterraWeights.weights`."""
+        """Return h times the weights of the increments: see `VolterraWeights.weights`."""
         return Weights(self.weights_of.weights(alpha, n_steps, dt, xp).columns * dt, None)
 
 
