@@ -416,8 +416,8 @@ _STEEPEST = 0.9  # the largest ratio of a coefficient to the one before that cou
 def spread(stages: int, alpha: Array, xp: Namespace) -> Array:
     """Return the most that f's Legendre polynomial of degree `stages` adds to y within a step of length 1, [a].
 
-    That polynomial, whose coefficient is 1 here, is the first that a step leaves out. The result is the largest absolute
-    value of its fractional integral over the step.
+    That polynomial, whose coefficient is 1 here, is the first that a step leaves out. The result is the largest
+    absolute value of its fractional integral over the step.
     """
     x, last = np.linspace(0, 1, 65)[1:], np.eye(stages + 1)[-1]
     inside = legendre.legval(2 * x[:, None] * (1 - graded().nodes) - 1, last)[..., None]

@@ -29,7 +29,7 @@ S = TypeVar("S", Tensor, tuple[Tensor, ...])  # the kind of the user's state
 
 @dataclass(frozen=True)
 class Layout:
-    """How a state is laid out: as the user's tensor or tuple, as one tensor for the steps, and as [a, r] for the history.
+    """How a state is laid out: the user's tensor or tuple, one tensor for the steps, a matrix [a, r] for the history.
 
     Attributes:
         shapes: The shape of each tensor of the user's tuple, or of the one tensor.
@@ -116,7 +116,7 @@ def _layout(shape: torch.Size, alpha_shape: torch.Size, owner: str) -> Layout:
 
 
 def bare(x: Tensor) -> Tensor:
-    """Return the detached plain tensor inside the wrappers of torch.func; under vmap it has the axes of the batch too."""
+    """Return the detached tensor inside torch.func's wrappers; under vmap it has batch axes too, in any place."""
     functorch = torch._C._functorch
     while functorch.is_functorch_wrapped_tensor(x):
         x = functorch.get_unwrapped(x)
@@ -552,7 +552,7 @@ def size(x: Tensor) -> float:
 
 
 def forward_product(z: Tensor, value: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return the function v -> J v, J the Jacobian of `value` in `z`: the derivative of the linear map u -> J' u in u."""
+    """Return the function v -> J v, J the Jacobian of `value` in `z`, as the derivative of the linear map u -> J' u."""
     if not value.requires_grad:
         return lambda v: torch.zeros_like(value)
     u = torch.zeros_like(value, requires_grad=True)
