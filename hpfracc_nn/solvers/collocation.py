@@ -573,8 +573,8 @@ class Statistics:
         rejected: Number of rejected steps, which were taken again with a shorter length.
         evaluations: Number of calls of f.
         products: Number of products of f's Jacobian or its transpose with a vector; a dense Jacobian of a state of d
-            numbers counts as d.
-        jacobians: Number of dense Jacobians that were made.
+            numbers counts as d products, at each stage that it is made at.
+        jacobians: How often dense Jacobians were made, at one stage or at all stages of a step.
         iterations: Number of iterations of the stage equations.
 
     Examples:

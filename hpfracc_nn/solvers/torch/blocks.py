@@ -174,7 +174,7 @@ def check_structure(coefficients: Coefficients, z0: Tensor, needs_diagonal: bool
     if noise_type != "additive" and not (needs_diagonal and noise_type == "diagonal"):
         return
     z0 = z0.detach()
-    # The nearby state is larger, so that prices, variances and rates stay in their domain; by how much differs by entry.
+    # The nearby state is larger, each entry by another part: prices, variances and rates stay in their domain.
     parts = 1.5 + 0.5 * torch.cos(torch.arange(1.0, z0.numel() + 1)).to(z0).view_as(z0)
     nearby = z0 + NEARBY * parts * (1 + z0.abs())
     check = _check_additive if noise_type == "additive" else _check_diagonal
@@ -607,7 +607,7 @@ class VolterraBlocks:
         if not self.weights.has_residual:
             return (noise / self.c.dt).unbind(), NoResidual()
         increments, others = noise.unbind(1)
-        deviation = shared[0] / math.sqrt(self.c.dt)  # sigma over an increment's deviation: increments become sigma zeta
+        deviation = shared[0] / math.sqrt(self.c.dt)  # sigma over the increments' deviation: these become sigma zeta
         if deviation.numel() == 1:
             others, factor = others * deviation.reshape(()), None
         else:
@@ -673,7 +673,7 @@ class Recollection:
     def __init__(self, problem: Problem, plan: Plan, z0: Tensor):
         assert problem.kept is not None, "the mesh is uniform"
         self._z0 = z0
-        operand = toeplitz(problem.kept, problem.like, backward=True)  # one value for each set goes in, one sum comes out
+        operand = toeplitz(problem.kept, problem.like, backward=True)  # a value for each set goes in, one sum out
         block = steps_of_block(problem.layout.shape.numel())
         self.past = Memory(operand, problem.site, plan, "forward", problem.layout, problem.like, block=block)
         self._views = self.past.views
@@ -690,7 +690,7 @@ class Recollection:
 
 
 class Anticipation:
-    """The `BlockMemory` of the adjoint, which runs from the last step to the first, on the cotangents of X_n.
+    """The `BlockMemory` of the adjoint, which runs from the last step to the first, on cotangents of the states.
 
     Inside, steps are counted back from the last step of the last full block, so that the blocks are those of the
     forward pass.

@@ -171,7 +171,10 @@ class Call:
         return self.layout.unravel(self.at_outputs(states, dz0))
 
     def _between(self, field: Field, states: Tensor, alpha: Tensor | None, full: bool) -> State | Solution:
-        """Return the states at output times between steps, or with `full` a `Solution`, from the `states` of all steps."""
+        """Return the states at the output times, or with `full` a `Solution`, from the states of all steps.
+
+        Output times may lie between steps.
+        """
         grid = self.grid
         first = None
         if full:

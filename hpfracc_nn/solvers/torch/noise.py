@@ -85,7 +85,7 @@ class TorchSource:
         """See `Source.uniform`."""
         eps = torch.finfo(self.dtype).eps
         found = self._empty(shape).uniform_(generator=self.generator)
-        return found.add_(eps / 4).clamp_(max=1 - eps / 2)  # moves the numbers off 0, their cells' edge, and keeps them below 1
+        return found.add_(eps / 4).clamp_(max=1 - eps / 2)  # off 0, to the middle of the numbers' cells, and below 1
 
     def exponential(self, shape: tuple[int, ...]) -> Tensor:
         """See `Source.exponential`."""
@@ -127,9 +127,10 @@ class NoisePath:
     """The increments of a noise over `n_steps` equal steps, drawn in blocks when they are first needed.
 
     The increments do not depend on the order in which blocks are requested: the first time, all blocks up to the one
-    wanted are drawn. A block that was drawn before is drawn again from the states of generator and noise that were kept,
-    bit-identical. Where blocks take no more memory than these states, the blocks themselves are kept; so are they where
-    the noise is drawn whole, or where a tensor that it holds requires a gradient, which then flows through `block`.
+    wanted are drawn. A block that was drawn before is drawn again from the states of generator and noise that were
+    kept, bit-identical. Where blocks take no more memory than these states, the blocks themselves are kept; so are they
+    where the noise is drawn whole, or where a tensor that it holds requires a gradient, which then flows through
+    `block`.
 
     Args:
         noise: The noise.

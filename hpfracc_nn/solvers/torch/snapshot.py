@@ -42,8 +42,8 @@ def held(f: Any, is_deep: bool = False) -> list[Any]:
     """Return all that f holds, each once: functions, containers, objects, modules and tensors.
 
     Searched are functions of f's own file and closures, containers of up to `FEW` entries, the attributes of f, of an
-    object whose method is bound, and of a partial's arguments, and of a module the tensors, modules and containers among
-    its attributes. With `is_deep`, the attributes of all values that f holds are searched too.
+    object whose method is bound, and of a partial's arguments, and of a module the tensors, modules and containers
+    among its attributes. With `is_deep`, the attributes of all values that f holds are searched too.
     """
     found: list[Any] = []
     seen: set[int] = set()
