@@ -153,7 +153,7 @@ WITH_FIXED_POINT = "take more steps, or pass roots=Newton() to the scheme"
 
 
 class NotSolved(RuntimeError):
-    """The equation of a step has not been solved to the tolerance."""
+    """The error of a solve in which the equation of a step was not solved to the tolerance."""
 
 
 def diverged(owner: str, n: int, t: float, size: float) -> FloatingPointError:
@@ -172,7 +172,7 @@ def diverged(owner: str, n: int, t: float, size: float) -> FloatingPointError:
 
 
 class StepLimit(RuntimeError):
-    """A solve to a tolerance has taken all the steps that it may.
+    """The error of a solve to a tolerance that needs more than `max_steps` steps.
 
     Examples:
         >>> try:

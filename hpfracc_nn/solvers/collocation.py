@@ -98,7 +98,7 @@ class Collocation:
             )
 
     def order(self, alpha: float) -> float:
-        """Return stages + alpha, for f that is smooth on each step."""
+        """Return the order of convergence, stages + alpha, for f that is smooth on each step."""
         return self.stages + alpha
 
 

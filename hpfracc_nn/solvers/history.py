@@ -52,10 +52,10 @@ class Kept:
 
 
 class _Whole:
-    """A history that keeps all weights as they are."""
+    """The methods that most histories share: by default a solve uses the scheme's weights unchanged."""
 
     def keep(self, weights: Weights, dtype: str, xp: Namespace) -> Kept:
-        """Return the weights as a solve keeps them."""
+        """Return the weights that a solve uses, as `used` returns them, without exponentials."""
         return _kept(self, weights, None, xp)  # type: ignore[arg-type]
 
     def used(self, weights: Weights, found: Nodes | None, xp: Namespace) -> Weights:

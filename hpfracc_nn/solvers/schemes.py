@@ -281,7 +281,7 @@ class Rectangle:
     needs_uniform: ClassVar[str | None] = None
 
     def order(self, alpha: float) -> float:
-        """Return 1."""
+        """Return the order of convergence, 1."""
         return 1.0
 
     def stability(self, alpha: float) -> float:
@@ -299,11 +299,11 @@ class Rectangle:
         return math.gamma(1 + alpha) / alternating
 
     def weights(self, alpha: Array, n_steps: int, dt: float, xp: Namespace) -> Weights:
-        """See `Scheme.weights`: those of the rectangle rule, without starts."""
+        """Return the rectangle rule's weights for orders alpha [a] on a uniform mesh, without starts."""
         return Weights(xp.stack([predictor(alpha, n_steps, dt, xp)], axis=-2), None)
 
     def block(self, alpha: Array, times: np.ndarray, rows: range, columns: range, xp: Namespace) -> Array:
-        """See `Scheme.block`."""
+        """Return the rectangle rule's weights on any mesh: see `Scheme.block`."""
         return constant_block(alpha, times, rows, columns, xp)[:, None]
 
 
@@ -360,16 +360,16 @@ class Trapezoid:
     needs_uniform: ClassVar[str | None] = None
 
     def order(self, alpha: float) -> float:
-        """Return min(2, 1 + alpha)."""
+        """Return the order of convergence, min(2, 1 + alpha), for y that begins like t**alpha."""
         return min(2.0, 1 + alpha)
 
     def weights(self, alpha: Array, n_steps: int, dt: float, xp: Namespace) -> Weights:
-        """See `Scheme.weights`."""
+        """Return the trapezoid rule's weights for orders alpha [a] on a uniform mesh, with starts for f_0."""
         column, start = corrector(alpha, n_steps, dt, xp)
         return Weights(xp.stack([column], axis=-2), start[:, None, :, None])
 
     def block(self, alpha: Array, times: np.ndarray, rows: range, columns: range, xp: Namespace) -> Array:
-        """See `Scheme.block`."""
+        """Return the trapezoid rule's weights on any mesh: see `Scheme.block`."""
         return linear_block(alpha, times, rows, columns, xp)[:, None]
 
 
@@ -433,7 +433,7 @@ class PredictorCorrector:
         errors.count("PredictorCorrector", "corrections", self.corrections)
 
     def order(self, alpha: float) -> float:
-        """Return min(2, 1 + alpha)."""
+        """Return the order of convergence, min(2, 1 + alpha), for y that begins like t**alpha."""
         return min(2.0, 1 + alpha)
 
     def stability(self, alpha: float) -> float:
@@ -445,13 +445,13 @@ class PredictorCorrector:
         return largest_decay(alpha, self.corrections)
 
     def weights(self, alpha: Array, n_steps: int, dt: float, xp: Namespace) -> Weights:
-        """See `Scheme.weights`: the predictor's, then the corrector's."""
+        """Return the predictor's weights, then the corrector's, for orders alpha [a] on a uniform mesh."""
         column, start = corrector(alpha, n_steps, dt, xp)
         columns = xp.stack([predictor(alpha, n_steps, dt, xp), column], axis=-2)
         return Weights(columns, xp.stack([0 * start, start], axis=-2)[..., None])
 
     def block(self, alpha: Array, times: np.ndarray, rows: range, columns: range, xp: Namespace) -> Array:
-        """See `Scheme.block`."""
+        """Return the predictor's weights, then the corrector's, on any mesh: see `Scheme.block`."""
         parts = [rule(alpha, times, rows, columns, xp) for rule in (constant_block, linear_block)]
         shape = parts[0].shape
         flat = [part.reshape(shape[0], -1) for part in parts]
@@ -490,11 +490,11 @@ class BDF2:
     needs_uniform: ClassVar[str | None] = "a convolution quadrature knows equal steps only"
 
     def order(self, alpha: float) -> float:
-        """Return min(2, 1 + 2 alpha)."""
+        """Return the order of convergence, min(2, 1 + 2 alpha), for y that begins like t**alpha."""
         return min(2.0, 1 + 2 * alpha)
 
     def weights(self, alpha: Array, n_steps: int, dt: float, xp: Namespace) -> Weights:
-        """See `Scheme.weights`."""
+        """Return the weights of BDF2 for orders alpha [a] on a uniform mesh, with starts for f_0 and f_1."""
         alpha = xp.asarray(alpha)
         omega = bdf2_weights(-alpha, 1, 0, lags(n_steps), xp)
         starts = _starts(alpha, omega, n_steps, xp)

@@ -256,11 +256,11 @@ class EulerStep:
         self.c, self.h = coefficients, coefficients.step
 
     def start(self, z0: Array) -> Carry:
-        """See `OneStep`."""
+        """Return the carry of step 0: the initial state z0 alone."""
         return (z0,)
 
     def step(self, n: Index, carry: Carry, noise: Array) -> Carry:
-        """See `OneStep`."""
+        """Return the carry of step n + 1, the state after Euler's step: see `OneStep.step`."""
         (y,) = carry
         c = self.c
         return (y + c.drift(n, y) * self.h + c.applied(c.diffusion(n, y), noise),)
@@ -274,11 +274,11 @@ class MilsteinStep:
         self.corrected = coefficients.dt if interpretation == ITO else 0.0
 
     def start(self, z0: Array) -> Carry:
-        """See `OneStep`."""
+        """Return the carry of step 0: the initial state z0 alone."""
         return (z0,)
 
     def step(self, n: Index, carry: Carry, noise: Array) -> Carry:
-        """See `OneStep`."""
+        """Return the carry of step n + 1, the state after Milstein's step: see `OneStep.step`."""
         (y,) = carry
         g, second = self.c.with_slope(n, y, (noise * noise - self.corrected) / 2)
         return (y + self.c.drift(n, y) * self.h + g * noise + second,)
@@ -291,11 +291,11 @@ class HeunStep:
         self.c, self.h, self.half = coefficients, coefficients.step, coefficients.step / 2
 
     def start(self, z0: Array) -> Carry:
-        """See `OneStep`."""
+        """Return the carry of step 0: the initial state z0 alone."""
         return (z0,)
 
     def step(self, n: Index, carry: Carry, noise: Array) -> Carry:
-        """See `OneStep`."""
+        """Return the carry of step n + 1, the state after Heun's step: see `OneStep.step`."""
         (y,) = carry
         c, h = self.c, self.h
         f, g = c.drift(n, y), c.diffusion(n, y)
@@ -313,11 +313,11 @@ class ReversibleHeunStep:
         self.c, self.h, self.half = coefficients, coefficients.step, coefficients.step / 2
 
     def start(self, z0: Array) -> Carry:
-        """See `OneStep`."""
+        """Return the carry of step 0: y and z at z0, and f and g there."""
         return z0, z0, self.c.drift(0, z0), self.c.diffusion(0, z0)
 
     def step(self, n: Index, carry: Carry, noise: Array) -> Carry:
-        """See `OneStep`."""
+        """Return the carry of step n + 1, the new y, z, f(z) and g(z): see `OneStep.step`."""
         y, z, f, g = carry
         c, h = self.c, self.h
         z = 2 * y - z + f * h + c.applied(g, noise)
@@ -339,7 +339,7 @@ class RungeKuttaStep:
         self.step = self._additive if coefficients.noise_type == "additive" else self._diagonal
 
     def start(self, z0: Array) -> Carry:
-        """See `OneStep`."""
+        """Return the carry of step 0: the initial state z0 alone."""
         return (z0,)
 
     def _additive(self, n: Index, carry: Carry, noise: Array) -> Carry:

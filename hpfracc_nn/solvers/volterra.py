@@ -57,10 +57,10 @@ class VolterraWeights(Protocol):
 
 @dataclass(frozen=True)
 class Hybrid:
-    """The kernel's mean over each cell, and in the newest cell what is left of it beside that: the default.
+    """Weights that are the kernel's means over the cells, with a residual in the newest cell: the default.
 
     The newest cell holds the singularity and most of the variance. Its integral against W is split into its projection
-    on the increment, w_1 dW, and the residual sigma zeta, so that it is exact where g stays on the cell.
+    on the increment, w_1 dW, and the residual sigma zeta, so that it is exact where g is constant on the cell.
 
     Source: Bennedsen, Lunde & Pakkanen, Finance Stoch. 21 (2017) 931: the hybrid scheme with kappa = 1, in orthogonal
     form.
@@ -86,13 +86,13 @@ class Hybrid:
     has_residual: ClassVar[bool] = True
 
     def weights(self, alpha: Array, n_steps: int, dt: float, xp: Namespace) -> Weights:
-        """See `VolterraWeights.weights`: `w_k = h**(a - 1) [k**a - (k - 1)**a] / Gamma(a + 1)`."""
+        """Return the means, `w_k = h**(a - 1) [k**a - (k - 1)**a] / Gamma(a + 1)`: see `VolterraWeights.weights`."""
         return Weights(xp.stack([_means(alpha, n_steps, dt, xp)], axis=-2), None)
 
 
 @dataclass(frozen=True)
 class Average:
-    """The kernel's mean over each cell, without the residual: too little variance, by the newest cell's.
+    """Weights that are the kernel's means over the cells, without the residual, whose variance is missing.
 
     Examples:
         >>> sde = SDE(lambda t, y: 0 * y, lambda t, y: torch.ones_like(y), "additive")
@@ -115,13 +115,15 @@ class Average:
     has_residual: ClassVar[bool] = False
 
     def weights(self, alpha: Array, n_steps: int, dt: float, xp: Namespace) -> Weights:
-        """See `VolterraWeights.weights`: those of `Hybrid`."""
+        """Return the weights of `Hybrid`: see `VolterraWeights.weights`."""
         return Weights(xp.stack([_means(alpha, n_steps, dt, xp)], axis=-2), None)
 
 
 @dataclass(frozen=True)
 class Isometry:
-    """Means for the drift, root mean squares for the noise, which make the variance of a driftless process exact.
+    """Weights that are the kernel's means for the drift and its root mean squares over the cells for the noise.
+
+    They make the variance of a driftless process exact.
 
     Paths are a little farther from the true ones than those of `Hybrid`, and there are two sums over the past.
 
@@ -146,7 +148,10 @@ class Isometry:
     has_residual: ClassVar[bool] = False
 
     def weights(self, alpha: Array, n_steps: int, dt: float, xp: Namespace) -> Weights:
-        """See `VolterraWeights.weights`: the noise's squares times h are the integrals of K**2 over the cells."""
+        """Return the drift's weights, then the noise's, whose squares times h are the integrals of K**2 over the cells.
+
+        See `VolterraWeights.weights`.
+        """
         alpha = xp.asarray(alpha)
         power = 2 * alpha - 1
         cells = power_weights(power, lags(n_steps - 1), xp, differences(1))  # over Gamma(2 a)
@@ -158,8 +163,9 @@ class Isometry:
 
 @dataclass(frozen=True)
 class Left:
-    """The kernel at the left of each cell: for comparison only, a third of the variance is missing at a = 0.6 and 100
-    steps.
+    """Weights that are the kernel at the left end of each cell: for comparison only.
+
+    A third of the variance is missing at a = 0.6 and 100 steps.
 
     Examples:
         >>> sde = SDE(lambda t, y: 0 * y, lambda t, y: torch.ones_like(y), "additive")
@@ -182,7 +188,7 @@ class Left:
     has_residual: ClassVar[bool] = False
 
     def weights(self, alpha: Array, n_steps: int, dt: float, xp: Namespace) -> Weights:
-        """See `VolterraWeights.weights`: w_k = K(k h)."""
+        """Return w_k = K(k h): see `VolterraWeights.weights`."""
         alpha = xp.asarray(alpha)[..., None]
         times = xp.constant(np.log(lags(n_steps)[1:] * dt), alpha)
         column = xp.exp((alpha - 1) * times - xp.gammaln(alpha))

@@ -519,7 +519,7 @@ class OneStepBlocks:
         self.step, self.n_steps, self.block = step, n_steps, steps_of_block(numbers)
 
     def run(self, first: int, last: int, carry: Tensors, shared: Tensors, past: Tensors, noise: Tensor) -> Advance:
-        """See `Steps`."""
+        """Take the scheme's steps from `first` to last - 1, and one more as the carry: see `Steps.run`."""
         if first == 0:
             carry = self.step.start(*carry)
         states = [carry[0]]
@@ -559,10 +559,10 @@ class VolterraBlocks:
         self.block = steps_of_block(numbers)
 
     def run(self, first: int, last: int, carry: Tensors, shared: Tensors, past: Tensors, noise: Tensor) -> Advance:
-        """See `Steps.run`; `past` is rows [steps, *shape] and weights by lag [steps, sets, *varying].
+        """Take steps `first` to last - 1, adding up the past of each: see `Steps.run`.
 
-        Forward the rows are sums over the steps before the block; in a replay, which has a graph, they are the known
-        sums over all steps before each step.
+        `past` is rows [steps, *shape] and weights by lag [steps, sets, *varying]. Forward the rows are sums over the
+        steps before the block; in a replay, which has a graph, they are the known sums over all steps before each step.
         """
         c, sums = self.c, self._sums_of(*past)
         increments, residual = self._driving(noise, shared)
@@ -679,12 +679,15 @@ class Recollection:
         self._views = self.past.views
 
     def opened(self, first: int, last: int) -> Tensors:
-        """See `BlockMemory`."""
+        """Return the sums of the block's steps over earlier blocks, z0 included, and the block's weights by lag.
+
+        See `BlockMemory.opened`.
+        """
         out, weights = self.past.opened(first, self._z0)
         return out[0], weights
 
     def add(self, first: int, values: list[Tensor]) -> None:
-        """See `BlockMemory`."""
+        """Add to the past the `values` Z_j of the block's steps from `first` on."""
         if values:
             torch.stack(values, out=self._views[first : first + len(values)])
 
@@ -721,7 +724,7 @@ class Anticipation:
         return (by_step.flip(0)[: last - first],)
 
     def add(self, first: int, values: list[Tensor]) -> None:
-        """See `BlockMemory`."""
+        """Add to the adjoint's past the cotangents `values` of the block's states from step `first` on."""
         begin = self._top + 1 - first - len(values)
         torch.stack(values[::-1], out=self._views[begin : begin + len(values)])
 

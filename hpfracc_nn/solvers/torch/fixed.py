@@ -68,7 +68,7 @@ class Steps:
         return self.field.begin
 
     def states(self, elapsed: np.ndarray, derivative: int) -> Tensor:
-        """See `Path`."""
+        """Return the states, or their derivatives in time, at times since the start, [times, *shape]; see `Path`."""
         with without(self.known.device.type):
             return self._between(elapsed, derivative)
 

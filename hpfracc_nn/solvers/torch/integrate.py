@@ -169,11 +169,11 @@ class ExplicitStep:
         self.leaves: list[Tensor] = []
 
     def forward(self, n: int, m: Tensor, w: Weight, before: Tensor, out: Tensor) -> None:
-        """See `Step`."""
+        """Write y_n = m into `out`: see `Step.forward`."""
         out.copy_(m)
 
     def replay(self, n: int, m: Tensor, w: Weight, y: Tensor, is_last: bool) -> tuple[Tensor, Tensor | None]:
-        """See `Step`."""
+        """Return y_n = m and f(t_n, m), or None for an unused f: see `Step.replay`."""
         return m, None if is_last else self.field(n, m)
 
 
@@ -185,7 +185,7 @@ class CorrectedStep:
         self.leaves: list[Tensor] = []
 
     def forward(self, n: int, m: Tensor, w: Weight, before: Tensor, out: Tensor) -> None:
-        """See `Step`."""
+        """Predict y_n, correct it, and write it into `out`: see `Step.forward`."""
         found, history = m.unbind()
         for left in range(self.corrections, 0, -1):
             value, into = self.field(n, found), out if left == 1 else None
@@ -195,7 +195,7 @@ class CorrectedStep:
                 found = torch.add(history, value, alpha=w, out=into)
 
     def replay(self, n: int, m: Tensor, w: Weight, y: Tensor, is_last: bool) -> tuple[Tensor, Tensor | None]:
-        """See `Step`."""
+        """Return y_n, predicted and corrected with a graph, and f there, or None for an unused f: see `Step.replay`."""
         found, history = m.unbind()
         for _ in range(self.corrections):
             found = _added(history, w, self.field(n, found))
@@ -214,13 +214,14 @@ class ImplicitStep:
         self.equation: Equation = equation_of(scheme.roots, field)
 
     def forward(self, n: int, m: Tensor, w: Weight, before: Tensor, out: Tensor) -> None:
-        """See `Step`."""
+        """Solve the equation of step n from the state `before`, and write y_n into `out`: see `Step.forward`."""
         out.copy_(self.equation.root(n, m, w, before))
 
     def replay(self, n: int, m: Tensor, w: Weight, y: Tensor, is_last: bool) -> tuple[Tensor, Tensor | None]:
-        """See `Step`. Backwards, with cotangents g of y_n and fg of f_n, mu solves (1 - w J') mu = g + J' fg.
+        """Return y_n and f(t_n, y_n) with the gradients of the implicit function theorem: see `Step.replay`.
 
-        m's cotangent is mu, and that of f_n in all is fg + w mu; J is the Jacobian of f at y_n.
+        Backwards, with cotangents g of y_n and fg of f_n, mu solves (1 - w J') mu = g + J' fg, J the Jacobian of f at
+        y_n. The cotangent of m is mu, and that of f_n in all is fg + w mu.
         """
         z, value = evaluated(self.field, n, y)
         self.leaves.append(z)
@@ -371,7 +372,7 @@ class Problem:
         return states
 
     def watch(self, z0: Tensor) -> Watch | None:
-        """Return the test for explosions, or None for a scheme without a stability limit, which cannot explode."""
+        """Return the test of a solve from z0 for explosions, or None for a scheme without a stability limit."""
         decay = getattr(self.scheme, "stability", None)
         if decay is None:
             return None

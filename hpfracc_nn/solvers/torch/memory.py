@@ -88,7 +88,7 @@ class Toeplitz:
         self.backwards = torch.cat([columns[..., 1:].flip(-1), columns.new_zeros(columns.shape)], -1).contiguous()
 
     def rectangle(self, first: int, last: int, begin: int, end: int) -> Tensor:
-        """See `Operand`."""
+        """Return the weights of steps first to last - 1 for values begin to end - 1: see `Operand.rectangle`."""
         return self.upside_down(first, last, begin, end).flip(-2)
 
     def upside_down(self, first: int, last: int, begin: int, end: int) -> Tensor:
@@ -162,7 +162,7 @@ class Forward:
         self.outs, self.steps = matrix.scheme.sets, matrix.times.size - 1
 
     def rectangle(self, first: int, last: int, begin: int, end: int) -> Tensor:
-        """See `Operand`."""
+        """Return the weights of steps first to last - 1 for values begin to end - 1: see `Operand.rectangle`."""
         return torch.from_numpy(self.matrix.block(first, last, begin, end)).to(self._like)
 
 
@@ -179,7 +179,10 @@ class Reversed:
         self.forward, self.ins, self.steps = forward, forward.outs, forward.steps
 
     def rectangle(self, first: int, last: int, begin: int, end: int) -> Tensor:
-        """See `Operand`."""
+        """Return the weights, steps counted backwards, of steps first to last - 1 for values begin to end - 1.
+
+        See `Operand.rectangle`.
+        """
         top = self.steps + 1
         found = self.forward.rectangle(top - end, top - begin, top - last, top - first)  # [a, sets, values, steps]
         turned = found.flip(-1, -2).permute(0, 3, 2, 1)
@@ -584,7 +587,7 @@ class TrackedSums(OwnSums):
         self._rows, self._weights = rows, weights
 
     def following(self, i: int, value: Tensor) -> Tensor:
-        """See `OwnSums`."""
+        """Add Z_i, `value`, to the sums of all later steps of the block; return x_(i+1): see `OwnSums.following`."""
         rows = self._rows[1:]
         for k, part in enumerate(value.unbind() if self._weights.shape[1] > 1 else (value,)):
             rows = torch.addcmul(rows, self._weights[1 : 1 + rows.shape[0], k], part)
@@ -621,15 +624,15 @@ class BufferedSums(OwnSums):
 
     @property
     def first(self) -> Tensor:
-        """See `OwnSums`."""
+        """x_0, the sum of the block's first step, [*shape]."""
         return self._rows[0].view(self._shape)
 
     def room(self, i: int) -> Tensor | None:
-        """See `OwnSums`."""
+        """Return the part of the buffer for Z_i, into which the value may be written."""
         return self._slots[i]
 
     def following(self, i: int, value: Tensor) -> Tensor:
-        """See `OwnSums`."""
+        """Write Z_i, `value`, into the buffer if it is not there, and return x_(i+1): see `OwnSums.following`."""
         if value is not self._slots[i]:
             self._slots[i].copy_(value)
         row = self._rows[i + 1]
@@ -667,7 +670,7 @@ class KnownSums(OwnSums):
         self._last: Tensor | None = None  # makes each sum depend on the one before, so that cotangents come in turn
 
     def following(self, i: int, value: Tensor) -> Tensor:
-        """See `OwnSums`."""
+        """Return the known sum x_(i+1), as a function of Z_i, `value`, in the graph: see `OwnSums.following`."""
         self._last = found = _Following.apply(self, i, value, self._last, self._rows[i + 1])
         return found
 

@@ -54,14 +54,14 @@ class TorchSource:
         return TORCH
 
     def computed(self, formulas: Formulas, *parameters: Any) -> tuple[Tensor, ...]:
-        """See `Source.computed`."""
+        """Return the arrays formulas(xp, *parameters), computed in float64 and cast to the source's dtype and device."""
         return tuple(self.cast(each) for each in formulas(TORCH, *map(TORCH.asarray, parameters)))
 
     def _empty(self, shape: tuple[int, ...]) -> Tensor:
         return torch.empty(shape, dtype=self.dtype, device=self.device)
 
     def normal(self, shape: tuple[int, ...]) -> Tensor:
-        """See `Source.normal`."""
+        """Return standard normal numbers of a shape."""
         if self.dtype == torch.float64 and self.device.type == "cpu" and math.prod(shape) >= _MANY:
             return self._box_muller(shape)
         return self._empty(shape).normal_(generator=self.generator)
@@ -82,31 +82,31 @@ class TorchSource:
         return numbers[:count].view(shape)
 
     def uniform(self, shape: tuple[int, ...]) -> Tensor:
-        """See `Source.uniform`."""
+        """Return uniform numbers of a shape, in (0, 1), neither end among them."""
         eps = torch.finfo(self.dtype).eps
         found = self._empty(shape).uniform_(generator=self.generator)
         return found.add_(eps / 4).clamp_(max=1 - eps / 2)  # off 0, to the middle of the numbers' cells, and below 1
 
     def exponential(self, shape: tuple[int, ...]) -> Tensor:
-        """See `Source.exponential`."""
+        """Return exponential numbers of a shape, of mean 1."""
         return self.uniform(shape).log_().neg_()
 
     def poisson(self, mean: float, shape: tuple[int, ...]) -> Tensor:
-        """See `Source.poisson`."""
+        """Return Poisson counts of a shape, as floating numbers."""
         return torch.poisson(self._empty(shape).fill_(mean), generator=self.generator)
 
     def gamma(self, concentration: Tensor) -> Tensor:
-        """See `Source.gamma`."""
+        """Return gamma numbers of scale 1, one for each concentration; 0 where the concentration is 0."""
         positive = concentration > 0
         found = torch._standard_gamma(torch.where(positive, concentration, 1.0), generator=self.generator)
         return torch.where(positive, found, 0.0)
 
     def cast(self, x: Any) -> Tensor:
-        """See `Source.cast`."""
+        """Return x as a tensor of the source's dtype and device."""
         return torch.as_tensor(x, dtype=self.dtype, device=self.device)
 
     def complex_normal(self, shape: tuple[int, ...], scale: Tensor) -> Tensor:
-        """See `Source.complex_normal`."""
+        """Return `scale` times complex numbers whose real and imaginary parts are independent and standard normal."""
         found, scales = self.normal((*shape, 2)), self.cast(scale)
         # Real and imaginary part each get their own copy of the scale: broadcasting over pairs is several times slower.
         each = scales[..., None].expand(*scales.shape, 2).contiguous()
@@ -114,12 +114,12 @@ class TorchSource:
         return torch.view_as_complex(found.mul_(each) if is_number else found * each)
 
     def by_time(self, pairs: Iterable[Tensor], count: int) -> Tensor:
-        """See `Source.by_time`."""
+        """Return complex tensors [m, ..., n] as one real tensor, time first, [n, 2 count, ...]: see `Source.by_time`."""
         parts = [torch.view_as_real(x).movedim((-2, -1), (0, 1)).flatten(1, 2) for x in pairs]
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
     def joined(self, some: list[Tensor], axis: int) -> Tensor:
-        """See `Source.joined`."""
+        """Return tensors joined along an axis."""
         return torch.cat(some, axis)
 
 

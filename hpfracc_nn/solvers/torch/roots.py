@@ -191,7 +191,7 @@ class _Iteration:
         self.field, self.tolerance, self.iterations = field, tolerance, iterations
 
     def root(self, n: int, m: Tensor, w: float | Tensor, guess: Tensor) -> Tensor:
-        """See `Equation`."""
+        """Return the y with y = m + w f(t_n, y), by the iteration from `guess`: see `Equation.root`."""
 
         def residual(y: Tensor) -> Tensor:
             return m + w * self.field(n, y) - y
@@ -211,7 +211,7 @@ class _Iteration:
         raise self._failed(n, "the equation", convergence.change)
 
     def transposed(self, n: int, z: Tensor, value: Tensor, w: float | Tensor, g: Tensor) -> Tensor:
-        """See `Equation`."""
+        """Return the mu with mu = g + J' w mu, by the iteration from 0: see `Equation.transposed`."""
         if not size(g) < torch.inf:
             return torch.full_like(g, torch.nan)  # as in any other backward pass
         convergence = Convergence(self.tolerance, g, slowest=self._slowest)
@@ -340,7 +340,7 @@ class Krylov(_Iteration):
         return self._instead(n)._correction(n, w, y, residual)
 
     def transposed(self, n: int, z: Tensor, value: Tensor, w: float | Tensor, g: Tensor) -> Tensor:
-        """See `Equation`."""
+        """Return the mu with mu = g + J' w mu, by GMRES, or with a dense Jacobian: see `Equation.transposed`."""
         if not size(g) < torch.inf:
             return torch.full_like(g, torch.nan)
         if not self._is_dense:

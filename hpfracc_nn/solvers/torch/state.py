@@ -155,7 +155,7 @@ class Casts:
     keeps: bool
 
     def eps(self, dtype: torch.dtype, kind: str) -> float:
-        """Return eps of the dtype that autocast computes in, from tensors of `dtype` on a type of device."""
+        """Return eps of the dtype that is computed in on a type of device: autocast's, or `dtype` where that is off."""
         return torch.finfo(dict(self.dtypes).get(kind, dtype)).eps
 
     @contextmanager

@@ -100,16 +100,16 @@ class Taken:
         return self.solve.begin
 
     def states(self, elapsed: np.ndarray, derivative: int) -> Tensor:
-        """See `Path`."""
+        """Return the states, or their derivatives in time, at times since the start, [times, *shape]; see `Path`."""
         with without(self.values.device.type):
             return self.solve.at(elapsed, self.values, self.steps, derivative)
 
     def unravel(self, states: Tensor, times: np.ndarray, failed: Tensor) -> Any:
-        """See `Path`."""
+        """Return states [times, *shape] as the user has them, with NaN for samples after they failed."""
         return self.solve.unravel(states, times, failed)
 
     def continued(self, earlier: Solution, ts: Any, options: dict[str, Any]) -> Solution:
-        """See `Path`."""
+        """Return the solution that goes on from the end of `earlier`: see `Solution.continued`."""
         return self.solve.go_on(earlier, ts, options)
 
 

@@ -32,7 +32,10 @@ class CudaForm(RecurrenceForm):
     """The form (see `memory.Form`) whose older past is the states of decaying exponentials, advanced by CUDA code."""
 
     def advance(self, values: Tensor, states: Tensor, fresh: slice, matrices: Matrices, out: Tensor) -> None:
-        """See `RecurrenceForm.advance`."""
+        """Update the states with new values and add their part to a block's sums, in one launch of the CUDA code.
+
+        Arguments are those of `RecurrenceForm.advance`.
+        """
         into, decay, out_of = matrices
         equations, pushed, width = values.shape
         given = np.zeros(1, _PAST)

@@ -31,7 +31,7 @@ class SumForm(Form):
         self._seen = 0  # steps whose values are in `_values`
 
     def far(self, values: Tensor, first: int, last: int, out: Tensor) -> None:
-        """See `memory.Form.far`."""
+        """Add to `out` the weighted values of all steps before the block, by compiled sums: see `Form.far`."""
         if not first:
             return
         a, ins, width = values.shape[0], self.operand.ins, values.shape[-1]

@@ -34,7 +34,7 @@ class DenseForm(Form):
     """The form (see `memory.Form`) of the kernel `dense`, which keeps nothing but the weights."""
 
     def far(self, values: Tensor, first: int, last: int, out: Tensor) -> None:
-        """See `memory.Form.far`."""
+        """Add to `out` the weighted values of all steps before the block, by one matrix product: see `Form.far`."""
         if not first:
             return
         if isinstance(self.operand, Toeplitz):  # copying rows is faster upwards; the result is small
@@ -81,7 +81,7 @@ class FFTForm(Form):
         self._squares: dict[int, Tensor] = {}
 
     def far(self, values: Tensor, first: int, last: int, out: Tensor) -> None:
-        """See `memory.Form.far`."""
+        """Add the newest square to the sums of later steps, and those of the block to `out`: see `Form.far`."""
         if not first:
             return
         ins, steps = self.operand.ins, self.operand.steps
@@ -186,7 +186,7 @@ class RecurrenceForm(Form):
         self._matrices: dict[tuple[str, int], Tensor] = {}
 
     def far(self, values: Tensor, first: int, last: int, out: Tensor) -> None:
-        """See `memory.Form.far`."""
+        """Bring new values into the states, and add the states' part to the block's sums `out`: see `Form.far`."""
         end = first - self.overlap
         if end <= 0:
             return
