@@ -210,7 +210,7 @@ _HALVINGS = 40
 def largest_decay(alpha: float, corrections: int) -> float:
     """Return the largest s = dt**alpha * rate up to which an explicit scheme is stable; 0 where it is for none.
 
-    The root condition in the module's docstring is counted at each s that is tried.
+    The root condition of the module's docstring is tested at each s that is tried.
 
     Args:
         alpha: The order.

@@ -54,7 +54,7 @@ class TorchSource:
         return TORCH
 
     def computed(self, formulas: Formulas, *parameters: Any) -> tuple[Tensor, ...]:
-        """Return the arrays formulas(xp, *parameters), computed in float64 and cast to the source's dtype and device."""
+        """Return the arrays formulas(xp, *parameters), computed in float64, in the source's dtype, on its device."""
         return tuple(self.cast(each) for each in formulas(TORCH, *map(TORCH.asarray, parameters)))
 
     def _empty(self, shape: tuple[int, ...]) -> Tensor:
@@ -114,7 +114,7 @@ class TorchSource:
         return torch.view_as_complex(found.mul_(each) if is_number else found * each)
 
     def by_time(self, pairs: Iterable[Tensor], count: int) -> Tensor:
-        """Return complex tensors [m, ..., n] as one real tensor, time first, [n, 2 count, ...]: see `Source.by_time`."""
+        """Return complex tensors [m, ..., n] as one real tensor, time first, [n, 2 count, ...]; see `Source`."""
         parts = [torch.view_as_real(x).movedim((-2, -1), (0, 1)).flatten(1, 2) for x in pairs]
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
