@@ -28,7 +28,7 @@ _MULTIPLICATIVE = ("diagonal", "scalar", "general")
 
 @dataclass(frozen=True)
 class Order:
-    """A strong order: the least of a + b alpha + c H over its terms (a, b, c)."""
+    """A strong order of convergence: the smallest of a + b alpha + c H over its terms (a, b, c), H the Hurst index."""
 
     terms: tuple[tuple[float, float, float], ...]
 

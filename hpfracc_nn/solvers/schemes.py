@@ -285,11 +285,11 @@ class Rectangle:
         return 1.0
 
     def stability(self, alpha: float) -> float:
-        """Return the largest dt**alpha * rate with which a decay, D^alpha y = -rate y, is stable.
+        """Return the largest dt**alpha * rate with which the scheme is stable for a decay, D^alpha y = -rate y.
 
-        Up to alpha = 1 it is where the characteristic function has its root at -1, where steps alternate: Gamma(1 +
-        alpha) / (2 eta(-alpha)), eta Dirichlet's; 2 at alpha = 1, as of Euler's method, and 1 as alpha goes to 0. From
-        1.4 on roots leave the unit circle elsewhere, and at 2 there is no such rate.
+        Up to alpha = 1 the limit is where the characteristic function has a root at -1, so that steps alternate:
+        Gamma(1 + alpha) / (2 eta(-alpha)), eta Dirichlet's function; 2 at alpha = 1, as for Euler's method, and 1 as
+        alpha goes to 0. From 1.4 on roots leave the unit circle elsewhere, and at 2 there is no such rate.
 
         Source: Lubich, IMA J. Numer. Anal. 6 (1986) 87.
         """
@@ -437,10 +437,10 @@ class PredictorCorrector:
         return min(2.0, 1 + alpha)
 
     def stability(self, alpha: float) -> float:
-        """Return the largest dt**alpha * rate with which a decay, D^alpha y = -rate y, is stable.
+        """Return the largest dt**alpha * rate with which the scheme is stable for a decay, D^alpha y = -rate y.
 
-        With an odd number of corrections it is Gamma(2 + alpha) up to alpha = 1.6, where the characteristic function
-        has its root at 1: what is unstable grows without alternating.
+        With an odd number of corrections the limit is Gamma(2 + alpha) up to alpha = 1.6, where the characteristic
+        function has a root at 1: unstable solutions grow without alternating.
         """
         return largest_decay(alpha, self.corrections)
 

@@ -159,7 +159,7 @@ class StochasticMethod:
 
 
 def checked_noise(owner: str, noise: Any) -> Noise:
-    """Return `noise` itself.
+    """Return `noise` itself, after checking that it is a `Noise`.
 
     Raises:
         TypeError: `noise` is no `Noise`.

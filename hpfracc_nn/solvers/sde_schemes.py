@@ -222,7 +222,7 @@ class Coefficients(Protocol):
         ...
 
     def applied(self, g: Array, noise: Array) -> Array:
-        """Return the product of g and the noise of a step, which has the state's shape."""
+        """Return g times the noise of a step, an array of the state's shape."""
         ...
 
     def shifted(self, part: float) -> Coefficients:

@@ -43,7 +43,7 @@ Edge = tuple[Any, int]  # a node of an autograd graph, and the index of one of i
 
 
 def sources(value: Tensor, wanted: Sequence[Tensor], held: Sequence[Tensor]) -> list[Tensor]:
-    """Return the tensors through which all of the gradient of `value` passes: where walks back from it end.
+    """Return the tensors through which all of the gradient of `value` passes: where walks back through its graph end.
 
     A walk through the graph ends at leaves and at tensors of `wanted` and `held`; backpropagation goes on from these by
     itself, with their hooks. Where one of the tensors was made of another, the part of the other's gradient that comes
@@ -95,7 +95,7 @@ def trainable(
 
     Wanted are, as far as they require a gradient, all parameters of modules that f holds, the leaves that f holds, the
     tensors `given` by the caller, and what the graph of f at the first step reaches: tensors that f holds, and other
-    leaves, except those that f creates. `field.makes_leaves` is set by the way.
+    leaves, except those that f creates. As a side effect, `field.makes_leaves` is set.
 
     Raises:
         ValueError: f cannot be evaluated again with the same result, or one of the tensors has hooks.
@@ -465,7 +465,7 @@ class Replay:
         return self._with_starts(n, self.memory.memory(self.problem.n_steps - n))
 
     def _start(self, g: Tensor) -> Tensor:
-        """Return the gradient in the state at the start through f_0, whose cotangent is g: f's Jacobian', times g."""
+        """Return the gradient in the state at the start through f_0: f's transposed Jacobian times f_0's cotangent g."""
         z, value = evaluated(self.problem.field, 0, self.states[0])
         self.found[:1] = self.signature.sums(value.detach()[None])
         if self.values is not None:
@@ -508,7 +508,7 @@ class Replay:
         return fg + self.problem.layout.as_state(found)
 
     def _starts(self, n: int) -> Tensor | None:
-        """Return the starting weights of f_n in all steps, [a, sets, n_steps + 1], or None if it has none."""
+        """Return the starting weights of f_n in all steps, [a, sets, n_steps + 1], or None if f_n has none."""
         kept = self.problem.kept
         if kept is None or kept.starts is None or n >= kept.starts.shape[-1]:
             return None

@@ -116,7 +116,7 @@ class Coefficients:
         return g, torch.zeros_like(y) if found is None else found
 
     def applied(self, g: Tensor, noise: Tensor) -> Tensor:
-        """Return the product of g and the noise of a step, which has the state's shape."""
+        """Return g times the noise of a step, a tensor of the state's shape."""
         if self._is_elementwise:
             return g * noise
         if self.noise_type == "scalar":

@@ -531,7 +531,7 @@ class MultiTerm(Terms):
         return torch.from_numpy(self.orders)
 
     def state(self, *initial: Tensor) -> Tensor:
-        """Return the state at the start.
+        """Return the state of the system at the start, [*y.shape, entries].
 
         Args:
             initial: y and its derivatives of whole order below the highest order, tensors of one shape.

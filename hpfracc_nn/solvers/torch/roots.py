@@ -228,7 +228,7 @@ class _Iteration:
         raise self._failed(n, "the adjoint equation", convergence.change)
 
     def _correction(self, n: int, w: float | Tensor, y: Tensor, residual: Tensor) -> Tensor:
-        """Return c(residual) in step n, where the residual is that of m + w f(y) - y at the iterate y."""
+        """Return c(residual), the correction of the iterate y in step n; the residual is m + w f(t_n, y) - y."""
         return residual
 
     def _transposed_correction(self, z: Tensor, value: Tensor, w: float | Tensor, residual: Tensor) -> Tensor:
