@@ -1,4 +1,4 @@
-"""Explosions of explicit schemes: how a decay too fast for a scheme is told from a solution that truly grows.
+"""Explosions of explicit schemes: how to distinguish a decay too fast for a scheme from a solution that grows.
 
 Beyond the scheme's stability limit a step overshoots zero by more than the state: the state grows although f points
 back towards zero. An entry y of the state is exploding where, over the last `WINDOW` steps, at each of them

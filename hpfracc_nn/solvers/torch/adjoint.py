@@ -465,7 +465,7 @@ class Replay:
         return self._with_starts(n, self.memory.memory(self.problem.n_steps - n))
 
     def _start(self, g: Tensor) -> Tensor:
-        """Return the gradient in the state at the start through f_0, by f's transposed Jacobian; g is f_0's cotangent."""
+        """Return the part of the gradient in the state at the start that comes through f_0, whose cotangent is g."""
         z, value = evaluated(self.problem.field, 0, self.states[0])
         self.found[:1] = self.signature.sums(value.detach()[None])
         if self.values is not None:

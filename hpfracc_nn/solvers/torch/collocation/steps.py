@@ -284,8 +284,8 @@ class Integrator:
     def _left_out(self, h: float) -> bool:
         """Mask the sample that keeps a step of length h from being taken; return False where that is not possible.
 
-        It is not where errors are raised, or where no other sample is left. The masked sample fails at the present
-        time.
+        Masking is not possible where errors are raised, or where no other sample is left. The masked sample fails at
+        the present time.
         """
         problem, layout = self.problem, self.problem.layout
         if problem.throws or len(self.track.failed) + 1 >= problem.samples:
