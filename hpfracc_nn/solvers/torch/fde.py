@@ -292,7 +292,8 @@ def fdeint(
             may have such an error: they are computed once more with twice the steps, and an error is raised where the
             change shows a larger error; `Solution.error` is the estimate. rtol is at least 100 times the dtype's
             rounding, or 0, which means that; None beside `atol` is 1e-3.
-        atol: The absolute part of the error that `rtol` describes: a number, or a tensor that broadcasts to y0; None beside `rtol` is 1e-6.
+        atol: The absolute part of the error that `rtol` describes: a number, or a tensor that broadcasts to y0; None
+            beside `rtol` is 1e-6.
         max_steps: The most steps of a solve to a tolerance; a solve that needs more raises an error.
         max_step: The longest step to a tolerance, so that no pulse of f falls between the times at which f is
             evaluated; None is no limit.
