@@ -1,7 +1,7 @@
 """Solvers of fractional and of stochastic differential equations.
 
-Schemes, histories, meshes and noises are plain options, without a framework. What solves is PyTorch's and is loaded
-when it is first asked for.
+Schemes, histories, meshes and noises are plain options that need no framework. The functions and modules that solve are
+those of PyTorch and are imported when they are first used; those of JAX are in `hpfracc_nn.solvers.jax`.
 """
 
 from typing import TYPE_CHECKING

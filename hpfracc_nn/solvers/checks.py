@@ -1,4 +1,8 @@
-"""Checks of the arguments that both frameworks share, and the messages of solves that fail; without a framework."""
+"""Checks of arguments that both frameworks share, and the errors of solves that fail; without a framework.
+
+Functions that return an exception build its message and leave raising it to the caller. Their `owner` is the name of
+the public function or class whose call failed, which begins the message.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +16,18 @@ from hpfracc_nn import errors
 
 
 def named(owner: str, argument: str, value: Any, known: Mapping[str, type], kinds: Sequence[type]) -> Any:
-    """Return an option: itself, or that of a name with its defaults.
+    """Return an option: `value` itself, or where `value` is a name, the option of that name with its defaults.
+
+    Args:
+        owner: Name of the public function, for messages.
+        argument: Name of the argument, for messages.
+        value: A key of `known`, or an object of one of `kinds`.
+        known: Option classes by name.
+        kinds: All option classes that are allowed.
 
     Raises:
-        ValueError: There is none of that name.
-        TypeError: It is neither a name nor an option.
+        ValueError: `value` is a name that is not in `known`.
+        TypeError: `value` is neither a name nor of one of `kinds`.
     """
     if isinstance(value, str):
         return known[errors.one_of(owner, argument, value, known)]()
@@ -31,10 +42,10 @@ def named(owner: str, argument: str, value: Any, known: Mapping[str, type], kind
 
 
 def increasing(owner: str, ts: np.ndarray) -> np.ndarray:
-    """Return output times as float64.
+    """Return output times as a float64 array.
 
     Raises:
-        ValueError: There are fewer than two, one is not finite, or they do not increase.
+        ValueError: There are fewer than two times, one is not finite, they do not increase, or have not one axis.
     """
     times = np.asarray(ts, dtype=np.float64)
     if times.ndim != 1 or times.size < 2:
@@ -53,7 +64,7 @@ def increasing(owner: str, ts: np.ndarray) -> np.ndarray:
 
 
 def times_message(owner: str, shape: tuple[int, ...]) -> str:
-    """Return what is said of times of that shape, which is none."""
+    """Return the error message for output times of a wrong shape."""
     return (
         f"{owner}(ts of shape {tuple(shape)}): needs two times or more in one axis, the first where y0 is given; pass "
         "for example numpy.linspace(0, 1, 101)."
@@ -63,13 +74,13 @@ def times_message(owner: str, shape: tuple[int, ...]) -> str:
 def fitting_orders(
     owner: str, alpha: tuple[int, ...], shape: tuple[int, ...] | None, several: str = ""
 ) -> tuple[int, ...]:
-    """Return the sizes of alpha's axes, as many as a state of that shape has: 1 where alpha does not vary.
+    """Return alpha's shape padded with 1 to as many axes as the state has; all 1 where alpha is a single number.
 
     Args:
-        owner: What solves.
+        owner: Name of the public function, for the message.
         alpha: The shape of alpha.
-        shape: That of the state, or None for a state of several arrays, which are joined along one axis.
-        several: What such a state is called, for the text.
+        shape: The shape of the state, or None for a state of several arrays, which are joined along one axis.
+        several: What a state of several arrays is called in the message.
 
     Raises:
         ValueError: alpha does not broadcast to the state.
@@ -91,12 +102,16 @@ def fitting_orders(
 
 
 def orders(owner: str, alpha: np.ndarray, has_slope: bool, may_change: bool = False) -> None:
-    """Raise unless all orders are in (0, 2), and a derivative is given above 1 and only there.
+    """Raise ValueError unless all orders are in (0, 2) and dy0 is passed exactly where an order is above 1.
 
-    Where orders may change, as those that are learned, one may be given that the present ones do not need.
+    Args:
+        owner: Name of the public function, for messages.
+        alpha: The orders.
+        has_slope: Whether dy0, the derivative at the start, is passed.
+        may_change: Whether the orders may change, as learned ones do; dy0 may then be passed for orders up to 1 too.
 
     Raises:
-        ValueError: They are not.
+        ValueError: An order is out of range, or dy0 is missing or superfluous.
     """
     wrong = alpha[~((alpha > 0) & (alpha < 2))]
     if wrong.size:
@@ -116,9 +131,9 @@ def orders(owner: str, alpha: np.ndarray, has_slope: bool, may_change: bool = Fa
 
 
 def wrong_dtype(owner: str, name: str, dtype: Any, is_complex: bool, convert: str) -> TypeError:
-    """Return what is said of a state, an argument called `name`, in a dtype that is not solved in.
+    """Return the TypeError for a state, the argument called `name`, of a dtype in which no solver works.
 
-    `convert` is what converts it, such as "to(torch.float32)".
+    `convert` is the call that converts an array, such as "to(torch.float32)".
     """
     way_out = f"convert with {name}.{convert}"
     if is_complex:
@@ -127,7 +142,7 @@ def wrong_dtype(owner: str, name: str, dtype: Any, is_complex: bool, convert: st
 
 
 def slope_shape(owner: str, slope: Sequence[Any], state: Sequence[Any]) -> ValueError:
-    """Return what is said of a derivative at the start whose shapes are not those of y0."""
+    """Return the ValueError for a derivative at the start, dy0, whose shapes are not those of y0."""
     return ValueError(
         f"{owner}(dy0 of shape {list(slope)}): needs the shape of y0, {list(state)}; pass a derivative for each entry."
     )
@@ -138,17 +153,17 @@ WITH_FIXED_POINT = "take more steps, or pass roots=Newton() to the scheme"
 
 
 class NotSolved(RuntimeError):
-    """The equation of a step has not been solved to the tolerance."""
+    """The error of a solve in which the equation of a step was not solved to the tolerance."""
 
 
 def diverged(owner: str, n: int, t: float, size: float) -> FloatingPointError:
-    """Return what is said where the solution is not finite.
+    """Return the error for a solution that is no longer finite.
 
     Args:
-        owner: What solves.
-        n: The step.
-        t: Its time.
-        size: Of the state before.
+        owner: Name of the public function.
+        n: Index of the step that is not finite.
+        t: The time of step n.
+        size: Largest absolute value of the state one step before.
     """
     return FloatingPointError(
         f"{owner}: the solution diverged at step {n}, t={t:g}, where it was {size:.3g} one step before; take more "
@@ -157,7 +172,7 @@ def diverged(owner: str, n: int, t: float, size: float) -> FloatingPointError:
 
 
 class StepLimit(RuntimeError):
-    """A solve to a tolerance has taken all the steps that it may.
+    """The error of a solve to a tolerance that needs more than `max_steps` steps.
 
     Examples:
         >>> try:
@@ -171,7 +186,7 @@ class StepLimit(RuntimeError):
 
 
 def too_many(owner: str, max_steps: int, t: float, end: float, h: float) -> StepLimit:
-    """Return what is said where `max_steps` have not led to the end: how far they came, and the step `h` there."""
+    """Return the error for a solve whose `max_steps` steps reached time t and not `end`; `h` is the step size at t."""
     return StepLimit(
         f"{owner}(max_steps={max_steps}): reached t={t:g} of {end:g}, where a step is {h:.3g}; pass a larger max_steps "
         "or larger tolerances, above what is noise in f, or breakpoints where f jumps."
@@ -179,14 +194,14 @@ def too_many(owner: str, max_steps: int, t: float, end: float, h: float) -> Step
 
 
 def stuck(owner: str, n: int, t: float, h: float, size: float) -> FloatingPointError:
-    """Return what is said where no step is short enough.
+    """Return the error for a solve that cannot go on, because no step from time t is short enough for the tolerance.
 
     Args:
-        owner: What solves.
-        n: The step.
-        t: Its time.
-        h: The last length that was tried.
-        size: Of the state there.
+        owner: Name of the public function.
+        n: Index of the step.
+        t: The time at which the step begins.
+        h: The last step size that was tried.
+        size: Largest absolute value of the state at t.
     """
     return FloatingPointError(
         f"{owner}: at step {n}, t={t:g}, steps down to {h:.3g} were too long for the tolerance, for a state of size "
@@ -196,14 +211,14 @@ def stuck(owner: str, n: int, t: float, h: float, size: float) -> FloatingPointE
 
 
 def inaccurate(owner: str, scheme: str, n_steps: int, error: float, t: float) -> FloatingPointError:
-    """Return what is said where twice the steps lead elsewhere.
+    """Return the error for a solution of fixed steps whose error, estimated by twice the steps, is above the tolerance.
 
     Args:
-        owner: What solves.
-        scheme: By its name.
-        n_steps: Of the solution.
-        error: Its estimate, as a part of what is allowed.
-        t: Where it is largest.
+        owner: Name of the public function.
+        scheme: The scheme's name.
+        n_steps: How many steps the solution has.
+        error: The largest estimated error, relative to what rtol and atol allow.
+        t: The time at which the error is largest.
     """
     return FloatingPointError(
         f"{owner}(scheme={scheme!r}, n_steps={n_steps}): needs steps whose error is within rtol and atol; at t={t:g} "
@@ -223,18 +238,18 @@ def exploded(
     decay: float,
     steps: float,
 ) -> FloatingPointError:
-    """Return what is said where steps of a scheme are too long for a decay.
+    """Return the error for a solution that exploded, because the steps of a scheme are too long for a decay.
 
     Args:
-        owner: What solves.
-        scheme: By its name.
-        n: The step.
-        t: Its time.
-        size: Of the state.
-        start: What it began with.
-        limit: The largest dt**alpha times the rate of a decay that the scheme is stable with; 0 where there is none.
-        decay: What that is here.
-        steps: That would do; infinite where none would.
+        owner: Name of the public function.
+        scheme: The scheme's name.
+        n: Index of the step.
+        t: The time of step n.
+        size: Absolute value of the entry of the state that exploded.
+        start: Largest absolute value that the solution began with.
+        limit: The largest dt**alpha times the rate of a decay with which the scheme is stable; 0 if there is none.
+        decay: dt**alpha times the rate of the decay in this solve.
+        steps: The number of steps with which the scheme would be stable; infinite if there is none.
     """
     way_out = f"take {_rounded_up(steps)} steps or more, or "
     if owner == "fdeint":
@@ -259,14 +274,14 @@ def _rounded_up(steps: float) -> str:
 
 
 def undefined(owner: str, n: int, t: float, size: float, how: str = "") -> FloatingPointError:
-    """Return what is said where f is not finite.
+    """Return the error for a right-hand side f that is not finite at a finite state.
 
     Args:
-        owner: What solves.
-        n: The step.
-        t: Its time.
-        size: Of the state.
-        how: It came about, for the text.
+        owner: Name of the public function.
+        n: Index of the step.
+        t: The time of step n.
+        size: Largest absolute value of the state.
+        how: Words for the message that say how the state came about; may be empty.
     """
     return FloatingPointError(
         f"{owner}(f): needs finite values; at step {n}, t={t:g}, f returned one that is not for a state of size "
@@ -275,14 +290,14 @@ def undefined(owner: str, n: int, t: float, size: float, how: str = "") -> Float
 
 
 def singular(label: str, argument: str, t: float, is_nan: bool, size: float) -> FloatingPointError:
-    """Return what is said where a right-hand side has no value at the start.
+    """Return the error for a right-hand side that is NaN or infinite at the start of the equation.
 
     Args:
-        label: Of the call, with the argument.
-        argument: What the right-hand side is called there.
-        t: The start.
-        is_nan: Whether it is not infinite either.
-        size: Of the state.
+        label: The call and its argument, such as "fdeint(f)", which begin the message.
+        argument: The name of the right-hand side in the message, such as "f".
+        t: The time of the start.
+        is_nan: Whether the right-hand side is NaN; else it is infinite.
+        size: Largest absolute value of the state.
     """
     how = "NaN" if is_nan else "infinite"
     return FloatingPointError(
@@ -295,16 +310,16 @@ def singular(label: str, argument: str, t: float, is_nan: bool, size: float) -> 
 def unsolved(
     owner: str, n: int, t: float, iterations: int, way_out: str, what: str = "the equation", change: float | None = None
 ) -> NotSolved:
-    """Return what is said where the equation of a step is not solved.
+    """Return the error for the equation of a step that iterations did not solve.
 
     Args:
-        owner: What solves.
-        n: The step.
-        t: Its time.
-        iterations: After which it was given up.
-        way_out: What to do.
-        what: Was not solved.
-        change: The last one, or None where it is not known.
+        owner: Name of the public function.
+        n: Index of the step.
+        t: The time of step n.
+        iterations: The number of iterations that were made.
+        way_out: Words that say what the caller can do.
+        what: What was not solved, such as "the equation".
+        change: The change in the last iteration, or None where it is not known.
     """
     last = "" if change is None else f"; the last change was {change:.3g}"
     return NotSolved(
@@ -313,19 +328,19 @@ def unsolved(
 
 
 def check_stochastic_orders(owner: str, alpha: Any, values: np.ndarray) -> None:
-    """Raise unless orders are in (1/2, 1].
+    """Raise ValueError unless all orders are in (1/2, 1].
 
     Args:
-        owner: Who asks, for messages.
-        alpha: The orders as they were given.
-        values: Their numbers.
+        owner: Name of the public class, for the message.
+        alpha: The orders as the caller passed them, for the message.
+        values: The orders as an array of numbers.
     """
     if not ((values > 0.5) & (values <= 1)).all():
         raise ValueError(f"{owner}(alpha={alpha}): needs 1/2 < alpha <= 1; pass for example 0.8.")
 
 
 def stochastic_bounds(owner: str, bounds: tuple[float, float] | None) -> tuple[float, float]:
-    """Return where learned orders stay, (1/2, 1) where nothing is said; or raise."""
+    """Return the bounds of learned orders, (1/2, 1) for None; raise ValueError unless 1/2 <= low < high <= 1."""
     low, high = (0.5, 1.0) if bounds is None else bounds
     if not 0.5 <= low < high <= 1:
         raise ValueError(f"{owner}(bounds={(low, high)}): needs 1/2 <= low < high <= 1; pass for example (0.5, 1).")

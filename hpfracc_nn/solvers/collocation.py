@@ -23,7 +23,7 @@ what the first of them adds to y within the step is `spread`.
 Brugnano, Gurioli & Iavernaro, arXiv 2403.04916, for collocation at Gauss nodes on graded meshes; Soderlind, Numer.
 Algorithms 31 (2002) 281, for the choice of steps; DLMF 18.17 for the moments.
 
-Shapes: a orders alpha, s stages, rows of times that look back, P points of a group of steps.
+Shapes: a orders alpha, s stages, rows: times from which the past is seen, P points of a group of steps.
 """
 
 from __future__ import annotations
@@ -41,32 +41,33 @@ from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
 from hpfracc_nn.solvers.schemes import Newton
 
 FINE = 56  # nodes of the graded rule
-FAR = 9.0  # of a step: from here on its stages are nodes enough (their 16 against the 7 of f: 38**-9 is left out)
-POINTS = 18  # of a group of steps
-LAST = 4  # coefficients that the estimate looks at
-SMALL = 16  # numbers of a state up to which a Jacobian costs no more than an iteration or two
-SLOW = 0.5  # a contraction of the stage equations that is worse than this has a Jacobian made
-PART = 0.01  # of what a step is allowed: what is left of their error
-FLOOR = 32.0  # times eps: what rounding leaves of a change
-GUESSES = 12.0  # iterations that a contraction may still need
-SHORTEST = 16.0  # times eps: of a step, a part of the time
-BLIND = 16.0  # least steps behind a jump, up to which one may be too long; seen from there its own place is far
-WORSE = 2.0  # changes that grow so much lead away: the iteration begins again
-APART = 1.0  # of the length of a group: nearer it is taken apart (5.8**-18 is left out)
+FAR = 9.0  # step lengths: from this distance on a step's stages are nodes enough (16 against f's 7: 38**-9 is left out)
+POINTS = 18  # points of a group of steps
+LAST = 4  # Legendre coefficients that the error estimate is made of
+SMALL = 16  # entries of a state up to which a Jacobian costs no more than an iteration or two
+SLOW = 0.5  # a worse contraction factor of the stage equations makes a Jacobian
+PART = 0.01  # of a step's allowed error: what the stage equations may contribute
+FLOOR = 32.0  # times eps: changes of this size are rounding alone
+GUESSES = 12.0  # most iterations that a contraction may still need; where it needs more, a Jacobian is made
+SHORTEST = 16.0  # times eps and the time: the shortest step
+BLIND = 16.0  # shortest steps: so near behind a jump a step may exceed the tolerance; farther on the jump is resolved
+WORSE = 2.0  # growth of the changes at which the iteration diverges and begins again
+APART = 1.0  # lengths of a group: seen from nearer, the group is split into its parts (5.8**-18 is left out)
 
 
 @dataclass(frozen=True)
 class Collocation:
     """Polynomials through Gauss nodes on each step: to a tolerance, or on a given mesh.
 
-    With `rtol` and `atol` steps follow the error; else they are those of the mesh, of which any may be taken. The
-    equation of a step is solved for all of its stages together, by fixed-point iteration where that converges fast and
-    by Newton's method else, so that it serves stiff problems and others.
+    With `rtol` and `atol` steps follow the error; else they are those of the mesh, and any mesh will do. The equation
+    of a step is solved for all of its stages together, by fixed-point iteration where that converges fast and by
+    Newton's method otherwise, so that the scheme serves stiff problems and others.
 
     Args:
-        stages: Of a step, from 4 to 16. The order for smooth f is about stages + alpha.
-        roots: How Newton's method works. A tolerance of None is a hundredth of what the step is allowed, and without
-            one what other schemes have; `dense` counts the numbers of a state times the stages.
+        stages: The number of stages of a step, from 4 to 16. The order for smooth f is about stages + alpha.
+        roots: Settings of Newton's method. A tolerance of None is a hundredth of the error that rtol and atol allow the
+            step, and in a solve without them what it is for other schemes; `dense` counts the numbers of a state times
+            the stages.
 
     Raises:
         ValueError: A number is out of range.
@@ -97,7 +98,7 @@ class Collocation:
             )
 
     def order(self, alpha: float) -> float:
-        """Return stages + alpha, for f that is smooth on each step."""
+        """Return the order of convergence, stages + alpha, for f that is smooth on each step."""
         return self.stages + alpha
 
 
@@ -107,13 +108,13 @@ _GRADING = 20.0  # the nodes of the graded rule begin at 1e-15
 
 @dataclass(frozen=True, eq=False)
 class Rule:
-    """Gauss's rule on [0, 1], and what its nodes interpolate.
+    """Gauss's quadrature rule on [0, 1], and the interpolation through its nodes.
 
     Attributes:
-        nodes: Increasing, [s].
-        weights: [s].
-        coefficients: Of Legendre's polynomials on [0, 1] from values at the nodes, [s, s].
-        slopes: Values at the nodes of the derivatives of the Lagrange polynomials, [s, s].
+        nodes: The nodes, increasing, [s].
+        weights: The quadrature weights, [s].
+        coefficients: The matrix from values at the nodes to coefficients of Legendre's polynomials on [0, 1], [s, s].
+        slopes: Values at the nodes of the derivatives of the Lagrange polynomials, [s, s]: node, then polynomial.
         barycentric: The weights of the barycentric formula, [s].
 
     Source: Wang & Xiang, Math. Comp. 81 (2012) 861, for the last.
@@ -134,7 +135,7 @@ class Rule:
 
 @lru_cache(maxsize=32)
 def rule_of(count: int) -> Rule:
-    """Return the rule with so many nodes."""
+    """Return Gauss's rule with `count` nodes."""
     x = legendre.leggauss(count)[0]
     basis = legendre.legvander(x, count - 1)  # [node, degree]
     w = 1 / (basis**2 @ (np.arange(count) + 0.5))  # Christoffel's numbers, which `leggauss` has to 1e-12
@@ -147,12 +148,12 @@ def rule_of(count: int) -> Rule:
 class Graded(NamedTuple):
     """A rule on [0, 1] for integrals of (x + v)**(alpha - 1) v p(v), x >= 0, p a polynomial.
 
-    It is Gauss's in t, for v = t**2 exp(20 (sqrt(t) - 1)): its nodes lie as densely as where the kernel changes, at any
-    x. Up to degree 16 of p, and for alpha in (0, 2), it errs by less than 1e-14 of the integral of the kernel.
+    The rule is Gauss's in t, for v = t**2 exp(20 (sqrt(t) - 1)), so that its nodes are dense where the kernel changes,
+    at any x. Up to degree 16 of p, and for alpha in (0, 2), its error is below 1e-14 of the integral of the kernel.
 
     Attributes:
-        nodes: Increasing, [m].
-        weights: [m].
+        nodes: The nodes v, increasing, [m].
+        weights: The quadrature weights, [m].
     """
 
     nodes: np.ndarray
@@ -169,20 +170,23 @@ def graded() -> Graded:
 
 
 def within(stages: int, alpha: Array, at: Array, xp: Namespace, derivative: int = 0) -> Array:
-    """Return the weights of a step of length 1 at places in it, [a, rows, s]; those of h times h**(alpha - derivative).
+    """Return the weights of a step's own stages, seen from places within the step, [a, rows, s].
+
+    They are the fractional integrals, or their derivatives in time, of the Lagrange polynomials from the step's
+    beginning to each place, for a step of length 1; a step of length h has h**(alpha - derivative) times these.
 
     Args:
-        stages: How many.
-        alpha: [a].
-        at: Places in (0, 1], [rows], in NumPy or in alpha's namespace.
+        stages: The number of stages s.
+        alpha: Orders, [a].
+        at: Places in the step, in (0, 1], [rows], in NumPy or in alpha's namespace.
         xp: The namespace of alpha.
-        derivative: 1 for that of the result in time.
+        derivative: 0 for the integral, 1 for its derivative in time.
     """
     rule, times = rule_of(stages), _of_times(at, xp)
     values = rule.lagrange(at[:, None] * (1 - graded().nodes), times), rule.lagrange(at, times)
     inside, here = (each @ rule.slopes for each in values) if derivative else values
     found = _until(alpha, at, inside, here, xp)
-    if derivative:  # in time the lower end moves
+    if derivative:  # the integral over the distance x - u has its upper end at the step's beginning, which moves
         found = found + _power(alpha, -1.0, at, xp)[..., None] * xp.constant(rule.lagrange(np.zeros(())), alpha)
     return found * _by_gamma(alpha, xp)
 
@@ -191,10 +195,10 @@ def _until(alpha: Array, x: Array, inside: Array, here: Array, xp: Namespace) ->
     """Return the integrals of (x - u)**(alpha - 1) p(u) over u from 0 to x, [a, rows, k].
 
     Args:
-        alpha: [a].
-        x: [rows].
+        alpha: Orders, [a].
+        x: Upper ends of the integrals, positive, [rows].
         inside: The values of k polynomials p at x (1 - v), v the nodes of the graded rule, [rows, m, k].
-        here: Their values at x, [rows, k].
+        here: The values of the polynomials at x, [rows, k].
         xp: The namespace of alpha.
     """
     v, weights = graded()
@@ -210,7 +214,7 @@ def _by_gamma(alpha: Array, xp: Namespace) -> Array:
 
 
 def _of_times(x: Array, xp: Namespace) -> Namespace:
-    """Return the namespace of times: NumPy, or where they are traced that of alpha."""
+    """Return the namespace of times `x`: NumPy for a NumPy array, else `xp`, which is alpha's."""
     return NUMPY if isinstance(x, np.ndarray) else xp
 
 
@@ -221,16 +225,19 @@ def _power(alpha: Array, exponent: float, x: Array, xp: Namespace) -> Array:
 
 
 def after(stages: int, alpha: Array, gap: Array, h: Array, xp: Namespace, derivative: int = 0) -> Array:
-    """Return the weights of steps that are over, [a, p, s].
+    """Return the weights of the stages of earlier steps, seen from later times, for p pairs of a time and a step.
 
     Args:
-        stages: How many.
-        alpha: [a].
-        gap: The time since the step's end, one for each of p pairs of a time and a step; positive. In NumPy or in
-            alpha's namespace, where the rule for what is close serves all of them: from far away it is exact too.
+        stages: The number of stages s.
+        alpha: Orders, [a].
+        gap: The time since the step's end, positive, [p]. In NumPy, or in alpha's namespace, in which the rule for near
+            steps serves all pairs: it is exact for far ones too.
         h: The step's length, [p].
         xp: The namespace of alpha.
-        derivative: 1 for that of the result in time.
+        derivative: 0 for the integral, 1 for its derivative in time.
+
+    Returns:
+        The fractional integrals over the step of its Lagrange polynomials, or their derivatives, [a, p, s].
     """
     rule = rule_of(stages)
     if not isinstance(gap, np.ndarray):
@@ -248,14 +255,14 @@ def after(stages: int, alpha: Array, gap: Array, h: Array, xp: Namespace, deriva
 
 
 def after_far(stages: int, alpha: Array, gap: Array, h: Array, xp: Namespace, derivative: int = 0) -> Array:
-    """Return what `after` does, for steps all of which are more than `FAR` times their length away."""
+    """Return the weights that `after` returns, for steps that are all more than `FAR` times their length away."""
     return _far(rule_of(stages), alpha, gap, h, xp, derivative) * _by_gamma(alpha, xp)
 
 
 def _close(rule: Rule, alpha: Array, gap: Array, h: Array, xp: Namespace, derivative: int) -> Array:
     x, times, (v, weights) = gap / h, _of_times(gap, xp), graded()
     values, end = rule.lagrange(1 - v), rule.lagrange(np.ones(()))
-    if derivative:  # by parts: the kernel's derivative would be too steep
+    if derivative:  # integrate by parts, because the kernel's derivative is too steep for the rule
         values, end = values @ rule.slopes, end @ rule.slopes
     rest = xp.constant(weights[:, None] * (values - end), alpha)
     longer = xp.expm1(alpha[:, None] * xp.constant(times.log1p(1 / x), alpha))
@@ -280,20 +287,23 @@ def _kernel(alpha: Array, distance: Array, xp: Namespace, derivative: int = 0) -
 
 
 def from_points(alpha: Array, distance: np.ndarray, xp: Namespace) -> Array:
-    """Return the weights of moments at points so far back, [a, rows, P], for distances [rows, P]."""
+    """Return the weights of the moments of groups, [a, rows, P]: the kernel at the `distance` of each point, [rows, P].
+
+    A distance is the time from a point of a group to the time, of the row, from which the group is seen.
+    """
     return _kernel(alpha, distance, xp) * _by_gamma(alpha, xp)
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Steps that are seen as `POINTS` points.
+    """Consecutive steps that, seen from far away, are `POINTS` points with a moment each; or a single step.
 
     Attributes:
-        first: The first step.
-        last: The one after the last.
-        start: Its time.
-        length: The time of all.
-        parts: The two groups that it joins; none for one step.
+        first: Index of the first step.
+        last: Index of the step after the last.
+        start: The time, since the start of the solve, at which the first step begins.
+        length: The time that all steps of the group take.
+        parts: The two groups that this group joins; None for a single step.
     """
 
     first: int
@@ -304,11 +314,14 @@ class Group:
 
     @property
     def is_step(self) -> bool:
-        """Whether it is one step, seen as its stages."""
+        """Whether the group is a single step, which is seen as its stages."""
         return self.parts is None
 
     def upward(self, part: Group, stages: int) -> np.ndarray:
-        """Return the moments of this group that a part's moments bring, or the values of a step, [POINTS, P or s]."""
+        """Return the matrix from a part's moments to what they add to this group's moments, [POINTS, P].
+
+        For a part that is a single step, the matrix acts on the values of f at the step's stages, [POINTS, s].
+        """
         rule = rule_of(POINTS)
         place, scale = (part.start - self.start) / self.length, part.length / self.length
         values = rule.lagrange(place + scale * rule.nodes).T  # [POINTS, node of the part]
@@ -318,11 +331,11 @@ class Group:
 
 
 class Tree:
-    """The steps that were taken, joined pairwise as the digits of a binary number are carried.
+    """The steps taken so far, joined pairwise into groups of 2, 4, 8, ... steps, as a binary counter carries digits.
 
     Attributes:
         times: The mesh, as time since the start.
-        groups: Those that end with each step, the step itself first and the longest last.
+        groups: For each step, the groups that end with it, the step itself first and the longest last.
     """
 
     def __init__(self) -> None:
@@ -331,7 +344,7 @@ class Tree:
         self._roots: list[Group] = []
 
     def append(self, h: float) -> list[Group]:
-        """Take a step of length h; return the groups that end with it."""
+        """Append a step of length h; return the groups that end with it, the step itself first."""
         n, start = len(self.groups), self.times[-1]
         self.times.append(start + h)
         joined = [Group(n, n + 1, start, h)]
@@ -345,9 +358,10 @@ class Tree:
         return joined
 
     def cover(self, n: int, nearest: float) -> tuple[list[Group], list[Group]]:
-        """Return groups and single steps that are all steps before n, seen from `nearest` after the time of step n.
+        """Return groups and single steps that together are all steps before step n, as coarse as accuracy allows.
 
-        In both lists the oldest come first.
+        They are seen from times that lie `nearest` or more after the beginning of step n. In both lists the oldest come
+        first.
         """
         groups: list[Group] = []
         steps: list[Group] = []
@@ -365,7 +379,7 @@ class Tree:
         return groups, steps
 
     def _before(self, n: int) -> list[Group]:
-        """Return the longest groups that are the steps before n, the newest first."""
+        """Return the longest groups that together are all steps before step n, the newest first."""
         found = []
         while n:
             longest = self.groups[n - 1][-1]
@@ -374,12 +388,12 @@ class Tree:
         return found
 
     def gaps(self, n: int, after: np.ndarray, steps: list[Group]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the times since the ends of steps and their lengths, [rows, steps] both.
+        """Return the times that have passed since the ends of steps, and the lengths of the steps, both [rows, steps].
 
         Args:
-            n: The step that looks back.
-            after: How long after its beginning, [rows].
-            steps: What it looks back on.
+            n: The step from whose times the past is seen.
+            after: These times, counted from the beginning of step n, [rows].
+            steps: Single steps before step n.
         """
         since = np.array([self.times[n] - self.times[each.last] for each in steps])
         h = np.array([each.length for each in steps])
@@ -387,17 +401,24 @@ class Tree:
         return gap, np.broadcast_to(h, gap.shape)
 
     def distances(self, n: int, after: np.ndarray, groups: list[Group]) -> np.ndarray:
-        """Return the times since the points of groups, [rows, points of all]; see `gaps`."""
+        """Return the times that have passed since the points of groups before step n, [rows, points of all groups].
+
+        `after` are the times from which the past is seen, counted from the beginning of step n, [rows].
+        """
         behind = 1 - rule_of(POINTS).nodes
         back = [self.times[n] - self.times[each.last] + each.length * behind for each in groups]
         return np.concatenate(back) + after[:, None]
 
 
-_STEEPEST = 0.9  # what is left of a coefficient in the next one; more is no decay
+_STEEPEST = 0.9  # the largest ratio of a coefficient to the one before that counts as decay
 
 
 def spread(stages: int, alpha: Array, xp: Namespace) -> Array:
-    """Return the largest that the first coefficient left out, 1, adds to y within a step of length 1, [a]."""
+    """Return the most that f's Legendre polynomial of degree `stages` adds to y within a step of length 1, [a].
+
+    That polynomial, whose coefficient is 1 here, is the first that a step leaves out. The result is the largest
+    absolute value of its fractional integral over the step.
+    """
     x, last = np.linspace(0, 1, 65)[1:], np.eye(stages + 1)[-1]
     inside = legendre.legval(2 * x[:, None] * (1 - graded().nodes) - 1, last)[..., None]
     added = _until(alpha, x, inside, legendre.legval(2 * x - 1, last)[:, None], xp) * _by_gamma(alpha, xp)
@@ -405,14 +426,15 @@ def spread(stages: int, alpha: Array, xp: Namespace) -> Array:
 
 
 def extension(rule: Rule, ratio: Any, sizes: Array, xp: Namespace) -> Array:
-    """Return the values at the next step's nodes of what a step's Legendre coefficients are multiplied by, [s, s].
+    """Return the matrix that extrapolates a step's Legendre coefficients to values at the next step's nodes, [s, s].
 
-    Those that the distance makes grow are left out.
+    Rows are nodes and columns are degrees. Columns are 0 from the degree on at which the extrapolated terms are
+    smallest and begin to grow.
 
     Args:
-        rule: Of both steps.
-        ratio: The next step's length by this one's.
-        sizes: Of the coefficients, [s].
+        rule: Gauss's rule of both steps.
+        ratio: The next step's length divided by this step's.
+        sizes: The sizes of this step's coefficients, [s].
         xp: The namespace of the sizes.
     """
     x = 1 + 2 * ratio * xp.constant(rule.nodes, sizes)
@@ -426,11 +448,11 @@ def extension(rule: Rule, ratio: Any, sizes: Array, xp: Namespace) -> Array:
 
 
 def estimated(sizes: Array, xp: Namespace) -> Array:
-    """Return the sizes of what follows after the last coefficients, [samples].
+    """Return an estimate of the sum of all Legendre coefficients that are left out, by a geometric series, [samples].
 
     Args:
-        sizes: Of the last `LAST` coefficients, [LAST, samples].
-        xp: Their namespace.
+        sizes: The sizes of the last `LAST` coefficients, [LAST, samples].
+        xp: The namespace of the sizes.
     """
     before, last = xp.max(sizes[:2], axis=0), xp.max(sizes[2:], axis=0)
     ratio = xp.exp(0.5 * (xp.log(last + TINY) - xp.log(before + TINY)))
@@ -439,24 +461,26 @@ def estimated(sizes: Array, xp: Namespace) -> Array:
     return largest * ratio / (1 - ratio)
 
 
-TINY = 1e-36  # of a size, as a part of what is allowed
+TINY = 1e-36  # added to sizes, which are relative to the tolerance, to keep their logarithm finite
 SAFETY = 0.9
-LARGEST, SMALLEST = 32.0, 0.1  # factors of a step
-LARGER = 4.0  # the largest for a step that is shorter than the time before it
-UNSOLVED = 0.4  # for one whose equations are not solved
+LARGEST, SMALLEST = 32.0, 0.1  # largest and smallest factor from one step size to the next
+LARGER = 4.0  # the largest factor after a step that is at most half of the time since the start
+UNSOLVED = 0.4  # the factor after a step whose stage equations were not solved
 _START = 1e-8  # the smallest factor of the first step, whose error goes like h**(2 alpha)
-_WHOLE, _HALF = 0.999, 0.5  # of what is left: a longer step takes all of it, or half
+_WHOLE, _HALF = 0.999, 0.5  # of the time left: a longer step takes all of it, or half
 
 
 @dataclass(frozen=True)
 class Controller:
-    """How steps follow the error; numbers are Python's, or scalars of a framework.
+    """The step size control: formulas for the next step from the error of the last.
+
+    All sizes and errors are relative to what rtol and atol allow. Numbers are Python's, or scalars of a framework.
 
     Attributes:
-        stages: Of a step.
+        stages: The number of stages of a step.
         alpha: The smallest order.
         xp: The namespace of all numbers.
-        shortest: A length that no step is shorter than.
+        shortest: The smallest length of a step.
     """
 
     stages: int
@@ -465,37 +489,37 @@ class Controller:
     shortest: float = 1e-290
 
     def begun(self, slope: Any, duration: Any) -> Any:
-        """Return a step in which a solution moves by as much as its error may be.
+        """Return a step size h over which the solution changes by as much as its error may be: h**alpha slope = 1.
 
         Args:
-            slope: The size of f.
-            duration: The longest step.
+            slope: The size of f at the start.
+            duration: The longest step that is allowed.
         """
         log = self.xp.log
         longest = log(duration)
         return self.least(self.xp.exp(self._smaller(longest, -log(slope + TINY) / self.alpha)))
 
     def first(self, h: Any, change: Any, duration: Any) -> Any:
-        """Return the first step.
+        """Return the size of the first step.
 
         Args:
-            h: What `begun` returns.
-            change: The size of what f's change over that step would add to the solution.
-            duration: The longest step.
+            h: The step size that `begun` returned.
+            change: The size of f's change over a step of size h, times h**alpha.
+            duration: The longest step that is allowed.
         """
         xp = self.xp
         factor = xp.exp(self._smaller(-xp.log(change + TINY) / (2 * self.alpha), math.log(1e6)))
         return self.least(xp.where(change < math.inf, self._smaller(duration, h * factor), 1e-3 * h))
 
     def least(self, h: Any) -> Any:
-        """Return a step that is not shorter than the shortest."""
+        """Return the step size h, or `shortest` where h is smaller."""
         return self.xp.where(h > self.shortest, h, self.shortest)
 
     def fitted(self, h: Any, left: Any, time: Any, max_step: Any) -> Any:
-        """Return the step that is taken in place of h, where as much is left and `time` is now.
+        """Return the step size to take where h is wanted, at most `max_step`.
 
-        It is `left` or half of it where less would remain than a step, and otherwise one after which the time is a
-        number.
+        `left` is the time that is left to the next stop, `time` the present time. The result is `left`, or half of it,
+        where less than a step would remain after h, and otherwise h rounded so that `time` plus the step is exact.
         """
         where = self.xp.where
         h = self._smaller(h, max_step)
@@ -504,19 +528,19 @@ class Controller:
         return where(h == left, h, (time + h) - time)
 
     def grown(self, error: Any, h: Any, last: Any, length: Any, time: Any) -> Any:
-        """Return the next step after one that was accepted.
+        """Return the size of the step after an accepted one.
 
         Args:
-            error: Its error, a part of what is allowed.
-            h: Its length.
-            last: The error of the step before, or NaN where that did not lead to it without a rejection.
+            error: The error of the accepted step.
+            h: The length of the accepted step.
+            last: The error of the step before, or NaN where there is none or steps were rejected since.
             length: The length of the step before.
-            time: Since the start, where it ends.
+            time: The time from the start to the end of the accepted step.
         """
         where, power = self.xp.where, 1 / (self.stages + self.alpha)
         error = where(error > 1e-30, error, 1e-30)
         factor = SAFETY * (SAFETY / error) ** power
-        # What has made steps longer and errors larger goes on.
+        # Extrapolate how the error changed with the length from the step before to this one.
         steady = factor * (h / length) * (where(last > 1e-30, last, 1e-30) / error) ** power
         steady = where(last == last, self._smaller(steady, h / length), 0.0)
         factor = where(steady > factor, steady, factor)
@@ -524,7 +548,10 @@ class Controller:
         return h * where(factor > SMALLEST, factor, SMALLEST)
 
     def shrunk(self, error: Any, h: Any, is_first: Any) -> Any:
-        """Return a shorter step in place of one whose error is too large, or not finite."""
+        """Return the size of a shorter step in place of a step h whose error is too large or not finite.
+
+        `is_first` says whether the step is the first after the start or after a jump.
+        """
         where = self.xp.where
         power = 1 / where(is_first, 2 * self.alpha, self.stages + self.alpha)
         is_finite = error < math.inf
@@ -542,12 +569,13 @@ class Statistics:
     """What a solve cost; of fixed steps only `steps` and `evaluations` are counted.
 
     Attributes:
-        steps: That were accepted.
-        rejected: Steps that were taken again, shorter.
-        evaluations: Calls of f.
-        products: Of f's Jacobian or its transpose with a vector; a Jacobian of d numbers is d of them.
-        jacobians: How often one was made.
-        iterations: Of stage equations.
+        steps: Number of accepted steps.
+        rejected: Number of rejected steps, which were taken again with a shorter length.
+        evaluations: Number of calls of f.
+        products: Number of products of f's Jacobian or its transpose with a vector; a dense Jacobian of a state of d
+            numbers counts as d products, at each stage that it is made at.
+        jacobians: How often dense Jacobians were made, at one stage or at all stages of a step.
+        iterations: Number of iterations of the stage equations.
 
     Examples:
         >>> found = fdeint(
@@ -566,7 +594,12 @@ class Statistics:
 
 
 def tolerances(owner: str, rtol: Any, atol: Any, eps: float) -> tuple[float, Any]:
-    """Return both tolerances, SciPy's defaults for one that is not given; or raise. The least rtol stands for 0."""
+    """Return rtol and atol, with SciPy's defaults, 1e-3 and 1e-6, for None; rtol = 0 becomes the least rtol, 100 eps.
+
+    Raises:
+        TypeError: rtol is no real number.
+        ValueError: rtol is negative or in (0, 100 eps), or rtol is 0 and atol is not positive.
+    """
     least = 100 * eps
     relative = errors.real(owner, "rtol", 1e-3 if rtol is None else rtol, 0.0, example=1e-6)
     if 0 < relative < least:
@@ -581,7 +614,7 @@ def tolerances(owner: str, rtol: Any, atol: Any, eps: float) -> tuple[float, Any
 
 
 def check_absolute(owner: str, shape: tuple[int, ...], state: tuple[int, ...]) -> None:
-    """Raise unless an `atol` of a shape broadcasts to a state of another."""
+    """Raise ValueError unless an `atol` of shape `shape` broadcasts to a state of shape `state`."""
     fits = len(shape) <= len(state) and all(k in (1, n) for k, n in zip(shape[::-1], state[::-1], strict=False))
     if not fits:
         raise ValueError(
@@ -591,7 +624,12 @@ def check_absolute(owner: str, shape: tuple[int, ...], state: tuple[int, ...]) -
 
 
 def points_of(owner: str, breakpoints: Any) -> tuple[float, ...]:
-    """Return the times at which f may jump; or raise."""
+    """Return `breakpoints`, the times at which f may jump, as a tuple of numbers.
+
+    Raises:
+        TypeError: `breakpoints` are no real numbers.
+        ValueError: They are not along one axis, not finite, or not increasing.
+    """
     times = errors.as_numbers(breakpoints)
     if times is None:
         raise TypeError(
@@ -607,7 +645,7 @@ def points_of(owner: str, breakpoints: Any) -> tuple[float, ...]:
 
 
 def check_history(owner: str, history: Any) -> None:
-    """Raise unless a history keeps all of the past, as collocation does."""
+    """Raise ValueError unless `history` is "auto" or "full": collocation keeps all of the past in its own way."""
     name = history if isinstance(history, str) else getattr(history, "name", history)
     if name not in ("auto", "full"):
         raise ValueError(
@@ -616,7 +654,7 @@ def check_history(owner: str, history: Any) -> None:
 
 
 def check_fixed(owner: str, scheme: str, events: Any, throw: bool, max_step: Any, breakpoints: Any) -> None:
-    """Raise where a scheme whose steps are fixed is asked for what needs collocation."""
+    """Raise ValueError where an option that needs collocation is passed with a scheme of fixed steps."""
     asked = [
         name
         for name, is_asked in (

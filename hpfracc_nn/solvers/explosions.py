@@ -1,15 +1,16 @@
-"""Explosions of explicit schemes: what tells a decay that a scheme cannot follow from a solution that grows.
+"""Explosions of explicit schemes: how to distinguish a decay too fast for a scheme from a solution that grows.
 
-Beyond the scheme's limit a step undoes the state more than once: the state grows although f points back from where it
-is. An entry is exploding where, over the last `WINDOW` steps, at each of them
+Beyond the scheme's stability limit a step overshoots zero by more than the state: the state grows although f points
+back towards zero. An entry y of the state is exploding where, over the last `WINDOW` steps, at each of them
 
     f has the sign opposite to y,    |f| dt**alpha > limit |y|,    and |y| is larger after the step than before,
 
-y is `GROWTH` times all that the solution began with, and has hardly been larger, nor has another entry been `GROWTH`
-times larger: an explosion is soon the largest of all, while what comes back to zero, or is rounding, may look like one
-there. One that the scheme follows is moved by a small part of itself
-where it is largest, and f that points back makes it smaller. Above alpha = 1 unstable steps may turn as they grow, so
-that there the later half of the window need only be larger than the first.
+and where |y| is now above `GROWTH` times the largest number that the solution began with, at least half of its own
+largest so far, and at least 1 / `GROWTH` of the largest of all entries so far. An exploding entry is soon the largest
+of all, while an entry that comes back to zero, or consists of rounding, may look like an explosion near zero. An entry
+that the scheme follows is changed by a small part of itself where it is largest, and f that points back makes it
+smaller. Above alpha = 1 unstable steps may change sign as they grow, so that there the later half of the window need
+only be larger than the first.
 """
 
 from __future__ import annotations
@@ -23,22 +24,23 @@ import numpy as np
 from hpfracc_nn.fractional.namespace import Array
 from hpfracc_nn.solvers import checks
 
-WINDOW = 8  # steps: noise about the kink of a drift passes for so many by chance in 1 of 1e9 windows
+WINDOW = 8  # steps: noise about the kink of a drift passes the test by chance in 1 of 1e9 windows of this length
 GROWTH = 1e2
-SMALLEST = 1.0  # of the limits: where a scheme's own is smaller, what it does wrong grows slowly
+SMALLEST = 1.0  # lower bound of the limits: where a scheme's own limit is smaller, its error grows slowly
 
 
 @dataclass(frozen=True, eq=False)
 class Limits:
-    """How fast a decay a solve can follow.
+    """The stability limits of an explicit scheme on the mesh of a solve, and the test for explosions by them.
 
     Attributes:
-        owner: What solves.
-        scheme: By its name.
-        decay: Returns the largest dt**alpha * rate that the scheme is stable with, for an order; 0 where there is none.
+        owner: Name of the public function that solves, for messages.
+        scheme: The scheme's name.
+        decay: Returns, for an order alpha, the largest dt**alpha * rate with which the scheme is stable for
+            D^alpha y = -rate y; 0 where it is stable with none.
         orders: alpha's values, [a].
         times: The mesh, as time since the start, [n_steps + 1].
-        first: Where the mesh begins, for messages.
+        first: The time at which the mesh begins, for messages.
     """
 
     owner: str
@@ -52,8 +54,9 @@ class Limits:
         """Return dt**alpha over the limit for the `WINDOW` steps that led to step n, [WINDOW, a].
 
         Args:
-            n: The step.
-            is_exact: Whether the limit is the scheme's own; else the smallest, which costs nothing.
+            n: The step's index, at least `WINDOW`.
+            is_exact: Whether the limit is the scheme's own, but at least `SMALLEST`; else `SMALLEST`, which takes no
+                time to find.
         """
         powers = np.diff(self.times[n - WINDOW : n + 1])[:, None] ** self.orders
         return powers / np.maximum([self.decay(alpha) for alpha in self.orders], SMALLEST) if is_exact else powers
@@ -62,11 +65,11 @@ class Limits:
         """Return which entries of a state explode, [...].
 
         Args:
-            states: Those of `WINDOW` steps and of the one after, [WINDOW + 1, ...].
-            values: The right-hand sides of the first `WINDOW` of them.
-            reach: As of `reach`, in a shape that broadcasts to that of the values.
-            start: The largest number that the solution began with.
-            most: The largest absolute values of the states up to now, of all steps or of those that are known, [...].
+            states: The last `WINDOW` + 1 states, [WINDOW + 1, ...].
+            values: The right-hand sides f at the first `WINDOW` of `states`, [WINDOW, ...].
+            reach: What the method `reach` returns, in a shape that broadcasts to that of `values`.
+            start: The largest absolute value that the solution began with.
+            most: The largest absolute value of each entry up to now, over all steps or over those at hand, [...].
         """
         sizes = abs(states)
         before, after = sizes[:-1], sizes[1:]
@@ -78,14 +81,14 @@ class Limits:
         return is_undone.all(0) & grows & is_largest & (after[-1] > GROWTH * start)
 
     def error(self, n: int, size: float, start: float, rate: float, order: int) -> FloatingPointError:
-        """Return what is said of an explosion.
+        """Return the FloatingPointError for an explosion, with the number of steps that would be stable.
 
         Args:
-            n: The step.
-            size: Of the state.
-            start: The largest number that the solution began with.
-            rate: Of the decay, |f| / |y|.
-            order: Which one the entry has.
+            n: The step's index.
+            size: The absolute value of the entry that explodes.
+            start: The largest absolute value that the solution began with.
+            rate: The rate of the decay, |f| / |y|.
+            order: The index in `orders` of the entry's order.
         """
         alpha, n_steps = float(self.orders[order]), self.times.size - 1
         limit = self.decay(alpha)

@@ -1,7 +1,7 @@
 """How a solver remembers the past: which weights the lags have, and which algorithms may add the past up.
 
-A history is an option, a frozen value. Asked for a scheme's weights on a uniform mesh it answers with `Kept`, the
-weights that are really used; the adjoint of a solve uses the same, so that gradients are those of what was computed.
+A history is an option, a frozen value. From a scheme's weights on a uniform mesh it makes `Kept`, the weights that the
+solve really uses; the adjoint of the solve uses the same, so that gradients are those of what was computed.
 
 Shapes: a orders alpha, sets of weights as the scheme has them (`schemes`), lags from 0 to n_steps, q exponentials.
 """
@@ -24,18 +24,20 @@ from hpfracc_nn.solvers.schemes import Weights
 ANY_MESH = "history.mesh"  # the operation where steps are not equal, whose weights are no function of the lag
 
 _MOST_STATES = 14 * LANES
-_CANCELLED = 32.0  # times a weight, the sizes of the terms that add up to it
+_CANCELLED = 32.0  # times a weight: what the absolute values of its exponentials may add up to at least
 
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """The weights that are used.
+    """The weights that a solve on a uniform mesh uses: a scheme's weights as a history keeps them.
 
     Attributes:
-        columns: By lag from 0 on, [a, sets, n_steps + 1].
-        starts: What the first right-hand sides get besides, [a, sets, n_steps + 1, k], or None.
-        nodes: Of the exponentials that are, or may be, used from lag `nodes.first` on, or None.
-        coefficients: Theirs, [a, sets, q], or None.
+        columns: Weights by lag, from 0 on, [a, sets, n_steps + 1].
+        starts: What the weights of the first k right-hand sides have beside `columns` at each step,
+            [a, sets, n_steps + 1, k], or None.
+        nodes: Nodes of the sum of exponentials that stands, or may stand, for `columns` from lag `nodes.first` on; or
+            None.
+        coefficients: Coefficients of these exponentials, [a, sets, q], or None.
     """
 
     columns: Array
@@ -50,14 +52,14 @@ class Kept:
 
 
 class _Whole:
-    """A history that keeps all weights as they are."""
+    """The methods that most histories share: by default a solve uses the scheme's weights unchanged."""
 
     def keep(self, weights: Weights, dtype: str, xp: Namespace) -> Kept:
-        """Return the weights as a solve keeps them."""
+        """Return the weights that a solve uses, as `used` returns them, without exponentials."""
         return _kept(self, weights, None, xp)  # type: ignore[arg-type]
 
     def used(self, weights: Weights, found: Nodes | None, xp: Namespace) -> Weights:
-        """Return the weights that the steps amount to, with the exponentials that are found, if there are any."""
+        """Return the weights unchanged: a history that keeps all weights adds exact ones up, whatever `found` holds."""
         return weights
 
 
@@ -82,7 +84,10 @@ class Automatic(_Whole):
     needs_uniform: ClassVar[str | None] = None
 
     def keep(self, weights: Weights, dtype: str, xp: Namespace) -> Kept:
-        """Return the weights as they are, with exponentials to the dtype's tolerance where there are such."""
+        """Return the weights as they are, with nodes and coefficients of exponentials that match them, if any do.
+
+        The exponentials match every weight to the dtype's tolerance; `dtype` is a name such as "float32".
+        """
         if _is_short(weights, dtype):
             return _kept(self, weights, None, xp)
         return _kept(self, weights, fitting(weights, TOLERANCES[dtype], dtype), xp)
@@ -173,10 +178,10 @@ class Exponentials:
             )
 
     def keep(self, weights: Weights, dtype: str, xp: Namespace) -> Kept:
-        """Return the weights with the sum of exponentials in place of the older lags.
+        """Return the weights with a sum of exponentials in place of those at older lags; exact ones for few steps.
 
         Raises:
-            ValueError: No sum of exponentials comes so close.
+            ValueError: No sum of exponentials matches the weights to the tolerance.
         """
         tolerance = TOLERANCES[dtype] if self.tolerance is None else self.tolerance
         if _is_short(weights, dtype):
@@ -191,7 +196,10 @@ class Exponentials:
         return _kept(self, weights, found, xp)
 
     def used(self, weights: Weights, found: Nodes | None, xp: Namespace) -> Weights:
-        """Return the weights with sums of exponentials from lag `found.first` on."""
+        """Return the weights with sums of exponentials at the nodes `found` from lag `found.first` on.
+
+        Where `found` is None, return the weights unchanged.
+        """
         if found is None:
             return weights
         return Weights(summed(weights.columns, found, coefficients(weights, found, xp), xp), weights.starts)
@@ -202,7 +210,7 @@ class Window(_Whole):
     """The newest `n` right-hand sides only: the short-memory principle. What is older is dropped, not replaced.
 
     Args:
-        n: How many.
+        n: How many right-hand sides are kept.
 
     Raises:
         ValueError: `n` is not positive.
@@ -231,7 +239,7 @@ class Window(_Whole):
         errors.count("Window", "n", self.n)
 
     def used(self, weights: Weights, found: Nodes | None, xp: Namespace) -> Weights:
-        """Return the weights without the lags above `n`, and without starts from there on."""
+        """Return the weights with 0 at lags above `n`, and with 0 for the starts at steps above `n`."""
         steps = np.arange(weights.columns.shape[-1])
         inside = xp.constant((steps <= self.n).astype(np.float64), weights.columns)  # [n_steps + 1]
         starts = None if weights.starts is None else weights.starts * inside[:, None]
@@ -244,9 +252,9 @@ class Window(_Whole):
         and by Gronwall's inequality the error of y at most `d E_alpha(lipschitz duration**alpha)`.
 
         Args:
-            alpha: In (0, 2).
+            alpha: The order, in (0, 2).
             dt: The step, in the caller's time unit.
-            duration: Of the solve, in the same unit.
+            duration: The time that is solved over, in the same unit.
             largest: A bound of |f| along the solution.
             lipschitz: A Lipschitz constant of f in y.
 
@@ -274,10 +282,10 @@ def _kept(history: History, weights: Weights, found: Nodes | None, xp: Namespace
 
 
 def fitting(weights: Weights, tolerance: float, dtype: str) -> Nodes | None:
-    """Return the fewest nodes whose exponentials come so close to every weight, in NumPy arrays, or None.
+    """Return the smallest set of nodes whose exponentials match every weight to `tolerance`; None if there is none.
 
-    Weights that grow with the lag, above alpha = 1, are sums whose terms cancel: one that would lose more digits to the
-    dtype's rounding than the tolerance allows is none.
+    `tolerance` is a relative error. Weights that grow with the lag, above alpha = 1, are sums whose terms cancel: a set
+    with which a sum would lose more digits to the rounding of `dtype` than the tolerance allows is rejected.
     """
     columns, fit = weights.columns, FITS[dtype]
     n, most = columns.shape[-1], max(_CANCELLED, 0.1 * tolerance / float(np.finfo(dtype).eps))
@@ -290,12 +298,15 @@ def fitting(weights: Weights, tolerance: float, dtype: str) -> Nodes | None:
 
 
 def coefficients(weights: Weights, found: Nodes, xp: Namespace) -> Array:
-    """Return the coefficients of the exponentials, [a, sets, q]."""
+    """Return the coefficients of the exponentials at the nodes `found`, fitted to the weights, [a, sets, q]."""
     return found.fit(xp.take(weights.columns, found.lags, axis=-1), xp)
 
 
 def summed(columns: Array, found: Nodes, c: Array, xp: Namespace) -> Array:
-    """Return the columns with the sums of exponentials from lag `found.first` on."""
+    """Return weights by lag, [a, sets, lags], with sums of exponentials from lag `found.first` on.
+
+    `columns` are the exact weights, which stay at the lags before; `c` are the coefficients, [a, sets, q].
+    """
     lags = np.arange(columns.shape[-1] - found.first)
     sums = xp.matmul(c, xp.constant(np.exp(-np.outer(found.rates, lags)), c))
     return xp.concat([columns[..., : found.first], sums], axis=-1)

@@ -1,4 +1,4 @@
-"""Where a solver takes its steps."""
+"""Meshes: the times at which a solver takes its steps, and where output times lie among them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 
 from hpfracc_nn import errors
 
-_CUBIC = 4  # points of an interpolation
-ON_MESH = 1e-4  # of a step: an output as near to a point of equal steps as this is that point
-_SAME = 1e-9  # the same where outputs are interpolated
+_CUBIC = 4  # points of a cubic interpolation
+ON_MESH = 1e-4  # of a step: an output counts as a point of a uniform mesh where it is as near to it as this
+_SAME = 1e-9  # of a step: the same on a graded mesh, where outputs are interpolated
 
 
 @dataclass(frozen=True)
@@ -62,24 +62,24 @@ class Graded:
         object.__setattr__(self, "most", errors.real("Graded", "most", self.most, 1.0))
 
     def of(self, alpha: float) -> float:
-        """Return the exponent that is used for an order."""
+        """Return the exponent of the mesh for an order alpha."""
         return self.exponent if self.exponent is not None else min(max(1.0, 2 / alpha), self.most)
 
     def times(self, first: float, last: float, n_steps: int, alpha: float) -> np.ndarray:
-        """Return the mesh from `first` to `last`, in the caller's time unit, for an order, [n_steps + 1]."""
+        """Return the mesh from `first` to `last`, in the caller's time unit, for an order alpha, [n_steps + 1]."""
         return first + (last - first) * (np.arange(n_steps + 1) / n_steps) ** self.of(alpha)
 
 
 @dataclass(frozen=True)
 class Points:
-    """Steps between times that are given, for collocation.
+    """A mesh of any increasing times, for collocation.
 
     Args:
-        elapsed: The times since the start: 0, then increasing, up to the last output.
+        elapsed: The mesh as times since the start: 0, then increasing, up to the last output.
 
     Raises:
-        TypeError: They are no real numbers along one axis.
-        ValueError: They do not increase from 0.
+        TypeError: `elapsed` is not a sequence of real numbers along one axis.
+        ValueError: The times do not increase from 0.
 
     Examples:
         >>> mesh = Points((0.0, 0.001, 0.01, 0.1, 1.0))
@@ -126,12 +126,12 @@ def places(
     """Return where `outputs` lie on the mesh, as fractional indices; those of mesh points are whole.
 
     Args:
-        mesh: What `times` were made by.
-        times: The mesh, from 0 on.
-        outputs: From 0 to its last time.
-        alpha: The order that it was made for.
-        rounding: By which the outputs may be off.
-        anywhere: Whether they may lie between the points of a uniform mesh.
+        mesh: The kind of mesh that `times` were made by.
+        times: The times of the mesh points, from 0 on, [n_steps + 1].
+        outputs: Output times, from 0 to the last time of the mesh.
+        alpha: The order that the mesh was made for.
+        rounding: The largest error of an output time by rounding, in the unit of `times`.
+        anywhere: Whether outputs may lie between the points of a uniform mesh.
 
     Raises:
         ValueError: The mesh is uniform and an output is none of its points; the text names the first such output.
@@ -172,7 +172,11 @@ def _check_apart(outputs: np.ndarray, nearest: np.ndarray, is_rounded: np.ndarra
 
 
 def interpolation(index: np.ndarray, n_steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return which points of the mesh make each output, [outputs, 4], and their weights: cubic, exact at points."""
+    """Return the mesh points that each output is interpolated from, [outputs, 4], and their weights, of the same shape.
+
+    Interpolation is cubic in the index, of lower degree where the mesh has fewer than 4 points, and exact at mesh
+    points. `index` are the outputs' fractional indices, as `places` returns them.
+    """
     points = min(_CUBIC, n_steps + 1)
     first = np.clip(np.floor(index).astype(np.int64) - (points - 1) // 2, 0, n_steps + 1 - points)
     offset = index - first

@@ -15,13 +15,13 @@ from hpfracc_nn.solvers.schemes import SCHEMES, Scheme
 
 @dataclass(frozen=True)
 class Method:
-    """How an equation is solved.
+    """How a fractional differential equation is solved: scheme, history and mesh, already checked to fit together.
 
     Attributes:
         scheme: How steps are taken.
         history: How the past is kept.
         mesh: Where steps are taken.
-        op: The operation that the manager plans.
+        op: Name of the operation that the BackendManager plans: the history's on a uniform mesh, else `ANY_MESH`.
     """
 
     scheme: Scheme
@@ -34,11 +34,13 @@ class Method:
 
     @classmethod
     def of(cls, owner: str, scheme: str | Scheme, history: str | History, mesh: str | Mesh | Points) -> Method:
-        """Return the method that names or objects mean.
+        """Return the Method for a scheme, a history and a mesh, each given by its name or as an option.
+
+        On a mesh that is not uniform, `Automatic` becomes `Full`.
 
         Raises:
-            ValueError: There is none of that name, or they do not go together.
-            TypeError: One is neither a name nor an option.
+            ValueError: A name is unknown, the mesh is `Points`, or the scheme or history needs a uniform mesh.
+            TypeError: An argument is neither a name nor an option.
         """
         if isinstance(mesh, Points):
             raise ValueError(
@@ -54,7 +56,7 @@ class Method:
         if isinstance(found.mesh, Uniform):
             return found
         if isinstance(found.history, Automatic):
-            found = replace(found, history=Full())  # all of the past, and only one way to add it up
+            found = replace(found, history=Full())  # where steps differ, all of the past is added up in one way only
         for part, reason, way_out in (
             ("scheme", found.scheme.needs_uniform, "scheme='trapezoid'"),
             ("history", found.history.needs_uniform, "history='full'"),
@@ -73,17 +75,21 @@ def laid_out(
     """Return the mesh, as time since the first output, and where the outputs lie on it.
 
     Args:
-        mesh: Its kind.
-        outputs: Increasing times.
-        resolution: The relative precision that they were given in.
-        n_steps: Of the mesh; None takes those of the outputs.
+        mesh: The kind of mesh.
+        outputs: Output times, increasing.
+        resolution: The relative rounding of the output times: eps of the dtype that the caller passed them in.
+        n_steps: Number of steps of the mesh; None is one step between each two outputs.
         alpha: The smallest order.
         anywhere: Whether outputs may lie between the points of a uniform mesh.
 
+    Returns:
+        The mesh, [n_steps + 1], and the fractional index of each output on the mesh, whole at mesh points.
+
     Raises:
-        ValueError: The mesh is uniform and an output is none of its points, or `n_steps` is out of range.
+        ValueError: The mesh is uniform and outputs are not equally spaced or not mesh points, `n_steps` is out of
+            range, or the first step is too short for float64.
     """
-    rounding = 2 * resolution * float(np.abs(outputs).max())  # of a difference of two times
+    rounding = 2 * resolution * float(np.abs(outputs).max())  # rounding error of a difference of two times
     if n_steps is None:
         spacing = np.diff(outputs)
         if isinstance(mesh, Uniform) and np.ptp(spacing) > 2 * rounding + ON_MESH * spacing.mean():
@@ -96,7 +102,7 @@ def laid_out(
     n_steps = errors.count("fdeint", "n_steps", n_steps)
     # From the start on: on a graded mesh the first steps are far shorter than the rounding of a late time.
     elapsed = mesh.times(0.0, float(outputs[-1] - outputs[0]), n_steps, alpha)
-    if elapsed[1] < np.finfo(np.float64).tiny:  # points would be one, or have lost digits
+    if elapsed[1] < np.finfo(np.float64).tiny:  # mesh points would coincide, or be subnormal numbers
         raise ValueError(
             f"fdeint(n_steps={n_steps}, mesh={mesh}): needs steps that float64 can hold; the first step is "
             f"{elapsed[1]:.4g}; pass a smaller exponent, fewer steps, or times in another unit."

@@ -15,11 +15,11 @@ class Terms:
     """The terms of sum over a of c_a D^a y, and the entries of the system that they make.
 
     Args:
-        terms: Coefficients by order.
+        terms: The coefficients c_a by order a.
 
     Attributes:
         highest: The highest order.
-        derivatives: The order of the derivative of y that each entry is, increasing from 0.
+        derivatives: For each entry of the system, the order of the derivative of y that it holds; increasing from 0.
 
     Raises:
         ValueError: There is no order above 0, or one is negative or not finite.
@@ -52,18 +52,21 @@ class Terms:
 
     @property
     def orders(self) -> np.ndarray:
-        """The order of each entry, by which the next one is its derivative, [entries], float64."""
+        """The order alpha of each entry's own equation: the next entry, or y's highest derivative, is its D^alpha.
+
+        Shape [entries], float64.
+        """
         return np.diff([*self.derivatives, self.highest])
 
     def entries(self, initial: Sequence[Any], nothing: Any) -> list[Any]:
-        """Return the entries at the start.
+        """Return the entries of the system at the start.
 
         Args:
-            initial: y and its whole derivatives below the highest order.
-            nothing: What the others are.
+            initial: y and its derivatives of whole order below the highest order.
+            nothing: The value of the entries of fractional order: zeros.
 
         Raises:
-            ValueError: There are more or fewer.
+            ValueError: `initial` holds more or fewer values than there are such derivatives.
         """
         count = math.ceil(self.highest)
         if len(initial) != count:
@@ -74,11 +77,11 @@ class Terms:
         return [initial[int(order)] if order.is_integer() else nothing for order in self.derivatives]
 
     def slopes(self, entries: Sequence[Any], forcing: Any) -> list[Any]:
-        """Return the derivatives of all entries, each of its own order.
+        """Return the right-hand side of the system: each entry's derivative of its own order, see `orders`.
 
         Args:
-            entries: Of the state.
-            forcing: What the equation's terms add up to, like y.
+            entries: The entries of the state, each of y's shape.
+            forcing: The right-hand side of the equation, which its terms add up to, of y's shape.
         """
         last = forcing
         for index, c in self._lower:
@@ -86,15 +89,15 @@ class Terms:
         return [*entries[1:], last / self._top]
 
     def check_forcing(self, found: tuple[int, ...], shape: tuple[int, ...], t: str = "") -> None:
-        """Raise unless a forcing of a shape broadcasts to y, of another.
+        """Raise ValueError unless a forcing of shape `found` broadcasts to y of shape `shape`.
 
         Args:
-            found: Its shape.
-            shape: That of y.
-            t: When, for the text.
+            found: The shape of what the forcing returned.
+            shape: The shape of y.
+            t: Words that say at which time, for the message, such as "at t=0.5 "; may be empty.
 
         Raises:
-            ValueError: It does not.
+            ValueError: The forcing does not broadcast to y.
         """
         padded = (1,) * (len(shape) - len(found)) + tuple(found)
         if len(padded) != len(shape) or any(size not in (1, shape[axis]) for axis, size in enumerate(padded)):

@@ -1,6 +1,6 @@
-"""Which driver, integral, order alpha, noise and scheme go together, and how fast they converge: one table.
+"""Which driver, integral, order alpha, noise type and scheme go together, and their strong orders: one table.
 
-What the table does not hold is refused, with the reason and with what it does hold.
+A combination that is not in the table is refused; the message gives the reason and the rows for that driver.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _MULTIPLICATIVE = ("diagonal", "scalar", "general")
 
 @dataclass(frozen=True)
 class Order:
-    """A strong order: the least of a + b alpha + c H over its terms (a, b, c)."""
+    """A strong order of convergence: the smallest of a + b alpha + c H over its terms (a, b, c), H the Hurst index."""
 
     terms: tuple[tuple[float, float, float], ...]
 
     def __call__(self, alpha: float, hurst: float) -> float:
-        """Return the order."""
+        """Return the strong order for an alpha and a Hurst index H."""
         return min(a + b * alpha + c * hurst for a, b, c in self.terms)
 
     def __str__(self) -> str:
@@ -43,16 +43,16 @@ class Order:
 
 @dataclass(frozen=True)
 class Rule:
-    """One row: what goes together.
+    """One row of the table: a scheme and the equations that it solves.
 
     Attributes:
-        driver: A key of `DRIVERS`.
-        interpretations: Of the integral against it.
-        noise_types: Of the equation.
-        scheme: By name.
+        driver: The kind of driving process, a key of `DRIVERS`.
+        interpretations: The senses of the stochastic integral that are allowed, of `INTERPRETATIONS`.
+        noise_types: The noise types of the equation that are allowed, of `NOISE_TYPES`.
+        scheme: The scheme's name.
         order: Strong order at a fixed time, or None where none is declared.
-        has_memory: Whether alpha < 1.
-        above: A fractional driver's Hurst index is above it.
+        has_memory: Whether the row is for alpha < 1; else it is for alpha = 1.
+        above: A bound that a fractional driver's Hurst index has to exceed; 0 is no bound.
     """
 
     driver: str
@@ -64,7 +64,7 @@ class Rule:
     above: float = 0.0
 
     def takes(self, case: Case) -> bool:
-        """Whether the row holds a case."""
+        """Return whether the row allows a case."""
         return (
             self.driver == case.driver
             and case.interpretation in self.interpretations
@@ -82,17 +82,17 @@ class Rule:
 
 @dataclass(frozen=True)
 class Case:
-    """What is asked for.
+    """A combination of equation, noise and scheme that a caller wants to solve, looked up in the table.
 
     Attributes:
-        driver: A key of `DRIVERS`.
-        interpretation: Of the integral.
-        alpha: The least order.
-        noise_type: Of the equation.
-        scheme: By name.
-        hurst: Of a fractional driver, the least.
-        is_open: Whether `hurst` is an end that is not reached, as the bound of a learned index.
-        noise: What the noise is called, for messages.
+        driver: The kind of driving process, a key of `DRIVERS`.
+        interpretation: The sense of the stochastic integral, one of `INTERPRETATIONS`.
+        alpha: The smallest order.
+        noise_type: The noise type of the equation, one of `NOISE_TYPES`.
+        scheme: The scheme's name.
+        hurst: The smallest Hurst index of a fractional driver.
+        is_open: Whether the index only comes close to `hurst`, as a learned index does to its lower bound.
+        noise: The name of the noise, for messages.
     """
 
     driver: str
@@ -150,7 +150,7 @@ RULES: tuple[Rule, ...] = (
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a case is refused, and what to do: the first that applies is said."""
+    """Why a case is refused and what to do instead: a message shows `text` of the first reason that applies."""
 
     applies: Callable[[Case], bool]
     text: str
@@ -244,10 +244,10 @@ def driver_of(noise: Noise) -> str:
 
 
 def rule_of(owner: str, case: Case) -> Rule:
-    """Return the row that holds a case.
+    """Return the row of the table that allows a case.
 
     Raises:
-        ValueError: There is none; the text says why, and what there is.
+        ValueError: No row does; the message gives the reason and the rows for the case's driver.
     """
     for rule in RULES:
         if rule.takes(case):
@@ -260,7 +260,7 @@ def rule_of(owner: str, case: Case) -> Rule:
 
 
 def table(rules: Sequence[Rule] = RULES) -> str:
-    """Return rows as a table in Markdown."""
+    """Return rules as a table in Markdown."""
     lines = [
         "| driver | alpha | integral | noise types | scheme | strong order |",
         "| --- | --- | --- | --- | --- | --- |",

@@ -47,24 +47,25 @@ from hpfracc_nn.fractional.schemes.cells import constant_block, linear_block
 from hpfracc_nn.fractional.schemes.differences import bdf2_weights
 from hpfracc_nn.fractional.schemes.powers import differences, power_weights
 
-TOLERANCES = {"float32": 1e-6, "float64": 1e-13}  # of a solution, by dtype
-ROUNDING = 1e3  # times the dtype's own tolerance: what cancels in a stiff f leaves changes up to it
-STALLED = 16  # times the dtype's eps: what rounding leaves of a change where nothing cancels
-LARGEST_DENSE = 4096  # numbers of a state whose Jacobian is made dense where GMRES does not converge: 128 MiB
+TOLERANCES = {"float32": 1e-6, "float64": 1e-13}  # of a step's equation by dtype: last change, relative to the state
+ROUNDING = 1e3  # times the dtype's tolerance: cancellation in a stiff f leaves changes up to this size
+STALLED = 16  # times the dtype's eps: changes of this size are rounding alone where nothing cancels
+LARGEST_DENSE = 4096  # entries of a state up to which its Jacobian is dense where GMRES does not converge: 128 MiB
 
 
 @dataclass(frozen=True)
 class Newton:
-    """Newton's method with a factorised Jacobian that is kept as long as it converges fast.
+    """Newton's method with a factorised Jacobian that is kept as long as the iteration converges fast.
 
     States of up to `dense` numbers have a dense Jacobian, made row by row; larger ones are solved by GMRES with
     products only, and up to 4096 numbers by a dense Jacobian after all where GMRES does not converge. The gradient is
     that of the solution, by the implicit function theorem.
 
     Args:
-        tolerance: Of the last change, relative to the largest number of the state; None is 1e-13 in float64 and 1e-6 in
-            float32.
-        iterations: At most; a step that needs more raises a RuntimeError, and is NaN where JAX traces it.
+        tolerance: The largest last change, relative to the largest number of the state; None is 1e-13 in float64 and
+            1e-6 in float32.
+        iterations: The most iterations of a step; a step that needs more raises a RuntimeError, and is NaN where JAX
+            traces it.
         dense: Numbers of a state up to which its Jacobian is dense.
 
     Raises:
@@ -91,11 +92,14 @@ class Newton:
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """y <- m + w f(y) until it stays: no Jacobian, but it converges only where dt**alpha times its size is below 1.
+    """Fixed-point iteration y <- m + w f(y): without f's Jacobian, but convergent only where w times its size is < 1.
+
+    m is the memory and w, about dt**alpha, the weight of f at the new step.
 
     Args:
         tolerance: As in `Newton`.
-        iterations: At most; a step that needs more raises a RuntimeError, and is NaN where JAX traces it.
+        iterations: The most iterations of a step; a step that needs more raises a RuntimeError, and is NaN where JAX
+            traces it.
 
     Raises:
         ValueError: A number is out of range.
@@ -129,8 +133,10 @@ class Weights:
     """The weights of a scheme on a uniform mesh.
 
     Attributes:
-        columns: By lag from 0 on, [a, sets, n_steps + 1]: a orders alpha, and as many sets as the scheme has memories.
-        starts: What the first right-hand sides get at every step besides, [a, sets, n_steps + 1, k], or None.
+        columns: Weights by lag, from 0 on, [a, sets, n_steps + 1]: a orders alpha, and as many sets as the scheme has
+            memories.
+        starts: What the weights of the first k right-hand sides have beside `columns` at each step,
+            [a, sets, n_steps + 1, k], or None.
     """
 
     columns: Array
@@ -138,13 +144,13 @@ class Weights:
 
 
 class Scheme(Protocol):
-    """One way to take steps; a frozen value.
+    """A scheme for D^a y = f(t, y): one way to take steps; a frozen value.
 
     Attributes:
-        name: By which it is chosen.
-        sets: How many memories a step needs.
+        name: The name by which a caller selects the scheme.
+        sets: How many memories, weighted sums over the past, a step needs.
         is_implicit: Whether a step solves an equation for y_n.
-        needs_uniform: Why it needs a uniform mesh, or None.
+        needs_uniform: Why the scheme needs a uniform mesh, for messages; None if it takes any mesh.
 
     Examples:
         >>> from hpfracc_nn.fractional.namespace import NUMPY
@@ -177,7 +183,10 @@ class Scheme(Protocol):
         ...
 
     def block(self, alpha: Array, times: np.ndarray, rows: range, columns: range, xp: Namespace) -> Array:
-        """Return W of any mesh for steps `rows` and right-hand sides `columns`, [a, sets, rows, columns]."""
+        """Return the weights W on any mesh, of right-hand sides `columns` at steps `rows`, [a, sets, rows, columns].
+
+        `times` are the times of the mesh points, [n_steps + 1].
+        """
         ...
 
 
@@ -192,25 +201,27 @@ def scaled(weights: Array, alpha: Array, dt: float, xp: Namespace) -> Array:
 
 
 _ANGLES = np.pi * np.linspace(0, 1, 402)[1:] ** 4  # close to 0, where roots first come through 1
-_TERMS = 60  # of a series whose terms halve
-_SMALLEST, _FACTOR = 1e-3, 1.1  # of what is tried, upwards
+_TERMS = 60  # terms of a series whose terms halve
+_SMALLEST, _FACTOR = 1e-3, 1.1  # the first s that is tried, and the factor to the next
 _HALVINGS = 40
 
 
 @lru_cache(maxsize=256)
 def largest_decay(alpha: float, corrections: int) -> float:
-    """Return the least upper bound of s up to which a scheme is stable; 0 where it is for none.
+    """Return the largest s = dt**alpha * rate up to which an explicit scheme is stable; 0 where it is for none.
+
+    The root condition of the module's docstring is tested at each s that is tried.
 
     Args:
         alpha: The order.
-        corrections: m; 0 is the rectangle rule alone.
+        corrections: The number m of corrections; 0 is the rectangle rule alone.
     """
     own = 1 / math.gamma(2 + alpha)
-    half = np.sin(_ANGLES / 2)  # the differences below are made of it: towards 1 they would lose all digits
+    half = np.sin(_ANGLES / 2)  # from it 1 - 1 / rho keeps its digits towards rho = 1, where subtracting loses all
     first = 2j * half * np.exp(-0.5j * _ANGLES)  # 1 - 1 / rho
     predictor = first * _polylogarithm(alpha) / math.gamma(1 + alpha)
     corrector = -4 * half**2 * _polylogarithm(1 + alpha) * own - own
-    bounded = first**alpha  # both grow like its reciprocal towards 1, and it has no roots outside
+    bounded = first**alpha  # predictor and corrector grow like 1 / bounded towards 1; it has no roots outside
 
     def is_stable(s: float) -> bool:
         z = -s * own
@@ -218,7 +229,7 @@ def largest_decay(alpha: float, corrections: int) -> float:
         if corrections:
             found = found + s * corrector * sum(z**k for k in range(corrections))
         found = bounded * (1 + found)
-        return abs(np.angle(found[1:] / found[:-1]).sum()) < 1  # it is a multiple of pi, nearly
+        return abs(np.angle(found[1:] / found[:-1]).sum()) < 1  # the phase's change is nearly a multiple of pi
 
     low, high = 0.0, _SMALLEST
     while is_stable(high):
@@ -270,15 +281,15 @@ class Rectangle:
     needs_uniform: ClassVar[str | None] = None
 
     def order(self, alpha: float) -> float:
-        """Return 1."""
+        """Return the order of convergence, 1."""
         return 1.0
 
     def stability(self, alpha: float) -> float:
-        """Return the largest dt**alpha * rate with which a decay, D^alpha y = -rate y, is stable.
+        """Return the largest dt**alpha * rate with which the scheme is stable for a decay, D^alpha y = -rate y.
 
-        Up to alpha = 1 it is where the characteristic function has its root at -1, where steps alternate: Gamma(1 +
-        alpha) / (2 eta(-alpha)), eta Dirichlet's; 2 at alpha = 1, as of Euler's method, and 1 as alpha goes to 0. From
-        1.4 on roots leave the unit circle elsewhere, and at 2 there is no such rate.
+        Up to alpha = 1 the limit is where the characteristic function has a root at -1, so that steps alternate:
+        Gamma(1 + alpha) / (2 eta(-alpha)), eta Dirichlet's function; 2 at alpha = 1, as for Euler's method, and 1 as
+        alpha goes to 0. From 1.4 on roots leave the unit circle elsewhere, and at 2 there is no such rate.
 
         Source: Lubich, IMA J. Numer. Anal. 6 (1986) 87.
         """
@@ -288,11 +299,11 @@ class Rectangle:
         return math.gamma(1 + alpha) / alternating
 
     def weights(self, alpha: Array, n_steps: int, dt: float, xp: Namespace) -> Weights:
-        """See `Scheme.weights`."""
+        """Return the rectangle rule's weights for orders alpha [a] on a uniform mesh, without starts."""
         return Weights(xp.stack([predictor(alpha, n_steps, dt, xp)], axis=-2), None)
 
     def block(self, alpha: Array, times: np.ndarray, rows: range, columns: range, xp: Namespace) -> Array:
-        """See `Scheme.block`."""
+        """Return the rectangle rule's weights on any mesh: see `Scheme.block`."""
         return constant_block(alpha, times, rows, columns, xp)[:, None]
 
 
@@ -312,7 +323,7 @@ def cohen_sum(term: Callable[[int], float], count: int = 24) -> float:
 
 
 def predictor(alpha: Array, n_steps: int, dt: float, xp: Namespace) -> Array:
-    """Return the column [a, n_steps + 1]: 0, b_0, b_1, ..."""
+    """Return the weights of the rectangle rule by lag, [a, n_steps + 1]: dt**alpha times 0, b_0, b_1, ..."""
     alpha = xp.asarray(alpha)
     cells = power_weights(alpha, lags(n_steps - 1), xp, differences(1))
     return scaled(xp.concat([0 * alpha[..., None], cells], axis=-1), alpha, dt, xp)
@@ -349,21 +360,24 @@ class Trapezoid:
     needs_uniform: ClassVar[str | None] = None
 
     def order(self, alpha: float) -> float:
-        """Return min(2, 1 + alpha)."""
+        """Return the order of convergence, min(2, 1 + alpha), for y that begins like t**alpha."""
         return min(2.0, 1 + alpha)
 
     def weights(self, alpha: Array, n_steps: int, dt: float, xp: Namespace) -> Weights:
-        """See `Scheme.weights`."""
+        """Return the trapezoid rule's weights for orders alpha [a] on a uniform mesh, with starts for f_0."""
         column, start = corrector(alpha, n_steps, dt, xp)
         return Weights(xp.stack([column], axis=-2), start[:, None, :, None])
 
     def block(self, alpha: Array, times: np.ndarray, rows: range, columns: range, xp: Namespace) -> Array:
-        """See `Scheme.block`."""
+        """Return the trapezoid rule's weights on any mesh: see `Scheme.block`."""
         return linear_block(alpha, times, rows, columns, xp)[:, None]
 
 
 def corrector(alpha: Array, n_steps: int, dt: float, xp: Namespace) -> tuple[Array, Array]:
-    """Return the column a_k, [a, n_steps + 1], and what f_0 gets besides, so that constants are integrated exactly."""
+    """Return the weights dt**alpha a_k of the trapezoid rule by lag, and the correction of f_0's weight at each step.
+
+    The correction makes the rule exact for constants. Both have shape [a, n_steps + 1].
+    """
     alpha = xp.asarray(alpha)
     column = power_weights(1 + alpha, lags(n_steps), xp, differences(2))
     return scaled(column, alpha, dt, xp), scaled(_start(alpha, n_steps, xp), alpha, dt, xp)
@@ -372,7 +386,7 @@ def corrector(alpha: Array, n_steps: int, dt: float, xp: Namespace) -> tuple[Arr
 def _start(alpha: Array, n_steps: int, xp: Namespace) -> Array:
     """Return the correction of the trapezoidal weights for f_0 at step n, `n**a / Gamma(1 + a) - (a_0 + ... + a_n)`.
 
-    It makes the rule exact for constants. Shape [a, n_steps + 1], at unit step; 0 at step 0.
+    The correction makes the rule exact for constants. Shape [a, n_steps + 1], at unit step; 0 at step 0.
     """
     n = lags(n_steps)[1:]
     power = alpha[..., None]
@@ -383,7 +397,7 @@ def _start(alpha: Array, n_steps: int, xp: Namespace) -> Array:
 
 @dataclass(frozen=True)
 class PredictorCorrector:
-    """PECE: y_n by the rectangle rule, then `corrections` times the trapezoid rule with what was found.
+    """PECE: predict y_n by the rectangle rule, then correct it `corrections` times by the trapezoid rule.
 
     Both are sums over all of the past, also at a = 1: the predictor begins at y_0 there and not at y_(n-1), so that
     only the first step is Heun's.
@@ -419,25 +433,25 @@ class PredictorCorrector:
         errors.count("PredictorCorrector", "corrections", self.corrections)
 
     def order(self, alpha: float) -> float:
-        """Return min(2, 1 + alpha)."""
+        """Return the order of convergence, min(2, 1 + alpha), for y that begins like t**alpha."""
         return min(2.0, 1 + alpha)
 
     def stability(self, alpha: float) -> float:
-        """Return the largest dt**alpha * rate with which a decay, D^alpha y = -rate y, is stable.
+        """Return the largest dt**alpha * rate with which the scheme is stable for a decay, D^alpha y = -rate y.
 
-        With an odd number of corrections it is Gamma(2 + alpha) up to alpha = 1.6, where the characteristic function
-        has its root at 1: what is unstable grows without alternating.
+        With an odd number of corrections the limit is Gamma(2 + alpha) up to alpha = 1.6, where the characteristic
+        function has a root at 1: unstable solutions grow without alternating.
         """
         return largest_decay(alpha, self.corrections)
 
     def weights(self, alpha: Array, n_steps: int, dt: float, xp: Namespace) -> Weights:
-        """See `Scheme.weights`: the predictor's, then the corrector's."""
+        """Return the predictor's weights, then the corrector's, for orders alpha [a] on a uniform mesh."""
         column, start = corrector(alpha, n_steps, dt, xp)
         columns = xp.stack([predictor(alpha, n_steps, dt, xp), column], axis=-2)
         return Weights(columns, xp.stack([0 * start, start], axis=-2)[..., None])
 
     def block(self, alpha: Array, times: np.ndarray, rows: range, columns: range, xp: Namespace) -> Array:
-        """See `Scheme.block`."""
+        """Return the predictor's weights, then the corrector's, on any mesh: see `Scheme.block`."""
         parts = [rule(alpha, times, rows, columns, xp) for rule in (constant_block, linear_block)]
         shape = parts[0].shape
         flat = [part.reshape(shape[0], -1) for part in parts]
@@ -476,11 +490,11 @@ class BDF2:
     needs_uniform: ClassVar[str | None] = "a convolution quadrature knows equal steps only"
 
     def order(self, alpha: float) -> float:
-        """Return min(2, 1 + 2 alpha)."""
+        """Return the order of convergence, min(2, 1 + 2 alpha), for y that begins like t**alpha."""
         return min(2.0, 1 + 2 * alpha)
 
     def weights(self, alpha: Array, n_steps: int, dt: float, xp: Namespace) -> Weights:
-        """See `Scheme.weights`."""
+        """Return the weights of BDF2 for orders alpha [a] on a uniform mesh, with starts for f_0 and f_1."""
         alpha = xp.asarray(alpha)
         omega = bdf2_weights(-alpha, 1, 0, lags(n_steps), xp)
         starts = _starts(alpha, omega, n_steps, xp)
@@ -489,15 +503,15 @@ class BDF2:
         return Weights(xp.stack([columns], axis=-2), flat.swapaxes(2, 3))
 
     def block(self, alpha: Array, times: np.ndarray, rows: range, columns: range, xp: Namespace) -> Array:
-        """Never asked for: the mesh is uniform."""
+        """Raise NotImplementedError: BDF2 has weights on a uniform mesh only."""
         raise NotImplementedError(f"bdf2 on a mesh that is not uniform: {self.needs_uniform}.")
 
 
 def _starts(alpha: Array, omega: Array, n_steps: int, xp: Namespace) -> Array:
     """Return the starting weights of BDF2: those of f_0 at all steps, then those of f_1, [a, 2 (n_steps + 1)].
 
-    They are added to `omega`, the convolution's weights by lag [a, n_steps + 1], at unit step; the rule is exact for 1
-    and `t**min(alpha, 1)` then.
+    Added to `omega`, the convolution's weights by lag [a, n_steps + 1] at unit step, the starting weights make the rule
+    exact for 1 and `t**min(alpha, 1)`.
     """
     alpha = alpha[..., None]
     exponent = xp.where(alpha <= 1, alpha, 0 * alpha + 1)  # min(alpha, 1), with the slope from the left where they meet

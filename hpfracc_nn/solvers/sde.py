@@ -20,7 +20,7 @@ from hpfracc_nn.solvers.rules import INTERPRETATIONS, NOISE_TYPES, Case, Rule, d
 from hpfracc_nn.solvers.sde_schemes import STOCHASTIC_SCHEMES, StochasticScheme
 from hpfracc_nn.solvers.volterra import VOLTERRA_WEIGHTS, VolterraWeights, stability
 
-Coefficient = Callable[..., Any]  # of t and y, and in JAX of `args` too where there are some
+Coefficient = Callable[..., Any]  # a function of (t, y), in JAX of (t, y, args) where the caller passes `args`
 
 
 class StochasticEquation(Protocol):
@@ -29,10 +29,10 @@ class StochasticEquation(Protocol):
     Attributes:
         noise_type: "additive" (the diffusion does not depend on y: of y's shape, one motion for each entry, or
             `[*y.shape, m]`, m motions for each state along y's last axis), "diagonal" (of y's shape, and each entry
-            depends on the same entry of y alone where a scheme stands on it), "scalar" (`[*y.shape, 1]`, one motion for
-            all entries of a state) or "general" (`[*y.shape, m]`).
+            depends on the same entry of y alone where a scheme relies on that), "scalar" (`[*y.shape, 1]`, one motion
+            for all entries of a state) or "general" (`[*y.shape, m]`).
 
-    An equation that only Brownian motion may drive says why in an attribute `needs_brownian`.
+    An equation that only Brownian motion may drive has an attribute `needs_brownian`, a text that gives the reason.
 
     Examples:
         >>> class OrnsteinUhlenbeck:
@@ -62,11 +62,11 @@ class StochasticEquation(Protocol):
 
 @dataclass(frozen=True)
 class SDE:
-    """A stochastic equation of two functions.
+    """A stochastic equation made of two functions, its drift and its diffusion.
 
     Args:
         drift: f(t, y), of y's shape, in units of y / time.
-        diffusion: g(t, y), of the noise type's shape, in units of y / those of the noise; see `StochasticEquation`.
+        diffusion: g(t, y), of the noise type's shape, in units of y / noise; see `StochasticEquation`.
         noise_type: "additive", "diagonal", "scalar" or "general"; the solver refuses any other.
 
     Examples:
@@ -82,20 +82,20 @@ class SDE:
 
 
 OWNER = "fsdeint"
-NEARBY = 1 / 64  # of a state's size, and of 1: where a diffusion is looked at besides the start
+NEARBY = 1 / 64  # how far from the start a diffusion is checked too: relative to the state's size, and absolute
 
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class StochasticMethod:
-    """How an equation is solved.
+    """How a stochastic equation is solved: the options of a solve.
 
     Attributes:
-        noise: What drives it.
+        noise: The noise that drives the equation.
         scheme: How steps are taken.
         weights: How the past is weighted below alpha = 1.
-        interpretation: Of the integral.
+        interpretation: The sense of the stochastic integral, "ito" or "stratonovich".
         history: How the past is kept below alpha = 1.
     """
 
@@ -109,11 +109,11 @@ class StochasticMethod:
     def of(
         cls, owner: str, noise: Any, scheme: Any, weights: Any, interpretation: Any, history: Any
     ) -> StochasticMethod:
-        """Return the method that names or objects mean.
+        """Return the StochasticMethod for a noise and for options that are given by their names or as objects.
 
         Raises:
-            ValueError: There is none of that name.
-            TypeError: One is neither a name nor an option.
+            ValueError: A name is unknown.
+            TypeError: The noise is none, or an option is neither a name nor an option.
         """
         return cls(
             checked_noise(owner, noise),
@@ -124,10 +124,10 @@ class StochasticMethod:
         )
 
     def rule(self, noise_type: str, alpha: float) -> Rule:
-        """Return the row of the table that holds this method.
+        """Return the row of the table of `solvers.rules` that allows this method for a noise type and an order alpha.
 
         Raises:
-            ValueError: There is none.
+            ValueError: No row does.
         """
         noise = self.noise
         case = Case(
@@ -143,12 +143,12 @@ class StochasticMethod:
         return rule_of(OWNER, case)
 
     def limits(self, orders: np.ndarray | None, times: np.ndarray, first: float) -> Limits | None:
-        """Return how fast a decay of the drift a solve can follow; None for a scheme that does not say.
+        """Return the stability limits of a solve for a drift that decays; None for a scheme that declares none.
 
         Args:
-            orders: Those of a memory, [a], or None where there is none.
-            times: The mesh, as time since the start.
-            first: Where it begins.
+            orders: The orders alpha, [a], or None where the equation has no memory (alpha = 1).
+            times: The mesh, as time since the start, [n_steps + 1].
+            first: The time at which the mesh begins.
         """
         if orders is not None:
             return Limits(OWNER, self.scheme.name, partial(stability, self.weights), orders, times, first)
@@ -159,10 +159,10 @@ class StochasticMethod:
 
 
 def checked_noise(owner: str, noise: Any) -> Noise:
-    """Return a noise.
+    """Return `noise` itself, after checking that it is a `Noise`.
 
     Raises:
-        TypeError: It is none.
+        TypeError: `noise` is no `Noise`.
     """
     if not isinstance(noise, Noise):
         raise TypeError(
@@ -176,8 +176,8 @@ def noise_type_of(sde: Any) -> str:
     """Return the noise type that an equation declares.
 
     Raises:
-        TypeError: It has no drift, no diffusion, or no noise type.
-        ValueError: It declares another.
+        TypeError: The equation has no drift, no diffusion, or no noise type.
+        ValueError: The declared noise type is unknown.
     """
     for name in ("drift", "diffusion"):
         if not callable(getattr(sde, name, None)):
@@ -194,10 +194,10 @@ def noise_type_of(sde: Any) -> str:
 
 
 def check_noise(owner: str, sde: Any, noise: Noise) -> None:
-    """Raise unless an equation goes with a noise: one that has `needs_brownian`, the reason, stands on Brownian motion.
+    """Raise ValueError where an equation that declares `needs_brownian` is driven by another noise.
 
     Raises:
-        ValueError: The noise is another.
+        ValueError: The equation has a text `needs_brownian`, and the noise is not Brownian motion.
     """
     reason = getattr(sde, "needs_brownian", "")
     if reason and not noise.is_brownian:
@@ -208,12 +208,13 @@ def joined_shape(noise_type: str, returned: Sequence[Shape] | str, shapes: Seque
     """Return the shape of the diffusion of a state of several parts, joined into one axis.
 
     Args:
-        noise_type: Of the equation.
-        returned: The shapes of what the diffusion returned; its type's name where it returned no tuple.
-        shapes: Of the state's parts.
+        noise_type: The noise type of the equation.
+        returned: The shapes of the parts that the diffusion returned; where it returned no tuple, the name of what it
+            returned.
+        shapes: The shapes of the state's parts.
 
     Raises:
-        ValueError: Noise of this type takes no such state, or the shapes are not the state's.
+        ValueError: The noise type takes no state of several parts, or the shapes are not those of the state.
     """
     if noise_type not in ("additive", "diagonal"):
         raise ValueError(
@@ -229,10 +230,10 @@ def joined_shape(noise_type: str, returned: Sequence[Shape] | str, shapes: Seque
 
 
 def fitting_shape(noise_type: str, shape: Shape, state: Shape) -> Shape:
-    """Return the shape of a diffusion, or raise where it is not that of the noise type.
+    """Return `shape`, what the diffusion returned for a state of shape `state`, checked against the noise type.
 
     Raises:
-        ValueError: It is not.
+        ValueError: The shape is not one that the noise type allows.
     """
     shape, state = tuple(shape), tuple(state)
     is_matrix = len(shape) == len(state) + 1 and shape[:-1] == state and len(state) > 0 and shape[-1] > 0
@@ -260,7 +261,7 @@ def fitting_shape(noise_type: str, shape: Shape, state: Shape) -> Shape:
 
 
 def additive_message(where: str) -> str:
-    """Return what is said of a diffusion that is declared additive and depends on y."""
+    """Return the error message for a diffusion that is declared additive but depends on y; `where` says at which t."""
     return (
         f"{OWNER}(sde.diffusion): needs a diffusion that does not depend on y, for noise_type 'additive', and "
         f"{where} it does; declare 'diagonal' or 'general'."
@@ -268,7 +269,10 @@ def additive_message(where: str) -> str:
 
 
 def diagonal_message(where: str) -> str:
-    """Return what is said of a diagonal diffusion whose entries depend on others, where a scheme stands on it."""
+    """Return the error message for a diagonal diffusion whose entries depend on other entries of y.
+
+    The scheme relies on their independence; `where` says at which t they depend on others.
+    """
     return (
         f"{OWNER}(sde.diffusion): needs entries that depend on the same entry of y alone, for this scheme and "
         f"noise_type 'diagonal', and at {where} they depend on others; pass scheme='euler', or 'heun' in "
@@ -277,7 +281,7 @@ def diagonal_message(where: str) -> str:
 
 
 def not_finite(where: str) -> str:
-    """Return what is said of a solution that is not finite somewhere."""
+    """Return the error message for a solution that is not finite; `where` says at which step or time."""
     return (
         f"{OWNER}: the solution is not finite {where}; take smaller steps, or keep drift and diffusion defined there "
         "and their growth at most linear."
@@ -288,7 +292,7 @@ def check_orders(orders: np.ndarray) -> None:
     """Raise unless all orders are in (1/2, 1].
 
     Raises:
-        ValueError: One is not.
+        ValueError: An order is not.
     """
     wrong = orders[~((orders > 0.5) & (orders <= 1))]
     if wrong.size:
@@ -300,15 +304,15 @@ def check_orders(orders: np.ndarray) -> None:
 
 
 def mesh_of(outputs: np.ndarray, eps: float, dt: float | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mesh as time since the start, [n_steps + 1], and which of its steps the outputs are.
+    """Return the uniform mesh as time since the start, [n_steps + 1], and the index in it of each output.
 
     Args:
-        outputs: Increasing times.
-        eps: The relative precision that they were given in.
-        dt: The step, or None where they are the mesh.
+        outputs: Output times, increasing.
+        eps: The relative rounding of the output times: eps of the dtype that the caller passed them in.
+        dt: The step size, or None where the outputs are the mesh.
 
     Raises:
-        ValueError: Steps are not equal, or times are no multiples of the step.
+        ValueError: Without `dt`, the outputs are not equally spaced; with `dt`, they are not multiples of it.
     """
     rounding, passed = 8 * eps * float(np.abs(outputs).max()), outputs - outputs[0]
     if dt is None:

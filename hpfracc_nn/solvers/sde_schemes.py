@@ -1,7 +1,8 @@
 """One-step schemes for dX = f dt + g dZ: options, and their steps in plain arithmetic on a framework's arrays.
 
 Which scheme goes with which driver, integral, order and noise, and how fast it converges there, is the table of
-`solvers.rules`. A step takes the carry of the step before, whose first array is the state, and its own noise.
+`solvers.rules`. A step takes the noise of this step and the carry that the step before returned: a tuple of arrays, the
+first of which is the state.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ from hpfracc_nn.solvers.rules import ITO
 
 
 class StochasticScheme(Protocol):
-    """One way to take steps; a frozen value.
+    """A one-step scheme for a stochastic equation; a frozen value.
 
     Attributes:
-        name: By which it is chosen.
-        streams: Independent normal numbers that each channel of the noise needs per step: 1, or 2 where an integral
+        name: The name by which a caller selects the scheme.
+        streams: How many independent normal numbers each channel of the noise needs per step: 1, or 2 where an integral
             of the path over the step is needed beside its increment.
-        needs_diagonal: Whether it stands on each entry of a diagonal diffusion depending on its own entry of y alone.
-        stability: The largest dt * rate with which a decay, y' = -rate y, is stable; 0 where none is.
+        needs_diagonal: Whether the scheme relies on each entry of a diagonal diffusion depending on its own entry of y
+            alone.
+        stability: The largest dt * rate with which the scheme is stable for a decay, y' = -rate y; 0 where it is with
+            none.
 
     Examples:
         >>> scheme = RungeKutta()
@@ -187,16 +190,16 @@ STOCHASTIC_SCHEMES: dict[str, type[Euler] | type[Milstein] | type[Heun] | type[R
 
 
 Carry = tuple[Array, ...]
-Index = Any  # a whole number, or a framework's
+Index = Any  # the index of a step: an int, or an integer array of a framework
 
 
 class Coefficients(Protocol):
-    """Drift and diffusion of a solve, as a framework evaluates them.
+    """Drift f and diffusion g of a solve, evaluated at steps n by a framework.
 
     Attributes:
-        noise_type: Of the equation.
-        dt: The step.
-        step: The same as the framework multiplies by it.
+        noise_type: The noise type of the equation.
+        dt: The step size, in the caller's time unit.
+        step: `dt` as an array of the framework, to multiply by.
     """
 
     @property
@@ -207,91 +210,92 @@ class Coefficients(Protocol):
     def step(self) -> Array: ...
 
     def drift(self, n: Index, y: Array) -> Array:
-        """Return f at step n."""
+        """Return f at the time of step n and the state y."""
         ...
 
     def diffusion(self, n: Index, y: Array) -> Array:
-        """Return g at step n."""
+        """Return g at the time of step n and the state y."""
         ...
 
     def with_slope(self, n: Index, y: Array, factor: Array) -> tuple[Array, Array]:
-        """Return g, and g g' times a factor, of a diagonal diffusion."""
+        """Return g, and g g' times `factor`, of a diagonal diffusion; g' is the derivative of each entry in y's own."""
         ...
 
     def applied(self, g: Array, noise: Array) -> Array:
-        """Return g times the noise of a step, of a state's shape."""
+        """Return g times the noise of a step, an array of the state's shape."""
         ...
 
     def shifted(self, part: float) -> Coefficients:
-        """Return those at times that lie a part of a step later."""
+        """Return the coefficients evaluated `part` of a step later: their step n is at time t_n + part dt."""
         ...
 
 
 class OneStep(Protocol):
-    """One scheme's step."""
+    """The steps of one scheme, which pass a carry on: a tuple of arrays, the state first."""
 
     def start(self, z0: Array) -> Carry:
-        """Return what the first step takes."""
+        """Return the carry of step 0, from the initial state z0."""
         ...
 
     def step(self, n: Index, carry: Carry, noise: Array) -> Carry:
-        """Return what step n + 1 takes.
+        """Return the carry of step n + 1.
 
         Args:
-            n: The step.
-            carry: What step n takes, the state first.
-            noise: Increments, [*shape]; [2, *shape] where the scheme has two streams.
+            n: The index of the step.
+            carry: The carry of step n.
+            noise: The noise's increments over the step, [*shape] with the noise's shape; [2, *shape] where the scheme
+                has two streams.
         """
         ...
 
 
 class EulerStep:
-    """y + f h + g dZ."""
+    """The step of `Euler`: y + f h + g dZ."""
 
     def __init__(self, scheme: Euler, coefficients: Coefficients, interpretation: str):
         self.c, self.h = coefficients, coefficients.step
 
     def start(self, z0: Array) -> Carry:
-        """See `OneStep`."""
+        """Return the carry of step 0: the initial state z0 alone."""
         return (z0,)
 
     def step(self, n: Index, carry: Carry, noise: Array) -> Carry:
-        """See `OneStep`."""
+        """Return the carry of step n + 1, the state after Euler's step: see `OneStep.step`."""
         (y,) = carry
         c = self.c
         return (y + c.drift(n, y) * self.h + c.applied(c.diffusion(n, y), noise),)
 
 
 class MilsteinStep:
-    """Euler's step + g g' (dW**2 - h) / 2, or + g g' dW**2 / 2 in Stratonovich's sense; g diagonal."""
+    """The step of `Milstein`: Euler's + g g' (dW**2 - h) / 2, in Stratonovich's sense + g g' dW**2 / 2; g diagonal."""
 
     def __init__(self, scheme: Milstein, coefficients: Coefficients, interpretation: str):
         self.c, self.h = coefficients, coefficients.step
         self.corrected = coefficients.dt if interpretation == ITO else 0.0
 
     def start(self, z0: Array) -> Carry:
-        """See `OneStep`."""
+        """Return the carry of step 0: the initial state z0 alone."""
         return (z0,)
 
     def step(self, n: Index, carry: Carry, noise: Array) -> Carry:
-        """See `OneStep`."""
+        """Return the carry of step n + 1, the state after Milstein's step: see `OneStep.step`."""
         (y,) = carry
         g, second = self.c.with_slope(n, y, (noise * noise - self.corrected) / 2)
         return (y + self.c.drift(n, y) * self.h + g * noise + second,)
 
 
 class HeunStep:
-    """Predict by Euler's step, average f and g of both ends."""
+    """The step of `Heun`: predict by Euler's step, then step with the averages of f and g at both ends."""
 
     def __init__(self, scheme: Heun, coefficients: Coefficients, interpretation: str):
         self.c, self.h, self.half = coefficients, coefficients.step, coefficients.step / 2
 
     def start(self, z0: Array) -> Carry:
-        """See `OneStep`."""
+        """Return the carry of step 0: the initial state z0 alone."""
         return (z0,)
 
     def step(self, n: Index, carry: Carry, noise: Array) -> Carry:
-        """See `OneStep`."""
+        """Return the carry of step n + 1, the state after Heun's step: see `OneStep.step`."""
         (y,) = carry
         c, h = self.c, self.h
         f, g = c.drift(n, y), c.diffusion(n, y)
@@ -300,17 +304,20 @@ class HeunStep:
 
 
 class ReversibleHeunStep:
-    """A second state z is reflected in y, and f and g are evaluated at z; the carry is y, z, f(z), g(z)."""
+    """The step of `ReversibleHeun`: a second state z is reflected in y, and f and g are evaluated at z.
+
+    The carry is y, z, f(z), g(z).
+    """
 
     def __init__(self, scheme: ReversibleHeun, coefficients: Coefficients, interpretation: str):
         self.c, self.h, self.half = coefficients, coefficients.step, coefficients.step / 2
 
     def start(self, z0: Array) -> Carry:
-        """See `OneStep`."""
+        """Return the carry of step 0: y and z at z0, and f and g there."""
         return z0, z0, self.c.drift(0, z0), self.c.diffusion(0, z0)
 
     def step(self, n: Index, carry: Carry, noise: Array) -> Carry:
-        """See `OneStep`."""
+        """Return the carry of step n + 1, the new y, z, f(z) and g(z): see `OneStep.step`."""
         y, z, f, g = carry
         c, h = self.c, self.h
         z = 2 * y - z + f * h + c.applied(g, noise)
@@ -320,7 +327,7 @@ class ReversibleHeunStep:
 
 
 class RungeKuttaStep:
-    """SRA1 for additive noise, SRI1W1 for diagonal noise, in Rossler's notation.
+    """The step of `RungeKutta`: SRA1 for additive noise, SRI1W1 for diagonal noise, in Rossler's notation.
 
     With dV independent of dW, I_10 = h (dW + dV / sqrt(3)) / 2 is the integral of W over the step.
     """
@@ -332,13 +339,13 @@ class RungeKuttaStep:
         self.step = self._additive if coefficients.noise_type == "additive" else self._diagonal
 
     def start(self, z0: Array) -> Carry:
-        """See `OneStep`."""
+        """Return the carry of step 0: the initial state z0 alone."""
         return (z0,)
 
     def _additive(self, n: Index, carry: Carry, noise: Array) -> Carry:
         (y,) = carry
         c, h = self.c, self.h
-        i_1, i_10 = noise[0], self._mean(noise)  # the second over h
+        i_1, i_10 = noise[0], self._mean(noise)  # i_10 is I_10 / h
         f, g, g_end = c.drift(n, y), c.diffusion(n, y), c.diffusion(n + 1, y)
         stage = y + f * (3 / 4 * h) + c.applied(g_end, i_10 * (3 / 2))
         drift = f * (h / 3) + self.later.drift(n, stage) * (2 / 3 * h)
@@ -347,7 +354,7 @@ class RungeKuttaStep:
     def _diagonal(self, n: Index, carry: Carry, noise: Array) -> Carry:
         (y,) = carry
         c, h, root = self.c, self.h, math.sqrt(self.h)
-        i_1, i_10 = noise[0], self._mean(noise)  # all from here on over their powers of h
+        i_1, i_10 = noise[0], self._mean(noise)  # integrals from here on are divided by powers of h
         i_11, i_111 = (i_1 * i_1 - h) / (2 * root), (i_1 * i_1 - 3 * h) * i_1 / (6 * h)
         f, g1 = c.drift(n, y), c.diffusion(n, y)
         g2 = self.soon.diffusion(n, y + f * (h / 4) + g1 * (root / 2))
@@ -370,7 +377,7 @@ class RungeKuttaStep:
 
 @singledispatch
 def one_step_of(scheme: StochasticScheme, coefficients: Coefficients, interpretation: str) -> OneStep:
-    """Return the step of a scheme."""
+    """Return the `OneStep` of a scheme; `interpretation` is the sense of the integral, "ito" or "stratonovich"."""
     raise TypeError(f"{scheme!r} has no step; register one by one_step_of.register.")
 
 

@@ -23,14 +23,14 @@ from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
 from hpfracc_nn.fractional.schemes.powers import differences, power_weights
 from hpfracc_nn.solvers.schemes import Weights, cohen_sum, lags, predictor
 
-_LAGS = 24  # of an alternating sum, to 1e-15
+_LAGS = 24  # terms of an alternating sum, enough for 1e-15
 
 
 class VolterraWeights(Protocol):
-    """How the past is weighted; a frozen value.
+    """How the past of a stochastic Volterra equation is weighted; a frozen value.
 
     Attributes:
-        name: By which it is chosen.
+        name: The name by which a caller selects the weights.
         sets: 1 where drift and noise share their weights, else 2: the drift's, then the noise's.
         has_residual: Whether sigma is not 0, so that a step needs a second normal number beside its increment.
 
@@ -57,10 +57,10 @@ class VolterraWeights(Protocol):
 
 @dataclass(frozen=True)
 class Hybrid:
-    """The kernel's mean over each cell, and in the newest cell what is left of it beside that: the default.
+    """Weights that are the kernel's means over the cells, with a residual in the newest cell: the default.
 
     The newest cell holds the singularity and most of the variance. Its integral against W is split into its projection
-    on the increment, w_1 dW, and the residual sigma zeta, so that it is exact where g stays on the cell.
+    on the increment, w_1 dW, and the residual sigma zeta, so that it is exact where g is constant on the cell.
 
     Source: Bennedsen, Lunde & Pakkanen, Finance Stoch. 21 (2017) 931: the hybrid scheme with kappa = 1, in orthogonal
     form.
@@ -86,13 +86,13 @@ class Hybrid:
     has_residual: ClassVar[bool] = True
 
     def weights(self, alpha: Array, n_steps: int, dt: float, xp: Namespace) -> Weights:
-        """See `VolterraWeights.weights`: `w_k = h**(a - 1) [k**a - (k - 1)**a] / Gamma(a + 1)`."""
+        """Return the means, `w_k = h**(a - 1) [k**a - (k - 1)**a] / Gamma(a + 1)`: see `VolterraWeights.weights`."""
         return Weights(xp.stack([_means(alpha, n_steps, dt, xp)], axis=-2), None)
 
 
 @dataclass(frozen=True)
 class Average:
-    """The kernel's mean over each cell, without the residual: too little variance, by the newest cell's.
+    """Weights that are the kernel's means over the cells, without the residual, whose variance is missing.
 
     Examples:
         >>> sde = SDE(lambda t, y: 0 * y, lambda t, y: torch.ones_like(y), "additive")
@@ -115,13 +115,15 @@ class Average:
     has_residual: ClassVar[bool] = False
 
     def weights(self, alpha: Array, n_steps: int, dt: float, xp: Namespace) -> Weights:
-        """See `VolterraWeights.weights`: those of `Hybrid`."""
+        """Return the weights of `Hybrid`: see `VolterraWeights.weights`."""
         return Weights(xp.stack([_means(alpha, n_steps, dt, xp)], axis=-2), None)
 
 
 @dataclass(frozen=True)
 class Isometry:
-    """Means for the drift, root mean squares for the noise, which make the variance of a driftless process exact.
+    """Weights that are the kernel's means for the drift and its root mean squares over the cells for the noise.
+
+    They make the variance of a driftless process exact.
 
     Paths are a little farther from the true ones than those of `Hybrid`, and there are two sums over the past.
 
@@ -146,7 +148,10 @@ class Isometry:
     has_residual: ClassVar[bool] = False
 
     def weights(self, alpha: Array, n_steps: int, dt: float, xp: Namespace) -> Weights:
-        """See `VolterraWeights.weights`: the noise's squares times h are the integrals of K**2 over the cells."""
+        """Return the drift's weights, then the noise's, whose squares times h are the integrals of K**2 over the cells.
+
+        See `VolterraWeights.weights`.
+        """
         alpha = xp.asarray(alpha)
         power = 2 * alpha - 1
         cells = power_weights(power, lags(n_steps - 1), xp, differences(1))  # over Gamma(2 a)
@@ -158,8 +163,9 @@ class Isometry:
 
 @dataclass(frozen=True)
 class Left:
-    """The kernel at the left of each cell: for comparison only, a third of the variance is missing at a = 0.6 and 100
-    steps.
+    """Weights that are the kernel at the left end of each cell: for comparison only.
+
+    A third of the variance is missing at a = 0.6 and 100 steps.
 
     Examples:
         >>> sde = SDE(lambda t, y: 0 * y, lambda t, y: torch.ones_like(y), "additive")
@@ -182,7 +188,7 @@ class Left:
     has_residual: ClassVar[bool] = False
 
     def weights(self, alpha: Array, n_steps: int, dt: float, xp: Namespace) -> Weights:
-        """See `VolterraWeights.weights`: w_k = K(k h)."""
+        """Return w_k = K(k h): see `VolterraWeights.weights`."""
         alpha = xp.asarray(alpha)[..., None]
         times = xp.constant(np.log(lags(n_steps)[1:] * dt), alpha)
         column = xp.exp((alpha - 1) * times - xp.gammaln(alpha))
@@ -195,17 +201,19 @@ VOLTERRA_WEIGHTS: dict[str, type[Hybrid] | type[Average] | type[Isometry] | type
 
 
 def stability(weights: VolterraWeights, alpha: float) -> float:
-    """Return the largest h**a * rate with which the drift is stable for a decay: see `Rectangle.stability`."""
+    """Return the largest h**a * rate with which steps are stable for a drift -rate X: see `Rectangle.stability`."""
     column = weights.weights(np.array([alpha]), _LAGS, 1.0, NUMPY).columns[0, 0, 1:]
     return 1 / cohen_sum(lambda k: float(column[k]), _LAGS)
 
 
 @dataclass(frozen=True)
 class OfRates:
-    """The weights of f_j + g_j dW_j / h, which is one product less for each step: w times h.
+    """The weights w h of the rates f_j + g_j dW_j / h, in place of w of the increments h f_j + g_j dW_j.
+
+    Adding up rates saves one product for each step.
 
     Attributes:
-        weights_of: What w is.
+        weights_of: The weights w of the increments.
     """
 
     weights_of: VolterraWeights
@@ -219,7 +227,7 @@ class OfRates:
         return self.weights_of.sets
 
     def weights(self, alpha: Array, n_steps: int, dt: float, xp: Namespace) -> Weights:
-        """See `VolterraWeights.weights`."""
+        """Return h times the weights of the increments: see `VolterraWeights.weights`."""
         return Weights(self.weights_of.weights(alpha, n_steps, dt, xp).columns * dt, None)
 
 

@@ -1,4 +1,4 @@
-"""Solvers for PyTorch."""
+"""Solvers of fractional and of stochastic differential equations for PyTorch: functions, modules, noise, solutions."""
 
 from typing import TYPE_CHECKING
 

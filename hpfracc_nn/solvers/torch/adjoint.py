@@ -1,14 +1,14 @@
 """The exact adjoints of the discrete schemes: blocks of steps are replayed, each with one call of autograd.
 
-The forward pass keeps no graph. Backwards, the steps of a block are taken once more with a graph, from the sums over
-the past that they had, the last block first, and one call of autograd takes the cotangents of all of them apart. The
-cotangents of the sums go into the same history run backwards in time, which brings those of earlier right-hand sides.
-The gradient is that of the numbers that were computed, not of a continuous adjoint equation, which for alpha < 1 is 4
-to 10 % off and does not improve with the step.
+The forward pass keeps no graph. Backwards, the last block first, the steps of a block are taken once more with a graph,
+from the sums over the past that they had in the forward pass, and one call of autograd propagates the cotangents
+through all steps of the block. The cotangents of the sums go into the same history run backwards in time, which returns
+the cotangents of earlier right-hand sides. The gradient is that of the numbers that were computed, not of a continuous
+adjoint equation, which for alpha < 1 is 4 to 10 % off and does not improve with the step.
 
 Shapes: [*shape] a state, a orders alpha, sets of weights of the scheme (`schemes`). g and fg are the loss's cotangents
-of a state and of a right-hand side f_n. The starting weights of f_n are what it brings each step besides its weight by
-lag.
+of a state and of a right-hand side f_n. The starting weights of f_n are what its weight at each step has beside the
+weight by lag.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from hpfracc_nn.solvers.torch.integrate import ExplicitStep, Problem, order_grad
 from hpfracc_nn.solvers.torch.snapshot import Snapshot, evaluated_twice, held
 from hpfracc_nn.solvers.torch.state import MOVED, Field, Signature, check_once, evaluated, without
 
-Edge = tuple[Any, int]  # a node, and which of its results
+Edge = tuple[Any, int]  # a node of an autograd graph, and the index of one of its results
 
 
 def sources(value: Tensor, wanted: Sequence[Tensor], held: Sequence[Tensor]) -> list[Tensor]:
-    """Return the tensors whose gradients, passed on, are all of the gradient of `value`.
+    """Return the tensors through which all of the gradient of `value` passes: where walks back through its graph end.
 
-    A tensor that is wanted or held is one, and the way stops there: its own hooks and what else is asked of it go on
-    from there. Where one lies behind another, what reaches it through that one is to be taken off, see
-    `direct_parts`.
+    A walk through the graph ends at leaves and at tensors of `wanted` and `held`; backpropagation goes on from these by
+    itself, with their hooks. Where one of the tensors was made of another, the part of the other's gradient that comes
+    through the first has to be subtracted, see `direct_parts`.
 
     Args:
-        value: Has a graph, or is a leaf.
-        wanted: Are reached, whether the graph of `value` reaches them or not.
-        held: Are looked for.
+        value: A tensor with a graph, or a leaf.
+        wanted: Tensors that are returned whether the graph of `value` reaches them or not.
+        held: Tensors that are returned where the graph reaches them.
     """
     if not value.requires_grad:
         return list({id(each): each for each in wanted}.values())
@@ -91,13 +91,14 @@ def _edge(x: Tensor) -> Edge:
 def trainable(
     field: Field, z0: Tensor, given: Iterable[Tensor] | None
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Return the tensors that the gradient of f is wanted of, and all that f reads at the first step.
+    """Return the tensors in which f's gradient is wanted, and the tensors that f reads at the first step.
 
-    Wanted are all parameters of the modules that f holds, the leaves that it holds, the tensors that are given, and
-    what the first step's graph reaches: tensors that f holds, and the leaves that it reaches otherwise.
+    Wanted are, as far as they require a gradient, all parameters of modules that f holds, the leaves that f holds, the
+    tensors `given` by the caller, and what the graph of f at the first step reaches: tensors that f holds, and other
+    leaves, except those that f creates. As a side effect, `field.makes_leaves` is set.
 
     Raises:
-        ValueError: f may not be evaluated again, or one of the tensors has hooks.
+        ValueError: f cannot be evaluated again with the same result, or one of the tensors has hooks.
     """
     z, value, read, made = evaluated_twice(field, z0)
     every = held(field.f)
@@ -106,7 +107,7 @@ def trainable(
     leaves = [each for each in others if each.is_leaf]  # others have graphs that would be kept
     wanted = [each for each in (*parameters, *leaves, *(given or ())) if each.requires_grad]
     reached = [each for each in sources(value, wanted, others) if each is not z]
-    own = {id(each) for each in made}  # of leaves that f makes there is no gradient, nor of those of later steps
+    own = {id(each) for each in made}  # leaves that f creates get no gradient, at this step or later ones
     found = [each for each in reached if id(each) not in own]
     field.makes_leaves = len(found) < len(reached)
     for each in found:
@@ -122,9 +123,9 @@ def trainable(
 
 @contextmanager
 def _retained(tensors: Iterable[Tensor]) -> Iterator[None]:
-    """Keep the `grad` of tensors that have retain_grad() as it is inside this context.
+    """Restore, at the end of this context, the `grad` of tensors that have retain_grad().
 
-    Gradients that are taken inside are parts; the whole gradient comes to these tensors afterwards, at once.
+    Gradients that are taken inside are parts; autograd adds the whole gradient to `grad` afterwards, at once.
     """
     before = [(each, each.grad) for each in tensors if each.retains_grad]
     try:
@@ -135,38 +136,41 @@ def _retained(tensors: Iterable[Tensor]) -> Iterator[None]:
 
 
 class Gradients:
-    """The gradients of the tensors that a right-hand side depends on, added up over blocks of steps.
+    """The gradients in the tensors that a right-hand side depends on, added up over blocks of steps.
 
     Args:
-        label: The function that has the right-hand side, for error messages.
-        parameters: The tensors.
-        makes_leaves: Whether the right-hand side makes tensors that require a gradient by itself.
+        label: The solver and its argument that the right-hand side is, for error messages.
+        parameters: The tensors whose gradients are wanted.
+        makes_leaves: Whether the right-hand side creates leaf tensors that require a gradient.
 
     Attributes:
-        totals: The gradients, None of tensors that are not used.
+        totals: The gradient in each of the parameters so far, None where nothing depends on it.
     """
 
     def __init__(self, label: str, parameters: list[Tensor], makes_leaves: bool):
         self.label, self.parameters, self.makes_leaves = label, parameters, makes_leaves
         self.totals: list[Tensor | None] = [None] * len(parameters)
-        self._replayed: dict[int, Tensor] = {}  # leaves that the replay made, where f makes leaves too
+        self._replayed: dict[int, Tensor] = {}  # leaves that the replay created, where f creates leaves too
 
     @cached_property
     def _known(self) -> tuple[set[Any], set[Edge]]:
-        """Where `check` stops its walk through a graph: the autograd nodes of parameters that are leaves, and the edges
-        of the other parameters, whose nodes may have other results too.
+        """Where `check` ends its walk through a graph: at the autograd nodes of parameters that are leaves, and at the
+        edges of the other parameters, whose nodes may have other results too.
         """
         edges = [_edge(each) for each in self.parameters]
         ends = {node for node, _ in edges if hasattr(node, "variable")}
         return ends, {edge for edge in edges if edge[0] not in ends}
 
     def check(self, values: Iterable[Tensor | None], inputs: Iterable[Tensor], leaves: Iterable[Tensor] = ()) -> None:
-        """Raise where a graph reaches a leaf of which no gradient is asked, or what another step was made of.
+        """Raise RuntimeError where a graph reaches a leaf whose gradient would be lost.
+
+        Such a leaf is neither a parameter nor one of `inputs`: f reads it at a later step only, or carries it over from
+        another step. Where f creates leaves itself, only leaves that the replay created count.
 
         Args:
-            values: Have the graph.
-            inputs: Tensors that the graph begins with; the way stops there.
-            leaves: What else the replay made for these values or others, which f must not carry from step to step.
+            values: The tensors whose graph is walked through.
+            inputs: Tensors at which the walk ends.
+            leaves: Further leaves that the replay created, which f must not carry from step to step.
 
         Raises:
             RuntimeError: A gradient would be lost.
@@ -177,7 +181,7 @@ class Gradients:
         ends, stops = self._known
         seen: set[Any] = {node for node, _ in begins if hasattr(node, "variable")}
         waiting = [_edge(each) for each in values if each is not None and each.requires_grad]
-        while waiting:  # once for every operation of a graph: what is not needed is not looked at
+        while waiting:  # runs once for every operation of a graph, so that it does as little as it can
             edge = waiting.pop()
             node = edge[0]
             if node is None or node in seen or node in ends or edge in begins or edge in stops:
@@ -194,11 +198,11 @@ class Gradients:
                 )
 
     def of(self, outputs: list[Tensor], grads: list[Tensor], inputs: list[Tensor]) -> Sequence[Tensor | None]:
-        """Return the gradients in `inputs`, None where nothing depends on one, and add up those in the parameters.
+        """Return the gradients in `inputs`, None for an unused input, and add those in the parameters to `totals`.
 
         Args:
-            outputs: What a block has made, looked at by `check`.
-            grads: Their cotangents.
+            outputs: The results of a block of steps, whose graphs `check` has accepted.
+            grads: The cotangents of the outputs.
             inputs: Leaves that the block begins with.
         """
         kept = [(out, grad) for out, grad in zip(outputs, grads, strict=True) if out.requires_grad]
@@ -216,26 +220,26 @@ class Gradients:
         return found[: len(inputs)]
 
 
-_ROUNDING = 1e3  # times eps: what two passes may differ by whose kernels add up in another order
+_ROUNDING = 1e3  # times eps: the difference that two passes may have whose kernels add up in another order
 
 
 def check_repeated(
     label: str, eps: float, found: Tensor, expected: Tensor, moved: Callable[[Sequence[int]], Tensor]
 ) -> None:
-    """Raise where the backward pass did not compute what the forward pass did: one look for all steps.
+    """Raise RuntimeError where the backward pass did not compute what the forward pass did, in one test for all steps.
 
     A right-hand side that remembers earlier calls, or draws random numbers, has other results when blocks of steps are
-    replayed from the last to the first. One that counts its calls, or keeps a log, has not.
+    replayed from the last to the first. A right-hand side that only counts its calls, or keeps a log, has not.
 
     Args:
-        label: Whose right-hand side, for messages.
-        eps: Of what it is computed in.
-        found: Weighted sums of what it computed, [n].
-        expected: Signatures of the forward pass, [2, n].
-        moved: Returns, of those that are apart, how far each moves with its state; see `Signature.moved`.
+        label: The solver and its argument that the right-hand side is, for the message.
+        eps: The rounding of the dtype that the right-hand side is computed in.
+        found: The weighted sums (see `Signature`) of what the backward pass computed, [n].
+        expected: The signatures of what the forward pass computed, [2, n].
+        moved: Returns, for the indices of sums that differ, how far each moves with its state: `Signature.moved`.
 
     Raises:
-        RuntimeError: They differ.
+        RuntimeError: A sum differs by more than rounding.
     """
     apart = (found - expected[0]).abs()
     allowed = min(_ROUNDING * eps, eps**0.5) * expected[1]  # the latter where f is computed in half precision
@@ -250,17 +254,17 @@ def check_repeated(
 
 
 def direct_parts(tensors: Sequence[Tensor], totals: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Return of gradients what reaches each tensor other than through another of them.
+    """Return of each tensor's gradient the part that does not come through another of the tensors.
 
-    What a tensor is made of has, in `totals`, the part that comes through it; backpropagation goes on behind each
-    tensor and brings that part once more.
+    Where a tensor was made of another, the total of the other includes what comes through the first; backpropagation,
+    which goes on behind the first, would add that part once more.
 
     Args:
-        tensors: Whose gradients they are.
-        totals: All of each gradient, [*shape of the tensor]; None where nothing reaches it.
+        tensors: The tensors.
+        totals: The whole gradient in each tensor, [*shape of the tensor]; None where nothing depends on it.
     """
     found, behind = list(totals), [_behind(each) for each in tensors]
-    # What another is made of has less behind it, so that its own part is known later.
+    # A tensor that another is made of has fewer nodes behind it, so that its own part is known later.
     for k in sorted(range(len(found)), key=lambda k: len(behind[k]), reverse=True):
         made_of = [
             i for i, each in enumerate(tensors) if torch.autograd.graph.get_gradient_edge(each).node in behind[k]
@@ -300,15 +304,15 @@ def recorded(
     parameters: tuple[Tensor, ...],
     read: tuple[Tensor, ...],
 ) -> Tensor:
-    """Return the states at all steps, [n_steps + 1, *shape], with their gradients.
+    """Return the states of a deterministic solve at all steps, [n_steps + 1, *shape], with gradients by the adjoint.
 
     Args:
-        problem: What is solved.
-        plan: Of both passes.
+        problem: The solve.
+        plan: The plan of the history for both passes.
         z0: The state at the start, [*shape].
-        dz0: Its derivative, for orders above 1, or None.
-        alpha: The orders as a tensor of [a] values whose gradient is wanted, or None.
-        parameters: The tensors that f has graphs to.
+        dz0: The derivative at the start, for orders above 1, or None.
+        alpha: The orders as a tensor, [a], or None where they are no tensor.
+        parameters: The tensors in which f's gradient is wanted.
         read: The tensors that f reads.
     """
     return _Solve.apply(problem, plan, read, z0, dz0, alpha, *parameters)  # type: ignore[no-any-return]
@@ -325,7 +329,7 @@ class _Solve(torch.autograd.Function):
         states = problem.solve(plan, z0.detach(), None if dz0 is None else dz0.detach(), sums, signatures)
         ctx.problem, ctx.plan, ctx.snapshot = problem, plan, Snapshot([problem.field.f], read)
         ctx.save_for_backward(states, sums, signatures, dz0, alpha, *parameters)
-        return states.clone()  # the caller may write to its own, and f may have kept a view of these
+        return states.clone()  # the caller may write to the result, and f may have kept a view of `states`
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -355,16 +359,17 @@ class _Solve(torch.autograd.Function):
 class Replay:
     """The backward pass of a deterministic solve, block by block from the last step to the first.
 
-    Each block's steps are taken once more with a graph, from the sums over the past that they had, and one call of
-    autograd takes the cotangents of all of them apart.
+    Each block's steps are taken once more with a graph, from the sums over the past that they had in the forward pass,
+    and one call of autograd propagates the cotangents through all steps of the block.
 
     Args:
-        problem: What was solved.
-        plan: The kernel that the forward pass ran.
-        states: Its solution, [n_steps + 1, *shape].
-        sums: The sums over the past of each step, [n_steps + 1, sets, *shape], or None where the states say enough.
-        signatures: The `Signature` of each of its right-hand sides and of the last state, [2, n_steps + 1].
-        g: The loss's cotangents of the states.
+        problem: The solve.
+        plan: The plan whose kernel the forward pass ran.
+        states: The states of the forward pass, [n_steps + 1, *shape].
+        sums: The sums over the past of each step, [n_steps + 1, sets, *shape], or None for a scheme with one set, whose
+            replay needs the states alone.
+        signatures: The `Signature` of each right-hand side and of the last state, [2, n_steps + 1].
+        g: The loss's cotangents of the states, [n_steps + 1, *shape].
         parameters: The tensors whose gradients are wanted.
         learns: Whether the gradient in alpha is wanted.
     """
@@ -388,12 +393,12 @@ class Replay:
         self.found = torch.empty_like(signatures[0])
         self.step = step_of(problem.scheme, problem.field)
         self.own = self._own_weights()
-        self.is_sum = isinstance(self.step, ExplicitStep)  # whether a state is the sums and no result of its own
+        self.is_sum = isinstance(self.step, ExplicitStep)  # whether a state is the step's sum over the past itself
         self.known = (states if sums is None else sums).unbind()
         self.of_own = [torch.zeros_like(self.own[0])] * (problem.n_steps + 1) if learns else []
 
     def run(self) -> tuple[Tensor, Tensor]:
-        """Return the gradients in the state at the start and in its derivative."""
+        """Return the gradients in the state at the start and in the derivative at the start."""
         problem, memory, last = self.problem, self.memory, self.problem.n_steps
         with torch.no_grad():
             end = 0
@@ -405,11 +410,11 @@ class Replay:
             z0_gradient = self.g[0] + self._start(self.of_value(0))
             memory.tell()
             check_repeated(problem.field.label, problem.field.eps, self.found, self.expected, self._moved)
-            totals = problem.layout.as_state(memory.values.sum(2))  # of step n_steps - k at k
+            totals = problem.layout.as_state(memory.values.sum(2))  # at index k those of step n_steps - k
             return z0_gradient + totals.sum(0), torch.tensordot(problem.elapsed.flip(0), totals, 1)
 
     def _block(self, first: int, end: int) -> None:
-        """Replay steps `first` to `end`; the cotangents of their sums over the past go into the reversed memory."""
+        """Replay steps `first` to `end`; put the cotangents of their sums over the past into the reversed memory."""
         last = self.problem.n_steps
         head = m = self.known[first].detach().requires_grad_()
         own = [w.detach().requires_grad_() for w in self.own[first : end + 1]] if self.learns else self.own[first:]
@@ -424,13 +429,13 @@ class Replay:
                     m = _Sums.apply(self, n, value, m)
                 state, value = self.step.replay(n, m, own[i], y, n == last)
                 mine = [m, *self.step.leaves, *own[i : i + self.learns]]
-                self.gradients.check((state, value), mine, [head])  # its own sums: f may carry nothing over
+                self.gradients.check((state, value), mine, [head])  # walks end at the step's own sums and leaves
                 self.step.leaves.clear()
                 made.append((state if n == last or value is None else value).detach())
                 if not self.is_sum:
                     outs.append(state)
                     grads.append(self.g[n])
-            if self.is_sum:  # from the last on all are gone through, whether f reads them or not
+            if self.is_sum:  # makes autograd go through the sums of all steps, whether f reads them or not
                 outs.append(m)
                 grads.append(torch.zeros_like(m))
             if end < last and value is not None:
@@ -448,7 +453,7 @@ class Replay:
                     self.of_own[n] = part
 
     def put(self, n: int, g: Tensor) -> None:
-        """Put the cotangent of the sums of step n into the memory: g, and the loss's where they are the state."""
+        """Put the cotangent of step n's sums into the memory: g, plus the loss's where the sum is the state."""
         slot = self.memory.slots[self.problem.n_steps - n - self.memory.first]
         if self.is_sum:
             torch.add(g, self.g[n], out=slot)
@@ -456,11 +461,11 @@ class Replay:
             slot.copy_(g)
 
     def of_value(self, n: int) -> Tensor:
-        """Return the cotangent of f_n, where the memory has those of the sums of later steps."""
+        """Return the cotangent of f_n through the sums of later steps, whose cotangents are in the memory already."""
         return self._with_starts(n, self.memory.memory(self.problem.n_steps - n))
 
     def _start(self, g: Tensor) -> Tensor:
-        """Return the gradient in the state at the start through f_0: g, the cotangent of f_0, times f's Jacobian."""
+        """Return the part of the gradient in the state at the start that comes through f_0, whose cotangent is g."""
         z, value = evaluated(self.problem.field, 0, self.states[0])
         self.found[:1] = self.signature.sums(value.detach()[None])
         if self.values is not None:
@@ -470,7 +475,7 @@ class Replay:
         return torch.zeros_like(g) if found is None else found
 
     def _moved(self, steps: Sequence[int]) -> Tensor:
-        """See `check_repeated`; of the last state, which has no right-hand side, the state itself is compared."""
+        """Return `Signature.moved` for the right-hand sides of some steps, [steps]; for the last step, of the state."""
         found = []
         for n in steps:
             with torch.enable_grad():
@@ -480,7 +485,7 @@ class Replay:
         return torch.stack(found)
 
     def order_gradient(self, alpha: Tensor) -> Tensor:
-        """Return alpha's gradient, from the cotangents of the sums and the right-hand sides."""
+        """Return the gradient in alpha, [a], from the cotangents of the sums and the right-hand sides; after `run`."""
         assert self.values is not None, "alpha is learned"
         own = torch.stack([part.reshape(-1) for part in self.of_own], -1)
         values = self.problem.layout.as_matrix(self.values)
@@ -494,7 +499,7 @@ class Replay:
         return list(torch.tensor(weights, dtype=torch.float64).to(self.states).unbind())
 
     def _with_starts(self, n: int, fg: Tensor) -> Tensor:
-        """Return fg, the cotangent of f_n, plus what comes to f_n through its starting weights in later steps."""
+        """Return fg, the cotangent of f_n, plus its part that comes through f_n's starting weights at later steps."""
         starts = self._starts(n)
         if starts is None:
             return fg
@@ -503,7 +508,7 @@ class Replay:
         return fg + self.problem.layout.as_state(found)
 
     def _starts(self, n: int) -> Tensor | None:
-        """Return the starting weights of f_n in all steps, [a, sets, n_steps + 1], or None if it has none."""
+        """Return the starting weights of f_n in all steps, [a, sets, n_steps + 1], or None if f_n has none."""
         kept = self.problem.kept
         if kept is None or kept.starts is None or n >= kept.starts.shape[-1]:
             return None
@@ -513,8 +518,9 @@ class Replay:
 class _Sums(torch.autograd.Function):
     """The sums over the past of step n, as a function of f_(n - 1) and of the sums of the step before.
 
-    Forward returns the sums that the solve computed. Backward puts their cotangent into the reversed memory, and takes
-    that of f_(n - 1) from it. The sums before get none: they are an argument so that later steps are done first.
+    Forward returns the sums that the solve computed, or the state where that stands for them. Backward puts their
+    cotangent into the reversed memory and returns the cotangent of f_(n - 1), which it takes from the memory. The sums
+    of the step before get no cotangent here: they are an argument so that autograd does later steps first.
     """
 
     @staticmethod
@@ -530,13 +536,13 @@ class _Sums(torch.autograd.Function):
 
 
 def solved(solve: Solve, weighting: Weighting | None, plan: Plan | None, z0: Tensor) -> Tensor:
-    """Return the states at the outputs, [outputs, *shape], without a graph.
+    """Return the states of a stochastic solve at the outputs, [outputs, *shape], without a graph.
 
     Args:
-        solve: What is solved.
-        weighting: The weights of the past, or None where there is none.
-        plan: Of the history, or None.
-        z0: The state at the start.
+        solve: The solve.
+        weighting: The weights of the past, or None where there is no memory.
+        plan: The plan of the history, or None where there is no memory.
+        z0: The state at the start, [*shape].
     """
     with torch.no_grad():
         return _forward(solve, weighting, plan, z0, keeps=False)[0]
@@ -552,17 +558,17 @@ def recorded_blocks(
     functions: Sequence[Callable[..., Any]],
     read: Tensors,
 ) -> Tensor:
-    """Return the states at the outputs with their gradients.
+    """Return the states of a stochastic solve at the outputs, [outputs, *shape], with gradients by the adjoint.
 
     Args:
-        solve: What is solved; its noise is one tensor where gradients are wanted of it.
-        weighting: The weights of the past, or None.
-        plan: Of the history, or None.
-        z0: The state at the start.
-        alpha: The orders as a tensor of [a] values, or None.
-        parameters: The tensors that drift and diffusion have graphs to.
+        solve: The solve; its noise is one tensor, `noise.whole`, where the gradient in the noise is wanted.
+        weighting: The weights of the past, or None where there is no memory.
+        plan: The plan of the history, or None where there is no memory.
+        z0: The state at the start, [*shape].
+        alpha: The orders as a tensor, [a], or None where they are no tensor.
+        parameters: The tensors in which the gradient of drift and diffusion is wanted.
         functions: Drift and diffusion.
-        read: The tensors that they read.
+        read: The tensors that drift and diffusion read.
     """
     holders = functions, read
     return _BlockSolve.apply(solve, weighting, plan, holders, z0, alpha, solve.noise.whole, *parameters)  # type: ignore[no-any-return]
@@ -626,14 +632,14 @@ class StochasticReplay:
     """The backward pass of a stochastic solve: its blocks are replayed from the last to the first.
 
     Args:
-        solve: What was solved.
-        weighting: The weights of the past, or None.
-        plan: The kernel of the history, or None.
-        weights: The weights by lag, for each length of a block.
-        signatures: Of what each block computed in the forward pass.
+        solve: The solve.
+        weighting: The weights of the past, or None where there is no memory.
+        plan: The plan of the history, or None where there is no memory.
+        weights: For each length of a block, the weights of its own steps by lag, [steps, sets, *varying].
+        signatures: The signatures of what each block computed in the forward pass, see `Solve.compared`.
         parameters: The tensors whose gradients are wanted.
         learns: Whether the gradient in alpha is wanted.
-        noise: All of the noise, where its gradient is wanted, else None.
+        noise: The noise of all steps, where its gradient is wanted, else None.
 
     Attributes:
         of_noise: The gradient in the noise, or None.
@@ -660,15 +666,15 @@ class StochasticReplay:
         self.of_shared = [torch.zeros_like(each) for each in self.shared]
         self.noise = solve.noise if noise is None else NoiseRows(solve.noise.path, noise)
         self.signature, self.expected = Signature(), signatures
-        self.values: list[list[Tensor]] = []  # what each block brought the past, the last block first
+        self.values: list[list[Tensor]] = []  # what each step of a block adds to the past, the last block first
 
     def run(self, g: Tensor, carries: list[Tensors], rows: list[Tensor]) -> Tensor:
-        """Return the gradient in the state at the start.
+        """Return the gradient in the state at the start, [*shape].
 
         Args:
-            g: The loss's cotangents of the states at the outputs.
-            carries: What each block began with.
-            rows: What the steps of each block had of the past; none where there is no memory.
+            g: The loss's cotangents of the states at the outputs, [outputs, *shape].
+            carries: The carry that each block began with.
+            rows: For each block, its steps' sums over the past, [steps, *shape]; empty where there is no memory.
         """
         z0_gradient = torch.zeros_like(carries[0][0])
         of_carry: Sequence[Tensor] = ()
@@ -684,10 +690,10 @@ class StochasticReplay:
     def _block(
         self, i: int, g: Tensor, carry: Tensors, rows: Tensor | None, of_carry: Sequence[Tensor]
     ) -> tuple[list[Tensor], Tensor | None]:
-        """Replay block i; return the cotangents of its carry, and of `rows`, or None if these are None.
+        """Replay block i; return the cotangents of its carry, and of `rows`, or None where `rows` is None.
 
-        `g` are the cotangents of the solve's outputs, `carry` and `rows` what the block began with: the state passed
-        from block to block, and its steps' sums over the past. `of_carry` are the cotangents of the carry that it
+        `g` are the cotangents of the solve's outputs. `carry` is what the block began with, passed on from the block
+        before, `rows` are its steps' sums over the past. `of_carry` are the cotangents of the carry that the block
         passed on.
         """
         first, last = self.solve.blocks[i]
@@ -718,7 +724,10 @@ class StochasticReplay:
         return mine, of_rows
 
     def _moved(self, made: Advance, steps: Sequence[int]) -> Tensor:
-        """See `check_repeated`; without a memory states are compared, of which f is a small part."""
+        """Return `Signature.moved` for what some steps of the block `made` add to the past, [steps].
+
+        Without a memory the result is 0: states are compared there, of which f is a small part.
+        """
         if not made.values:
             return torch.zeros(len(steps), dtype=torch.float64, device=made.states[0].device)
         return torch.stack([self.signature.moved(made.states[k], made.values[k]) for k in steps])
@@ -729,7 +738,7 @@ class StochasticReplay:
         """Return those results of the replayed steps `first` to last - 1 that have cotangents, and the cotangents.
 
         `made` are the results. `g` are the cotangents of the solve's outputs, `of_carry` those of the carry to the next
-        block, `later` those of what the block put into the memory; it is empty where there is no memory.
+        block, `later` those of what the block's steps added to the past; `later` is empty where there is no memory.
         """
         low, high = self.solve.wanted(first, last)
         outputs = [*(made.states[n - first] for n in self.solve.outputs[low:high]), *made.carry]
@@ -740,7 +749,10 @@ class StochasticReplay:
         return outputs, grads
 
     def order_gradient(self, alpha: Tensor) -> Tensor:
-        """Return alpha's gradient, from the cotangents of all states and what the steps brought the past."""
+        """Return the gradient in alpha, [a], from the cotangents of all states and what the steps added to the past.
+
+        It is called after `run`.
+        """
         weighting = self.weighting
         assert weighting is not None, "alpha is learned"
         assert isinstance(self.memory, Anticipation), "alpha is learned"

@@ -1,7 +1,7 @@
-"""A stochastic solve in blocks of steps, and its exact adjoint, which replays one block after the other.
+"""A stochastic solve in blocks of steps, as its exact adjoint, which replays one block after the other, needs it.
 
 Forward, no graph is kept: of each block only what it begins with, and of its noise what it takes to draw it again.
-Backwards, a block is run once more with a graph, and one call of autograd takes the cotangents of all its steps apart.
+Backwards, a block is run once more with a graph, and one call of autograd propagates the cotangents through its steps.
 So a solve costs one evaluation more than plain backpropagation and the memory of one block, and its gradient is that of
 the numbers that were computed, for every scheme.
 
@@ -9,10 +9,12 @@ With a memory, the steps of a stochastic Volterra equation are
 
     X_n = x0 + sum over j < n of h w_(n-j) Z_j + sigma g_(n-1) zeta_(n-1),        Z_j = f_j + g_j dW_j / h.
 
-What a block has of the steps before it comes from the history's kernel; its own steps are added up as they are taken.
-The adjoint's memory is the same history run backwards on the cotangents of X_n.
+Z_j is what step j adds to the past. The history's kernel adds up, for a block, the Z_j of earlier blocks; those of the
+block's own steps are added up as the steps are taken. The adjoint's memory is the same history run backwards on the
+cotangents of X_n.
 
-Shapes: [*shape] a state, steps: those of a block. The carry is what one block passes to the next beside the memory.
+Shapes: [*shape] a state, or the noise of one step; steps: those of a block; sets of weights, 2 where drift and noise
+have their own. The carry is what one block passes to the next beside the memory.
 """
 
 from __future__ import annotations
@@ -48,26 +50,26 @@ from hpfracc_nn.solvers.torch.memory import BufferedSums, KnownSums, Memory, Own
 from hpfracc_nn.solvers.torch.noise import NoisePath
 from hpfracc_nn.solvers.torch.state import Casts, Field, Layout, Signature, State, is_finite
 
-_ROUNDING = 1e3  # times eps: what two ways to compute one product may differ by
+_ROUNDING = 1e3  # times eps: the difference that two ways to compute one product may have
 
 
 class Coefficients:
-    """f and g of one solve.
+    """Drift f and diffusion g of one solve, as its steps evaluate them: see `sde_schemes.Coefficients`.
 
     Args:
         sde: The user's equation.
         layout: How its states are laid out.
-        times: The mesh, [n + 1].
+        times: The times of the mesh, [n_steps + 1].
         like: A tensor of the states' dtype and device.
         casts: The autocast that the equation runs under, or None.
         diffusion: The shape of g.
 
     Attributes:
-        drift: f.
-        diffusion: g.
-        dt: The step.
-        step: The same as a tensor: a number is made into one at each product.
-        shape: Of the noise of one step.
+        drift: f, called as drift(n, y) for step n.
+        diffusion: g, called as diffusion(n, y).
+        dt: The step size, in the caller's time unit.
+        step: `dt` as a tensor, which saves making one at each product.
+        shape: The shape of the noise of one step.
     """
 
     def __init__(
@@ -93,18 +95,18 @@ class Coefficients:
         self.shape = layout.shape if self._is_elementwise else torch.Size((*diffusion[:-2], diffusion[-1]))
 
     def shifted(self, part: float) -> Coefficients:
-        """Return those at times that lie a part of a step later."""
+        """Return the coefficients evaluated `part` of a step later: their step n is at time t_n + part dt."""
         sde, layout, times, like, casts, diffusion = self._given
         return Coefficients(sde, layout, times + part * self.dt, like, casts, diffusion)
 
     def with_slope(self, n: int, y: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
-        """Return g, and g g' times a factor, of a diagonal diffusion: its Jacobian is its own transpose."""
-        if is_traced(y, (factor,)):  # whose tensors torch.autograd.grad does not take
+        """Return g, and g g' times `factor`, of a diagonal diffusion, whose Jacobian is its own transpose."""
+        if is_traced(y, (factor,)):  # torch.autograd.grad does not take tensors of transforms or tracers
             g, pulled = torch.func.vjp(lambda z: self.diffusion(n, z), y)  # type: ignore[misc]  # three, with aux
             return g, pulled(g * factor)[0]
         is_recorded = torch.is_grad_enabled()
         with torch.enable_grad():
-            # A view: a diffusion that holds the start may depend on y another way too; the slope is in z alone.
+            # A view: where the diffusion holds y itself, such as the start, the slope is to be taken in z alone.
             z = y.view_as(y) if y.requires_grad else y.detach().requires_grad_()
             g = self.diffusion(n, z)
             if not g.requires_grad:
@@ -114,7 +116,7 @@ class Coefficients:
         return g, torch.zeros_like(y) if found is None else found
 
     def applied(self, g: Tensor, noise: Tensor) -> Tensor:
-        """Return g times the noise of a step, of a state's shape."""
+        """Return g times the noise of a step, a tensor of the state's shape."""
         if self._is_elementwise:
             return g * noise
         if self.noise_type == "scalar":
@@ -122,23 +124,26 @@ class Coefficients:
         return torch.matmul(g, noise.unsqueeze(-1)).squeeze(-1)
 
     def moved(self, x: Tensor, g: Tensor, noise: Tensor, room: Tensor | None = None) -> Tensor:
-        """Return x and g times the noise, added; the last bit is not that of a sum. In `room` where that saves one."""
+        """Return x + g * noise, x of the state's shape; the last bit may differ from that of a product and a sum.
+
+        The result may be written to the buffer `room`, if that is a tensor.
+        """
         if self._is_elementwise:
             return torch.addcmul(x, g, noise, out=room)
         return x + self.applied(g, noise)
 
 
 def diffusion_shape(sde: StochasticEquation, y0: State, t0: float, casts: Casts | None) -> torch.Size:
-    """Return the shape of the diffusion at the start, that of the joined state where states are tuples.
+    """Return the shape of what the diffusion returns at the start, joined into one axis where states are tuples.
 
     Raises:
-        TypeError: It is no tensor.
-        ValueError: Its shape is not that of the noise type.
+        TypeError: The diffusion returns no tensor.
+        ValueError: The shape is not one that the noise type allows.
     """
     like = y0[0] if isinstance(y0, tuple) else y0
     t = torch.as_tensor(t0, dtype=like.dtype, device=like.device)
     with torch.no_grad(), nullcontext() if casts is None else casts.renewed():
-        # A copy: what it writes to its argument is refused later, and is not to be the caller's tensor.
+        # A copy: a diffusion that writes to its argument is refused later, and must not change the caller's tensor.
         found = sde.diffusion(t, tuple(part.clone() for part in y0) if isinstance(y0, tuple) else y0.clone())
     if isinstance(y0, tuple):
         parts = [tuple(part.shape) for part in found] if isinstance(found, tuple | list) else type(found).__name__
@@ -149,21 +154,27 @@ def diffusion_shape(sde: StochasticEquation, y0: State, t0: float, casts: Casts 
 
 
 def check_structure(coefficients: Coefficients, z0: Tensor, needs_diagonal: bool) -> None:
-    """Raise unless the diffusion depends on the state as its noise type says.
+    """Raise ValueError unless the diffusion depends on the state as its noise type says.
 
-    Looked at are the start, a state nearby, since a slope may vanish at the start alone, and that state at the end. An
-    additive diffusion that has no slope is told by its values at the first two; a threshold elsewhere is not seen.
-    Random numbers that the diffusion draws by itself are the same at each look, and stay those that it would draw
-    without one.
+    It is tested at the start, at a state nearby, since a slope may vanish at the start alone, and at that state at the
+    end. A diffusion declared additive that depends on y without a slope is recognised by its values at the first two
+    points; a threshold elsewhere is not seen. Random numbers that the diffusion draws by itself are the same in each
+    test, and afterwards those that it would draw without the tests.
+
+    Args:
+        coefficients: Drift and diffusion.
+        z0: The state at the start.
+        needs_diagonal: Whether the scheme relies on a diagonal diffusion.
 
     Raises:
-        ValueError: It depends on y where it is additive, or on other entries of y where a scheme needs it diagonal.
+        ValueError: The diffusion depends on y where it is additive, or on other entries of y where it has to be
+            diagonal.
     """
     noise_type = coefficients.noise_type
     if noise_type != "additive" and not (needs_diagonal and noise_type == "diagonal"):
         return
     z0 = z0.detach()
-    # Upwards, where prices, variances and rates stay in their domain, and by another part for each entry.
+    # The nearby state is larger, each entry by another part: prices, variances and rates stay in their domain.
     parts = 1.5 + 0.5 * torch.cos(torch.arange(1.0, z0.numel() + 1)).to(z0).view_as(z0)
     nearby = z0 + NEARBY * parts * (1 + z0.abs())
     check = _check_additive if noise_type == "additive" else _check_diagonal
@@ -177,7 +188,7 @@ def check_structure(coefficients: Coefficients, z0: Tensor, needs_diagonal: bool
             if g.requires_grad:
                 check(g, z, t, field.eps)
         values.append(g.detach())
-    is_told = noise_type == "additive" and not is_traced(values[0], ())  # a map over what it reads has no one value
+    is_told = noise_type == "additive" and not is_traced(values[0], ())  # under vmap there is no single value
     if is_told and _differ(values[0], values[1], field.eps):
         raise ValueError(additive_message(f"at t={float(field.times[0]):g}"))
 
@@ -208,12 +219,12 @@ def _check_diagonal(g: Tensor, z: Tensor, t: Tensor, eps: float) -> None:
 
 Tensors = tuple[Tensor, ...]
 
-_NUMBERS = 1 << 16  # of the states of a block, which each step's sum over its own block reads from the cache
-_SHORTEST, _LONGEST = 16, 128  # steps: the graph of one block is held when it is replayed
+_NUMBERS = 1 << 16  # entries of all states of a block: so many stay in the CPU's cache, where each step reads them
+_SHORTEST, _LONGEST = 16, 128  # steps of a block, whose graph is held when it is replayed
 
 
 def steps_of_block(numbers: int) -> int:
-    """Return how many steps a block has for states of so many numbers, a power of two.
+    """Return how many steps a block has, for states of `numbers` entries; a power of two.
 
     A block costs some ten calls of torch forward and again backward, beside its steps.
     """
@@ -223,14 +234,14 @@ def steps_of_block(numbers: int) -> int:
 
 @dataclass
 class Advance:
-    """What a block of steps has made.
+    """The results of a block of steps.
 
     Attributes:
-        states: Of each of its steps.
-        carry: What the next block begins with; empty after the last step.
-        values: What each of its steps brings the past, [*shape], or [sets, *shape] where there are several sets of
-            weights; none where there is no memory.
-        sums: What each of its steps has of the past, [*shape]; none where there is no memory.
+        states: The state of each of the block's steps, [*shape].
+        carry: The carry that the next block begins with; empty after the last step.
+        values: What each of the block's steps adds to the past, Z_j, [*shape], or [sets, *shape] where there are
+            several sets of weights; empty where there is no memory.
+        sums: The sum over the past of each of the block's steps, [*shape]; empty where there is no memory.
     """
 
     states: list[Tensor]
@@ -240,60 +251,66 @@ class Advance:
 
 
 class Steps(Protocol):
-    """How the states of a block of steps are made.
+    """The steps of a scheme, taken in blocks.
 
     Attributes:
-        block: Steps of a block.
+        block: The number of steps of a block.
     """
 
     block: int
 
     def run(self, first: int, last: int, carry: Tensors, shared: Tensors, past: Tensors, noise: Tensor) -> Advance:
-        """Return the states of steps first to last - 1, and what follows.
+        """Take the steps of one block; return the states of steps first to last - 1 and what the block passes on.
 
         Args:
-            first: A multiple of `block`.
-            last: After the last of the steps.
-            carry: What the block before has left; the first block has the state at the start.
-            shared: Tensors that all blocks read and whose gradient is wanted.
-            past: What a memory has of the steps before the block, and the weights of the block's own steps; or none.
-            noise: Of the steps from `first` on, [steps, *shape].
+            first: The first step of the block, a multiple of `block`.
+            last: The step after the block.
+            carry: The carry of the block before; for the first block, the state at the start alone.
+            shared: Tensors that all blocks read and whose gradient may be wanted.
+            past: The sums of the block's steps over the steps before the block, and the weights of the block's own
+                steps by lag; empty where there is no memory.
+            noise: The noise of the steps from `first` on, [steps, *shape].
         """
         ...
 
 
 class BlockMemory(Protocol):
-    """The past of a solve, which grows by blocks."""
+    """The past of a stochastic solve, which grows by blocks of steps."""
 
     def opened(self, first: int, last: int) -> Tensors:
-        """Return what steps first to last - 1 have of those before, [rows, ...], and their own weights by lag."""
+        """Return the sums of steps first to last - 1 over all steps before `first`, and the block's weights by lag.
+
+        The sums are [steps, *shape], the weights [steps, sets, *varying] with `varying` of the layout. Without a memory
+        the result is empty.
+        """
         ...
 
     def add(self, first: int, values: list[Tensor]) -> None:
-        """Let the steps from `first` on be in the past."""
+        """Add to the past the `values` of the block's steps from `first` on, one tensor for each step."""
         ...
 
 
 class Forgetful:
-    """The memory of a solve that has none."""
+    """The `BlockMemory` of a solve without a memory, alpha = 1: it keeps nothing."""
 
     def opened(self, first: int, last: int) -> Tensors:
-        """See `BlockMemory`."""
+        """Return an empty tuple: there are no sums over the past."""
         return ()
 
     def add(self, first: int, values: list[Tensor]) -> None:
-        """See `BlockMemory`."""
+        """Do nothing: no past is kept."""
 
 
 class NoiseRows:
-    """The noise of a solve by steps: drawn in the path's own blocks, or given as one tensor.
+    """The noise of a solve by steps: drawn from a `NoisePath` in its own blocks, or given as one tensor.
 
     Args:
-        path: Where it is drawn.
-        whole: All of it, where gradients are wanted of it.
+        path: The path that draws the noise.
+        whole: The noise of all steps, [n_steps, *shape], where its gradient is wanted, else None.
 
     Attributes:
-        has_gradients: Whether what is drawn may have a graph; the adjoint would lose it.
+        has_gradients: Whether increments that are drawn may require a gradient; False in an adjoint without `whole`,
+            which would lose such a gradient.
     """
 
     def __init__(self, path: NoisePath, whole: Tensor | None = None):
@@ -301,7 +318,7 @@ class NoiseRows:
         self._at, self._block = -1, torch.empty(0)
 
     def rows(self, first: int, last: int) -> Tensor:
-        """Return that of steps first to last - 1, [steps, *shape]."""
+        """Return the noise of steps first to last - 1, as far as there are so many, [steps, *shape]."""
         last = min(last, self.path.n_steps)
         if self.whole is not None:
             return self.whole[first:last]
@@ -319,7 +336,7 @@ class NoiseRows:
         """Return the increments of block i of the noise path, [steps, *shape].
 
         Raises:
-            ValueError: They require a gradient where none is expected.
+            ValueError: The increments require a gradient where `has_gradients` is False.
         """
         if self.has_gradients:
             return self.path.block(i)
@@ -340,15 +357,15 @@ class Solve:
     """One stochastic solve: its steps, its noise and the steps whose states are wanted.
 
     Attributes:
-        steps: How its states are made.
-        noise: What drives it.
-        n_steps: From 0 to this one.
-        outputs: The steps whose states are wanted, increasing.
-        times: The times of all steps, for error messages.
+        steps: The scheme's steps, taken in blocks.
+        noise: The noise that drives the equation.
+        n_steps: The last step; steps are counted from 0.
+        outputs: The steps whose states are wanted, increasing, [outputs].
+        times: The times of all steps, for error messages, [n_steps + 1].
+        eps: The rounding of the dtype that drift and diffusion are computed in.
         progress: Called as progress(steps done, steps in all) after each block, or None.
-        eps: The precision of the dtype that drift and diffusion are computed in.
-        makes_leaves: Whether drift or diffusion are known to make tensors that require a gradient by themselves.
-        limits: How fast a decay the steps can follow, or None where that is not known.
+        makes_leaves: Whether drift or diffusion are known to create leaf tensors that require a gradient.
+        limits: The stability limits of the steps, or None where they are not known.
         drift: The drift of the equation, where there are limits.
     """
 
@@ -368,17 +385,24 @@ class Solve:
         self.blocks = [(first, min(first + self.steps.block, self.n_steps + 1)) for first in bounds]
 
     def wanted(self, first: int, last: int) -> tuple[int, int]:
-        """Return which of the outputs lie in a block: from the first up to the second."""
+        """Return which outputs lie in the block of steps first to last - 1: indices low to high - 1 as (low, high)."""
         low, high = np.searchsorted(self.outputs, (first, last))
         return int(low), int(high)
 
     def run(
         self, z0: Tensor, shared: Tensors, memory: BlockMemory, keeps: bool
     ) -> tuple[Tensor, list[Tensors], list[Tensors], list[Tensor]]:
-        """Return the states at the outputs, what each block began with, what its steps had of the past (their sums, and
-        the weights of the block's own steps), and the signatures of `compared`.
+        """Take all steps; return the states at the outputs, [outputs, *shape], and what a replay needs.
 
-        Without a graph, and without members but the first unless it `keeps` them, for a replay.
+        Args:
+            z0: The state at the start, [*shape].
+            shared: Tensors that all blocks read.
+            memory: The past of the solve.
+            keeps: Whether to return what a replay needs; else the last three results are empty lists.
+
+        Returns:
+            The states at the outputs; and for each block its carry, its steps' sums over the past with the weights of
+            its own steps (an empty tuple without a memory), and the signature of its `compared` tensors, if any.
 
         Raises:
             FloatingPointError: A state is not finite, or the solution explodes.
@@ -414,10 +438,10 @@ class Solve:
         return found, carries, pasts, signatures
 
     def compared(self, first: int, last: int, made: Advance) -> list[Tensor]:
-        """Return what of a block has to be the same when it is replayed: what comes out of it.
+        """Return those results of a block that have to be the same when the block is replayed, one tensor each.
 
-        With a memory that is what its steps bring the past; else the states at its outputs, and what of the carry is
-        like a state.
+        With a memory they are what the block's steps add to the past; else the states at its outputs, and the tensors
+        of its carry that have a state's shape.
         """
         if made.values:
             return made.values
@@ -429,7 +453,9 @@ class Solve:
         return found
 
     def plain(self, z0: Tensor, shared: Tensors, past: Tensors) -> Tensor:
-        """Return the states at the outputs with the graph of every step: one block for all.
+        """Return the states at the outputs, [outputs, *shape], with the graph of every step: all steps are one block.
+
+        Arguments are those of `Steps.run`.
 
         Raises:
             FloatingPointError: A state is not finite, or the solution explodes.
@@ -444,13 +470,15 @@ class Solve:
         return None if self.limits is None or self.drift is None else Watch(self.limits, self.drift.layout, z0)
 
     def check(self, first: int, states: list[Tensor], before: list[Tensor], watch: Watch | None) -> None:
-        """Raise where a state is not finite, or the solution explodes: one look for a block, at its last.
+        """Raise FloatingPointError where a state of a block is not finite, or the solution explodes.
+
+        Only the block's last state is tested where that is finite.
 
         Args:
             first: The block's first step.
-            states: Of its steps.
-            before: The last ones before these.
-            watch: What looks after explosions, or None.
+            states: The states of the block's steps.
+            before: The last states before the block.
+            watch: The test for explosions, or None.
         """
         n, size = first + len(states) - 1, largest(states[-1])
         if size < math.inf:
@@ -463,35 +491,35 @@ class Solve:
                 raise FloatingPointError(not_finite(f"at step {n}, t={self.times[n]:g}"))
 
     def _look(self, n: int, size: float, states: list[Tensor], watch: Watch | None) -> None:
-        """Raise where the solution explodes up to step n.
+        """Raise FloatingPointError where the solution explodes at step n.
 
-        `states` are those up to step n, `size` is the largest absolute value of the last.
+        `states` are the last states up to that of step n, `size` is the largest absolute value of the last.
         """
         if watch is not None and watch.is_due(size):
             recent = states[-WINDOW - 1 :]
             watch.look(n, size, recent, lambda k: self._drift(n - WINDOW + k, recent[k]))
 
     def _drift(self, n: int, state: Tensor) -> Tensor:
-        """Return the drift at step n, without a graph."""
+        """Return the drift at step n and a state, without a graph."""
         assert self.drift is not None, "there are limits"
         with torch.no_grad():
             return self.drift(n, state)
 
 
 class OneStepBlocks:
-    """See `Steps`; the carry is the scheme's.
+    """The `Steps` of a one-step scheme at alpha = 1; the carry is that of the scheme.
 
     Args:
-        step: The scheme's.
-        n_steps: From 0 to this one.
-        numbers: Of a state.
+        step: The scheme's step.
+        n_steps: The last step; steps are counted from 0.
+        numbers: The number of entries of a state.
     """
 
     def __init__(self, step: OneStep, n_steps: int, numbers: int):
         self.step, self.n_steps, self.block = step, n_steps, steps_of_block(numbers)
 
     def run(self, first: int, last: int, carry: Tensors, shared: Tensors, past: Tensors, noise: Tensor) -> Advance:
-        """See `Steps`."""
+        """Take the scheme's steps from `first` to last - 1, and one more as the carry: see `Steps.run`."""
         if first == 0:
             carry = self.step.start(*carry)
         states = [carry[0]]
@@ -505,16 +533,17 @@ class OneStepBlocks:
 
 
 class VolterraBlocks:
-    """The steps of a stochastic Volterra equation in blocks, see `Steps`.
+    """The `Steps` of a stochastic Volterra equation.
 
-    The carry is the residual's term, which is not in the memory.
+    The carry is the residual's term sigma g zeta of the block's last step, which is not in the memory; it is empty
+    where the weights have no residual.
 
     Args:
         coefficients: Drift and diffusion.
         weights: How the past is weighted.
-        n_steps: From 0 to this one.
-        numbers: Of a state.
-        is_tracked: Whether autograd follows every sum, as plain backpropagation wants.
+        n_steps: The last step; steps are counted from 0.
+        numbers: The number of entries of a state.
+        is_tracked: Whether autograd follows every sum, as plain backpropagation needs.
     """
 
     def __init__(
@@ -530,9 +559,10 @@ class VolterraBlocks:
         self.block = steps_of_block(numbers)
 
     def run(self, first: int, last: int, carry: Tensors, shared: Tensors, past: Tensors, noise: Tensor) -> Advance:
-        """See `Steps`; `past` is rows [steps, *shape] and weights by lag [steps, sets, *varying].
+        """Take steps `first` to last - 1, adding up the past of each: see `Steps.run`.
 
-        With a graph, as a replay has it, the rows are the sums that the block has made before.
+        `past` is rows [steps, *shape] and weights by lag [steps, sets, *varying]. Forward the rows are sums over the
+        steps before the block; in a replay, which has a graph, they are the known sums over all steps before each step.
         """
         c, sums = self.c, self._sums_of(*past)
         increments, residual = self._driving(noise, shared)
@@ -554,9 +584,10 @@ class VolterraBlocks:
         return Advance(states, residual.alone(len(increments) - 1, g), values, made)
 
     def _sums_of(self, rows: Tensor, weights: Tensor) -> OwnSums:
-        """Return what adds up the sums over the past of a block's steps; blocks of one length share its buffers.
+        """Return the object that makes the sums over the past of a block's steps; blocks of one length share buffers.
 
-        `rows` are the sums over the steps before the block, [steps, *shape], `weights` those of its own steps by lag.
+        `rows` are the sums over the steps before the block, [steps, *shape], in a replay the known sums; `weights` are
+        those of the block's own steps by lag.
         """
         if self.is_tracked:
             return TrackedSums(rows, weights)
@@ -576,7 +607,7 @@ class VolterraBlocks:
         if not self.weights.has_residual:
             return (noise / self.c.dt).unbind(), NoResidual()
         increments, others = noise.unbind(1)
-        deviation = shared[0] / math.sqrt(self.c.dt)  # of an increment that becomes a standard normal number
+        deviation = shared[0] / math.sqrt(self.c.dt)  # sigma over the increments' deviation: these become sigma zeta
         if deviation.numel() == 1:
             others, factor = others * deviation.reshape(()), None
         else:
@@ -584,9 +615,9 @@ class VolterraBlocks:
         return (increments / self.c.dt).unbind(), Residual(self.c, others.unbind(), factor)
 
     def _value(self, drift: Tensor, g: Tensor, increment: Tensor, out: Tensor | None) -> Tensor:
-        """Return what a step puts into the memory: Z_j, or both its parts where drift and noise have their own weights.
+        """Return what a step adds to the past: Z_j, or its two parts where drift and noise have their own weights.
 
-        `increment` is dW_j / h. The result is written to `out` where that is a tensor.
+        `increment` is dW_j / h. The result may be written to `out`, if that is a tensor.
         """
         if self.weights.sets == 1:
             return self.c.moved(drift, g, increment, out)
@@ -594,77 +625,82 @@ class VolterraBlocks:
 
 
 class NoResidual:
-    """What a step adds to its memory where the weights say all."""
+    """The residual of a stochastic Volterra equation for weights that have none: nothing is added to the sums."""
 
     def added(self, i: int, memory: Tensor, g: Tensor) -> Tensor:
-        """Return the state after step i of the block."""
+        """Return the state after step i of the block, from its sum over the past `memory` and the diffusion g."""
         return memory
 
     def alone(self, i: int, g: Tensor) -> Tensors:
-        """Return what the next block adds to its first memory."""
+        """Return the residual after step i of the block: the carry, which the next block adds to its first sum."""
         return ()
 
 
 class Residual:
-    """The newest cell's part beside its weight, g times a normal number, which is not in the memory.
+    """The residual sigma g zeta of the newest cell, which is added to a step's sum over the past.
 
     Args:
         coefficients: Drift and diffusion.
-        noises: Of each step of a block.
-        factor: By which it is multiplied besides, or None.
+        noises: sigma zeta for each step of a block; where `factor` is a tensor, increments that it makes sigma zeta of.
+        factor: A tensor that the product of g and a noise is multiplied by, where sigma differs between entries of the
+            state; else None.
     """
 
     def __init__(self, coefficients: Coefficients, noises: Tensors, factor: Tensor | None):
         self.c, self._noises, self._factor = coefficients, noises, factor
 
     def added(self, i: int, memory: Tensor, g: Tensor) -> Tensor:
-        """See `NoResidual`."""
+        """Return the state after step i of the block: its sum over the past `memory` plus the residual."""
         if self._factor is None:
             return self.c.moved(memory, g, self._noises[i])
         return memory + self.alone(i, g)[0]
 
     def alone(self, i: int, g: Tensor) -> Tensors:
-        """See `NoResidual`."""
+        """Return the residual after step i of the block, as a tuple: see `NoResidual.alone`."""
         found = self.c.applied(g, self._noises[i])
         return (found if self._factor is None else found * self._factor,)
 
 
 class Recollection:
-    """The past of a forward pass; see `BlockMemory`.
+    """The `BlockMemory` of a forward pass.
 
     Args:
         problem: The weights and the history.
-        plan: Of both passes.
-        z0: The state at the start, to which the memories are added.
+        plan: The plan of the history for both passes.
+        z0: The state at the start, which is part of every sum.
     """
 
     def __init__(self, problem: Problem, plan: Plan, z0: Tensor):
         assert problem.kept is not None, "the mesh is uniform"
         self._z0 = z0
-        operand = toeplitz(problem.kept, problem.like, backward=True)  # a value for each set goes in, one memory out
+        operand = toeplitz(problem.kept, problem.like, backward=True)  # a value for each set goes in, one sum out
         block = steps_of_block(problem.layout.shape.numel())
         self.past = Memory(operand, problem.site, plan, "forward", problem.layout, problem.like, block=block)
         self._views = self.past.views
 
     def opened(self, first: int, last: int) -> Tensors:
-        """See `BlockMemory`."""
+        """Return the sums of the block's steps over earlier blocks, z0 included, and the block's weights by lag.
+
+        See `BlockMemory.opened`.
+        """
         out, weights = self.past.opened(first, self._z0)
         return out[0], weights
 
     def add(self, first: int, values: list[Tensor]) -> None:
-        """See `BlockMemory`."""
+        """Add to the past the `values` Z_j of the block's steps from `first` on."""
         if values:
             torch.stack(values, out=self._views[first : first + len(values)])
 
 
 class Anticipation:
-    """The past of the adjoint, which runs from the last step to the first; see `BlockMemory`.
+    """The `BlockMemory` of the adjoint, which runs from the last step to the first, on cotangents of the states.
 
-    Its steps count down from a number that makes its blocks those of the forward pass.
+    Inside, steps are counted back from the last step of the last full block, so that the blocks are those of the
+    forward pass.
 
     Args:
         problem: The weights and the history.
-        plan: Of both passes.
+        plan: The plan of the history for both passes.
     """
 
     def __init__(self, problem: Problem, plan: Plan):
@@ -679,40 +715,48 @@ class Anticipation:
         self._views = self.past.views
 
     def opened(self, first: int, last: int) -> Tensors:
-        """Return the cotangents that what the steps of a block bring has from all that follows it."""
+        """Return the cotangents, from all later blocks, of what steps first to last - 1 add to the past.
+
+        The result is a tuple of one tensor, [steps, *shape] or [steps, sets, *shape].
+        """
         out, _ = self.past.opened(self._top + 1 - first - self._block)
         by_step = out[0] if out.shape[0] == 1 else out.transpose(0, 1)
         return (by_step.flip(0)[: last - first],)
 
     def add(self, first: int, values: list[Tensor]) -> None:
-        """See `BlockMemory`."""
+        """Add to the adjoint's past the cotangents `values` of the block's states from step `first` on."""
         begin = self._top + 1 - first - len(values)
         torch.stack(values[::-1], out=self._views[begin : begin + len(values)])
 
     @property
     def cotangents(self) -> Tensor:
-        """Those of all X_n, [a, n_steps + 1, r]."""
+        """The cotangents of all states X_n, [a, n_steps + 1, r]: a orders, r entries of a state for each order."""
         return self.past.values[:, :, 0].flip(1)[:, : self.problem.n_steps + 1]
 
 
 @dataclass(eq=False)
 class Weighting:
-    """The weights of a solve as functions of alpha.
+    """The weights of a stochastic Volterra equation, as numbers and as functions of alpha.
 
     Attributes:
         weights: How the past is weighted.
-        problem: The history, and the weights as multiples of Z_j.
+        problem: The history, and as its scheme the weights h w of Z_j.
     """
 
     weights: volterra.VolterraWeights
     problem: Problem
 
     def fixed(self) -> Tensors:
-        """Return sigma at the present orders, of a shape that broadcasts to a state's; none where there is no such."""
+        """Return a tuple of sigma at the present orders, broadcastable to a state; empty without a residual."""
         return self._sigma(torch.from_numpy(volterra.residual(self.problem.orders, self.problem.dt, NUMPY)))
 
     def traced(self, alpha: Tensor, z0: Tensor) -> tuple[Tensors, Tensors]:
-        """Return sigma, and the rows and weights of one block of all steps, as graphs of alpha [a] and z0."""
+        """Return what one block of all steps needs, with graphs from alpha [a] and z0.
+
+        Returns:
+            A tuple of sigma, as of `fixed`, and a tuple of the sums before the block, which are z0 at every step,
+            [n_steps + 1, *shape], and the weights by lag, [n_steps + 1, sets, *varying].
+        """
         problem = self.problem
         assert problem.kept is not None, "the mesh is uniform"
         given = problem.scheme.weights(alpha, problem.n_steps, problem.dt, TORCH)
@@ -723,13 +767,13 @@ class Weighting:
         return self._sigma(volterra.residual(alpha, problem.dt, TORCH)), (rows, weights)
 
     def order_gradient(self, alpha: Tensor, cotangents: Tensor, values: Tensor, sigma: Tensors) -> Tensor:
-        """Return the gradient in alpha [a], float64.
+        """Return the loss's gradient in alpha, [a], float64, through the formulas of the weights and of sigma.
 
         Args:
-            alpha: The orders.
-            cotangents: Of the memories of all steps, [a, n_steps + 1, r].
-            values: What the steps brought the past, [a, n_steps + 1, sets, r].
-            sigma: Gradients of the residual's deviation, where there is one.
+            alpha: The orders, [a].
+            cotangents: The cotangents of all states, [a, n_steps + 1, r].
+            values: What the steps added to the past, [a, n_steps + 1, sets, r].
+            sigma: A tuple of the gradient in sigma; empty without a residual.
         """
         problem = self.problem
         assert problem.kept is not None, "the mesh is uniform"

@@ -1,4 +1,4 @@
-"""`fdeint`: Caputo's initial value problem for tensors."""
+"""`fdeint`, the solver of Caputo's initial value problem for tensors; and its calls, checked and laid out."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ from hpfracc_nn.solvers.torch.state import (
     without,
 )
 
-_LONGEST = 1 << 12  # output times of a grid that is kept
+_LONGEST = 1 << 12  # most output times of a grid that is cached
 
 
 @lru_cache(maxsize=64)
 def _method(owner: str, scheme: str, history: str, mesh: str) -> Method:
-    """Return the method of these names; here there is one scheme more than those with fixed steps."""
+    """Return the `Method` of these names, cached; an error for an unknown scheme names "collocation" too."""
     errors.one_of(owner, "scheme", scheme, (*SCHEMES, "collocation"))
     return Method.of(owner, scheme, history, mesh)
 
@@ -65,8 +65,8 @@ class Grid:
         elapsed: The mesh as time since the first output, [n_steps + 1].
         times: The mesh in the caller's time.
         index: The outputs as fractional indices of the mesh, [outputs].
-        steps: The outputs as steps, [outputs], where all are points of the mesh, else None.
-        is_whole: Whether the outputs are the mesh.
+        steps: The outputs as indices of steps, [outputs], where all are points of the mesh, else None.
+        is_whole: Whether the outputs are all points of the mesh, in their order.
     """
 
     outputs: np.ndarray
@@ -88,7 +88,7 @@ def _grid_of(
     may_change: bool,
     anywhere: bool,
 ) -> Grid:
-    """Return the mesh of a solve and its output times, or raise for orders and times out of range.
+    """Return the `Grid` of a solve; raise ValueError for orders or times out of range.
 
     `ts` are the bytes of float64 times, `eps` is their rounding. `has_slope` says whether dy0 is passed, `may_change`
     whether the orders are a tensor's, which may be learned, `anywhere` whether outputs may lie between equal steps.
@@ -103,13 +103,13 @@ def _grid_of(
 
 
 class Call:
-    """The arguments of one call, checked and laid out; those of `fdeint`.
+    """One call of `fdeint` with fixed steps: its arguments, checked and laid out.
 
     With `anywhere` outputs may lie between equal steps, and `solved` returns the states there.
 
     Raises:
-        ValueError: One is out of range.
-        TypeError: One has the wrong type.
+        ValueError: An argument is out of range.
+        TypeError: An argument has the wrong type.
     """
 
     def __init__(
@@ -150,7 +150,10 @@ class Call:
         progress: Progress | None,
         full: bool = False,
     ) -> State | Solution:
-        """Return the states at the output times, or with `full` a solution."""
+        """Return the states at the output times, or with `full` a `Solution`; other arguments as of `fdeint`.
+
+        `site` is the call site that picks the plan of the history.
+        """
         problem = self.problem(site, progress, CountedField if full else Field)
         z0 = self.layout.ravel(self.y0)
         dz0 = None if self.dy0 is None else self._slope(self.dy0)
@@ -168,7 +171,10 @@ class Call:
         return self.layout.unravel(self.at_outputs(states, dz0))
 
     def _between(self, field: Field, states: Tensor, alpha: Tensor | None, full: bool) -> State | Solution:
-        """Return what `solved` does with dense output."""
+        """Return the states at the output times, or with `full` a `Solution`, from the states of all steps.
+
+        Output times may lie between steps.
+        """
         grid = self.grid
         first = None
         if full:
@@ -179,7 +185,10 @@ class Call:
         return solution_of(path, grid.outputs, ys) if full else self.layout.unravel(ys)
 
     def problem(self, site: Site, progress: Progress | None = None, kind: type[Field] = Field) -> Problem:
-        """Return what is solved, beside the tensors that gradients are wanted of."""
+        """Return the `Problem` of this call: all that is solved beside the tensors whose gradients are wanted.
+
+        `kind` is the class of its right-hand side.
+        """
         grid, method = self.grid, self.method
         field = kind(self.f, self.layout, grid.times, self.like, self.casts)
         is_uniform = isinstance(method.mesh, Uniform)
@@ -203,7 +212,7 @@ class Call:
         return recorded(problem, problem.pick(True), z0, dz0, alpha, parameters, read)
 
     def _slope(self, dy0: State) -> Tensor:
-        """Return dy0 as one tensor, 0 for orders up to 1, which have no such condition at the start."""
+        """Return dy0 as one tensor, [*shape], with 0 for orders up to 1, which have no such condition at the start."""
         slope = self.layout.ravel(dy0)
         return slope * self.layout.broadcast(torch.as_tensor(self.orders > 1)).to(slope)
 
@@ -211,8 +220,9 @@ class Call:
         """Return the states at the output times, [times, *shape].
 
         Args:
-            states: At all steps, [n_steps + 1, *shape].
-            dz0: The derivative at the start: a line is no smooth function of j, and is not interpolated.
+            states: The states at all steps, [n_steps + 1, *shape].
+            dz0: The derivative at the start, or None. Its line is added exactly, because it is no smooth function of
+                the step's index, in which states are interpolated.
         """
         grid = self.grid
         if grid.is_whole:
@@ -273,27 +283,29 @@ def fdeint(
             with it, and by collocation, they are any. Between equal steps f is evaluated once more at all steps.
         alpha: In (0, 2): a float, or a tensor, which may be learned: one number, or one for each entry along some of
             y0's axes (a shape that broadcasts to y0's).
-        args: What f is called with besides, or None.
+        args: A third argument that f is called with, any object; None is no third argument.
         scheme: "rectangle", "predictor_corrector", "trapezoid", "bdf2", "collocation", or a `Scheme` or `Collocation`
             with its options; None is "collocation" with a tolerance and "predictor_corrector" without.
         rtol: Without a scheme, or by collocation, the error that a step may have, relative to the state: the root mean
             square over a sample of its error divided by atol + rtol |y| is at most 1. A sample is what belongs to one
             index of the first axis of y0, if it has several axes, else all of y0. By another scheme the states at `ts`
-            may have such an error: they are computed once more with twice the steps, and where the change says that
-            the error is larger an error is raised; `Solution.error` is what it says. At least 100 times the dtype's
-            rounding, for which 0 stands; None beside `atol` is 1e-3.
-        atol: The same, absolute: a number, or a tensor that broadcasts to y0; None beside `rtol` is 1e-6.
-        max_steps: After how many steps to a tolerance an error is raised.
-        max_step: The longest step to a tolerance, so that no pulse falls between the times that f is seen at; None is
-            any.
+            may have such an error: they are computed once more with twice the steps, and an error is raised where the
+            change shows a larger error; `Solution.error` is the estimate. rtol is at least 100 times the dtype's
+            rounding, or 0, which means that; None beside `atol` is 1e-3.
+        atol: The absolute part of the error that `rtol` describes: a number, or a tensor that broadcasts to y0; None
+            beside `rtol` is 1e-6.
+        max_steps: The most steps of a solve to a tolerance; a solve that needs more raises an error.
+        max_step: The longest step to a tolerance, so that no pulse of f falls between the times at which f is
+            evaluated; None is no limit.
         breakpoints: Increasing times at which f may jump: steps to a tolerance end there and begin small again. Those
             that are not between ts[0] and ts[-1] play no part.
-        events: What is watched, an `Event` or several; by collocation.
+        events: An `Event` or several, functions of t and y whose zeros are looked for; by collocation.
         full: Whether a `Solution` is returned, in place of the states.
         throw: Whether a solve to a tolerance that cannot go on raises an error. Otherwise its states are NaN from there
             on, and where y0 has several samples the others go on. By another scheme, with a tolerance and `full`,
             whether too large an error is raised; else the solution's `status` is "inaccurate".
-        history: "auto", which asks the BackendManager, "full", "fft", "exponentials", or a `History` with its options.
+        history: "auto", which leaves the choice to the BackendManager, "full", "fft", "exponentials", or a `History`
+            with its options.
         mesh: "uniform", "graded", a `Mesh`, or by collocation `Points`. Graded meshes suit y that begins like t**alpha.
         n_steps: Steps from ts[0] to ts[-1]; None takes those of `ts`.
         dy0: The derivative at ts[0], like y0, where an order is above 1; the entries of lower orders are not looked at.
@@ -301,21 +313,22 @@ def fdeint(
             (t - ts[0]) dy0, which no gradient sees, unless dy0 is 0.
         adjoint: Whether gradients come from the exact adjoint of the scheme; else by plain backpropagation, whose
             memory grows with n_steps**2, which second derivatives and transforms of `torch.func` need.
-        params: Tensors that f reads and that want gradients, where they are neither leaves that f holds or names nor
-            parameters of such a module, and f does not use them at the first step.
+        params: Tensors that f reads and whose gradients are wanted, as far as the solver cannot find them: they are
+            neither leaves that f holds or names, nor parameters of a module that it does, and f does not use them at
+            the first step.
         progress: Called as progress(steps done, steps in all) after each block of steps.
-        manager: Who chooses the kernel of the history; None is the process-wide BackendManager.
+        manager: The BackendManager that chooses the kernel of the history; None is the process-wide one.
 
     Returns:
         The states at `ts`, time first: [times, *y0.shape], or a tuple of such; a `Solution` with `full`.
 
     Raises:
         ValueError: An argument is out of range, or f returns another shape.
-        TypeError: An argument has the wrong type, or f returns one.
-        FloatingPointError: f returns what is not finite, the solution diverges or explodes, or it has a larger error
-            than the tolerances allow.
+        TypeError: An argument, or what f returns, has the wrong type.
+        FloatingPointError: f returns a number that is not finite, the solution diverges or explodes, or it has a larger
+            error than the tolerances allow.
         RuntimeError: The equation of an implicit step is not solved, or max_steps do not lead to the end.
-        NotImplementedError: Collocation is asked for what its adjoint does not do, such as second derivatives.
+        NotImplementedError: A derivative is wanted that collocation's adjoint does not have, such as a second one.
         LookupError: No kernel that the manager allows can keep this history.
 
     Source: Diethelm, Ford & Freed, Nonlinear Dynamics 29 (2002) 3; Garrappa, Mathematics 6 (2018) 16.
@@ -331,7 +344,7 @@ def fdeint(
         >>> bool((y[-1] - mittag_leffler(-1.0, 0.5)).abs() < 1e-9)
         True
     """
-    is_usual = isinstance(y0, Tensor) and not y0.is_complex()  # seen without a call more
+    is_usual = isinstance(y0, Tensor) and not y0.is_complex()  # saves the usual case one call
     if not is_usual and not is_plain(y0):
         return _of_tree(
             Form(y0),
@@ -393,11 +406,11 @@ def fdeint(
 
 
 def _of_tree(form: Form, f: Callable[..., Any], y0: Any, dy0: Any, alpha: Any, ts: Any, **options: Any) -> Any:
-    """Return what `fdeint` does for a state that is a tree of tensors, or complex."""
+    """Return what `fdeint` returns for a state that is a tree of tensors, or complex; `form` describes the state."""
     args, events = options.pop("args"), options.pop("events")
     function = f if args is None else partial(_with_args, f, args)
     if isinstance(alpha, Tensor) and alpha.ndim and isinstance(y0, Tensor):
-        alpha = alpha[..., None]  # the last axis are the two parts of a number
+        alpha = alpha[..., None]  # the last axis holds the real and imaginary part of a number
     watched = [replace(each, function=form.function(each.function)) for each in events_of(events)]
     found = fdeint(
         form.right_hand_side(function),
@@ -412,7 +425,7 @@ def _of_tree(form: Form, f: Callable[..., Any], y0: Any, dy0: Any, alpha: Any, t
 
 
 def _with_args(f: Callable[..., Any], args: Any, t: Tensor, y: Any) -> Any:
-    """Return f(t, y, args)."""
+    """Return f(t, y, args), with `args` before t and y for functools.partial."""
     return f(t, y, args)
 
 
@@ -431,9 +444,9 @@ def solved(
     progress: Progress | None = None,
     full: bool = False,
 ) -> Any:
-    """Return what `fdeint` does, by a method and a site that the caller keeps; the site is of the method's operation.
+    """Return what `fdeint` returns, for a `Method` and a call site of the method's operation that the caller keeps.
 
-    Under autocast f runs as it would elsewhere and its results are taken in the state's dtype; sums over the past are
+    Under autocast f runs as it would elsewhere and its results are cast to the state's dtype; sums over the past are
     not autocast.
     """
     check_untraced("fdeint", "y0")

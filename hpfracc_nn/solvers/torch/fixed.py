@@ -21,14 +21,14 @@ from hpfracc_nn.solvers.torch.solution import Solution
 from hpfracc_nn.solvers.torch.state import Field, Layout, State, infinite_at_start, orders_of, size, times_of, without
 
 _AT_ONCE = 1 << 20  # weights that are computed together
-_SAME = 1e3  # times the rounding of f: as much may it change between calls
+_SAME = 1e3  # times the rounding of f: a change of f between calls that is ignored
 
 
 class CountedField(Field):
     """A right-hand side whose calls are counted.
 
     Attributes:
-        calls: How many there were.
+        calls: How many calls there were.
     """
 
     def __init__(self, *args: Any):
@@ -43,15 +43,16 @@ class CountedField(Field):
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """The steps of a scheme; see `Path`.
+    """The dense output of a solve with fixed steps: see `Path`.
 
     Attributes:
         field: The right-hand side.
         mesh: The times of the steps, since the start, [n + 1].
-        known: The states there, [n + 1, *shape].
+        known: The states at these times, [n + 1, *shape].
         orders: alpha's values, [a].
-        alpha: The orders as a tensor of [a] values, if they are given as one, or None.
-        first: What f was at the start, to which it is compared where it is evaluated again later; None is at once.
+        alpha: The orders as a tensor, [a], where the caller passed a tensor, else None.
+        first: f at the start when the equation was solved, to be compared with f when it is evaluated again later, or
+            None for no comparison.
     """
 
     field: Field
@@ -67,7 +68,7 @@ class Steps:
         return self.field.begin
 
     def states(self, elapsed: np.ndarray, derivative: int) -> Tensor:
-        """See `Path`."""
+        """Return the states, or their derivatives in time, at times since the start, [times, *shape]; see `Path`."""
         with without(self.known.device.type):
             return self._between(elapsed, derivative)
 
@@ -92,7 +93,7 @@ class Steps:
         return infinite_at_start(self.field, self.orders, elapsed, slopes, known[0])
 
     def _values(self, count: int) -> Tensor:
-        """Return f at the first steps, [count, *shape]."""
+        """Return f at the first `count` steps, [count, *shape]; raise ValueError if f at the start is not `first`."""
         found = torch.stack([self.field(n, each) for n, each in enumerate(self.known[:count])])
         if self.first is not None:
             change = size(found[0].detach() - self.first)
@@ -105,7 +106,7 @@ class Steps:
         return found
 
     def _column(self, x: np.ndarray) -> Tensor:
-        """Return a number for each time in a shape that broadcasts to states."""
+        """Return x, one number for each time, as a tensor that broadcasts to states [times, *shape]."""
         return torch.as_tensor(x).to(self.known).view(-1, *[1] * (self.known.ndim - 1))
 
     def _weights(self, mesh: np.ndarray, elapsed: np.ndarray, derivative: int) -> tuple[Tensor, Tensor]:
@@ -115,11 +116,11 @@ class Steps:
         return torch.as_tensor(first), torch.as_tensor(increases)
 
     def unravel(self, states: Tensor, times: np.ndarray, failed: Tensor) -> State:
-        """See `Path`; all samples have a solution."""
+        """Return states [times, *shape] as the user has them; all samples have a solution."""
         return self.field.layout.unravel(states)
 
     def continued(self, earlier: Solution, ts: Any, options: dict[str, Any]) -> Solution:
-        """See `Path`."""
+        """Raise ValueError: a solve with fixed steps cannot go on."""
         raise ValueError(
             "Solution.continued: needs scheme='collocation', which can go on; solve anew from the start to the later "
             "time."
@@ -127,12 +128,12 @@ class Steps:
 
 
 def solution_of(path: Steps, outputs: np.ndarray, ys: Tensor) -> Solution:
-    """Return the solution that steps make.
+    """Return the `Solution` of a solve with fixed steps.
 
     Args:
         path: The steps.
-        outputs: The output times, since the start.
-        ys: The states there, [times, *shape].
+        outputs: The output times, since the start, [times].
+        ys: The states at the output times, [times, *shape].
     """
     layout, n_steps = path.field.layout, path.mesh.size - 1
     return Solution(
@@ -161,23 +162,24 @@ def doubled(
     atol: Any,
     throw: bool,
 ) -> State | Solution:
-    """Return what was found, a solution with the error that the change by twice the steps says.
+    """Return `found`, after comparing its error with the tolerances; a `Solution` also gets its error and status.
 
-    With p the scheme's order, the error is 2**p / (2**p - 1) times the change.
+    The error is estimated by a solve with twice the steps: with p the scheme's order, it is 2**p / (2**p - 1) times the
+    change.
 
     Args:
-        solve: Called with `n_steps`: returns the states at `ts`.
-        scheme: Which one.
+        solve: Called with `n_steps`, returns the states at `ts`.
+        scheme: The scheme of the solve.
         found: The states, [times, *shape], or a solution.
         ts: As of `fdeint`.
-        n_steps: The same.
-        alpha: The same.
+        n_steps: As of `fdeint`.
+        alpha: As of `fdeint`.
         rtol: As of `fdeint`.
         atol: As of `fdeint`.
-        throw: Whether an error is raised where it is larger than the tolerances allow.
+        throw: Whether too large an error is raised; else the solution's status is "inaccurate".
 
     Raises:
-        FloatingPointError: It is.
+        FloatingPointError: The error is larger than the tolerances allow, and `throw` is True.
     """
     times = np.asarray(times_of("fdeint", ts), dtype=np.float64)
     count = times.size - 1 if n_steps is None else n_steps

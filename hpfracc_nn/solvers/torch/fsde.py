@@ -63,11 +63,11 @@ _BELOW = float(np.nextafter(1.0, 0.0))
 
 
 class StochasticCall:
-    """The arguments of one call, checked and laid out.
+    """One call of `fsdeint`: its arguments, checked and laid out.
 
     Raises:
-        ValueError: One is out of range, or they do not go together.
-        TypeError: One has the wrong type.
+        ValueError: An argument is out of range, or equation, noise, scheme and orders do not go together.
+        TypeError: An argument has the wrong type.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class StochasticCall:
         self.learns = given is not None and _is_differentiated(given)
         self.has_memory = self.learns or bool((self.orders < 1).any())
         self.alpha = None if given is None else given.to(self.like.device, torch.float64).reshape(-1)
-        # An order of 1 whose gradient is wanted is solved as those below are.
+        # An order of 1 whose gradient is wanted is solved like orders below 1, with a memory.
         method.rule(noise_type, min(float(self.orders.min()), _BELOW if self.has_memory else 1.0))
         outputs = checks.increasing(OWNER, times_of(OWNER, ts))
         self.first = float(outputs[0])
@@ -108,7 +108,10 @@ class StochasticCall:
         params: Iterable[Tensor] | None,
         progress: Progress | None,
     ) -> State:
-        """Return the states at the output times."""
+        """Return the states at the output times, [times, *shape of y0], a tuple where y0 is one.
+
+        `site` is the call site that picks the plan of the history; the other arguments are those of `fsdeint`.
+        """
         check_generator(OWNER, generator, self.like.device)
         z0 = self.layout.ravel(self.y0)
         is_seen = is_traced(z0, ()) or forward_ad._current_level >= 0
@@ -161,7 +164,7 @@ class StochasticCall:
         weights, is_fixed = self.method.weights, not self.learns
         problem = Problem(
             self.coefficients.drift,
-            cast(Scheme, OfRates(weights)),  # of a scheme, a uniform mesh asks for the weights alone
+            cast(Scheme, OfRates(weights)),  # on a uniform mesh a scheme's weights alone are used
             self.method.history,
             site,
             self.orders,
@@ -232,38 +235,41 @@ def fsdeint(
         X(t) = x0 + integral of m(t - s) [f ds + g dW] from ts[0] to t,
         m(t) = t**(alpha - 1) / Gamma(alpha),
 
-    which at alpha = 1 is the same. What goes together is a table, `hpfracc_nn.solvers.rules`, and strong orders are in
-    it. Backwards, blocks of steps are replayed: memory is the states at `ts` and a state for each block at alpha = 1,
-    two states for each step below, and f and g are evaluated once more.
+    which at alpha = 1 is the same. The table in `hpfracc_nn.solvers.rules` says which noises, schemes and orders go
+    together, and the strong orders. Backwards, blocks of steps are replayed: memory is the states at `ts` and a state
+    for each block at alpha = 1, two states for each step below, and f and g are evaluated once more.
 
     Args:
-        sde: Has drift(t, y), of y's shape, diffusion(t, y), and noise_type: "additive", "diagonal", "scalar" or
-            "general"; see `StochasticEquation`. `SDE` makes one of two functions.
+        sde: An object with methods drift(t, y), of y's shape, and diffusion(t, y), and with a noise_type: "additive",
+            "diagonal", "scalar" or "general"; see `StochasticEquation`. `SDE` makes such an object of two functions.
         y0: The state at ts[0], float32 or float64: a tensor, or a tuple of tensors. Noise that is not diagonal takes
             its last axis for the state and those before for a batch.
         ts: Increasing times, in the caller's unit.
         alpha: In (1/2, 1]: a float, or a tensor, which may be learned: one number, or one for each entry along some of
             y0's axes. An alpha of 1 that requires a gradient is solved with weights, as are others.
-        noise: What drives the equation: the increments of `Brownian()`, or of another `Noise`.
+        noise: The noise Z that drives the equation: `Brownian()`, or another `Noise`.
         scheme: "euler", "milstein", "heun", "srk", "reversible_heun", or a `StochasticScheme`.
         weights: Below alpha = 1: "hybrid", "average", "isometry", "left", or a `VolterraWeights`.
-        interpretation: Of the integral where the diffusion depends on the state, "ito" or "stratonovich"; against
-            noise that is smoother or rougher than Brownian motion the latter is the integral along each path.
+        interpretation: The sense of the stochastic integral where the diffusion depends on the state, "ito" or
+            "stratonovich"; against noise that is smoother or rougher than Brownian motion the latter is the integral
+            along each path.
         history: Below alpha = 1, how the past is kept; as in `fdeint`.
         adjoint: Whether gradients come from the exact adjoint of the scheme; else by plain backpropagation through
             all steps, which second derivatives and transforms of `torch.func` need.
-        generator: Where the noise is drawn; None is the default generator of y0's device.
-        dt: The step, of which all of `ts` must be multiples from ts[0] on; None takes the steps of `ts`.
+        generator: The source of the noise's random numbers; None is the default generator of y0's device.
+        dt: The step size; all times in `ts` must be multiples of it from ts[0] on. None takes the steps of `ts`.
         progress: Called as progress(steps done, steps in all) after each block of steps.
-        params: Tensors that drift or diffusion read and that want gradients, where they are neither leaves that these
-            hold nor parameters of a module, and are not used at the first step.
-        manager: Who chooses the kernel of the history; None is the process-wide BackendManager.
+        params: Tensors that drift or diffusion read and whose gradients are wanted, as far as the solver cannot find
+            them: they are neither leaves that drift or diffusion hold, nor parameters of a module that they hold, and
+            are not used at the first step.
+        manager: The BackendManager that chooses the kernel of the history; None is the process-wide one.
 
     Returns:
         The states at `ts`, time first: [times, *y0.shape], or a tuple of such.
 
     Raises:
-        ValueError: An argument is out of range, things do not go together, or drift or diffusion return another shape.
+        ValueError: An argument is out of range, equation, noise, scheme and alpha do not go together, or drift or
+            diffusion return a wrong shape.
         TypeError: An argument has the wrong type.
         FloatingPointError: The solution is not finite, or explodes.
         LookupError: No kernel that the manager allows can keep this history.
@@ -303,9 +309,9 @@ def integrated(
     progress: Progress | None = None,
     params: Iterable[Tensor] | None = None,
 ) -> Any:
-    """Return what `fsdeint` does, by a method and a site that the caller keeps.
+    """Return what `fsdeint` returns, for a `StochasticMethod` and a call site that the caller keeps.
 
-    Under autocast drift and diffusion run as they would elsewhere and their results are taken in the state's dtype.
+    Under autocast drift and diffusion run as they would elsewhere and their results are cast to the state's dtype.
     """
     check_untraced("fsdeint", "y0")
     like = y0[0] if isinstance(y0, tuple | list) and y0 else y0

@@ -1,10 +1,11 @@
 """One deterministic solve: the mesh, the weights, the plan, the step of each scheme, and the loop over the steps.
 
-A step makes y_n of the memories m, [sets, *shape], or [*shape] where there is one, and of w, the weight of f_n in the
-last of them. `forward` does so without a graph; `replay` once more with one, where y_n is known.
+A step makes y_n of the memories m, the weighted sums over the past, [sets, *shape], or [*shape] where there is one set,
+and of w, the weight of f_n in the last set. `forward` does so without a graph; `replay` does so once more with a graph,
+where y_n is known.
 
-Shapes: [*shape] a state, a orders alpha, r numbers of a state for each, sets of weights of the scheme (`schemes`). The
-starting weights of f_k are what it brings each step besides its weight by lag.
+Shapes: [*shape] a state, a orders alpha, r numbers of a state for each order, sets of weights of the scheme
+(`schemes`). The starting weights of f_k are what its weight at each step has beside the weight by lag.
 
 In the gradient of alpha, `cotangents` are those of the memories, [a, n_steps + 1, sets, r], `values` the right-hand
 sides, [a, n_steps + 1, r], and `own` the gradients of the weights of f_n in step n, [a, n_steps + 1].
@@ -34,15 +35,15 @@ from hpfracc_nn.solvers.torch.memory import Forward, Matrix, Memory, Operand, Re
 from hpfracc_nn.solvers.torch.roots import Equation, equation_of, solved_by
 from hpfracc_nn.solvers.torch.state import NAMES, Field, Layout, Signature, bare, evaluated, fault
 
-_FURTHER = 10.0  # times larger: when a solution that was looked at is looked at again
+_FURTHER = 10.0  # a solution that was tested for an explosion is tested again when it is so many times larger
 
 
 class Watch:
-    """The test for explosions of a solve, made whenever a state is much larger than at the last test.
+    """The test of a solve for explosions, made whenever a state is much larger than at the last test.
 
     Args:
-        limits: How fast a decay the solve can follow.
-        layout: How its states are laid out.
+        limits: The stability limits of the scheme.
+        layout: How the states are laid out.
         z0: The state at the start.
     """
 
@@ -52,7 +53,7 @@ class Watch:
         self._bound = max(GROWTH * self._start, torch.finfo(z0.dtype).tiny)
 
     def is_due(self, size: float) -> bool:
-        """Whether a state of that size calls for a look; not where it is no number."""
+        """Return whether a state whose largest absolute value is `size` calls for a test; False where it is NaN."""
         return size > self._bound
 
     def look(
@@ -63,24 +64,25 @@ class Watch:
         value: Callable[[int], Tensor],
         most: Callable[[], Tensor] | None = None,
     ) -> None:
-        """Raise where the solution explodes.
+        """Raise FloatingPointError where the solution explodes at step n.
 
         Args:
-            n: The step.
-            size: Of its state.
-            states: Those of `WINDOW` steps and of step n; fewer where there are not so many.
-            value: Returns the right-hand side at one of the former by its place.
-            most: Returns the largest absolute values of the states of all steps; None is of those that are given.
+            n: Index of the step.
+            size: The largest absolute value of the state of step n.
+            states: The states of the last `WINDOW` steps before step n and of step n; fewer near the start.
+            value: Returns the right-hand side at states[k] for k below `WINDOW`.
+            most: Returns the largest absolute value of each entry over the states of all steps, [*shape]; None takes it
+                over `states`.
 
         Raises:
-            FloatingPointError: It explodes.
+            FloatingPointError: The solution explodes.
         """
         self._bound = _FURTHER * size
         if n < WINDOW or not self._undoes(n, bare(states[-2]), bare(value(WINDOW - 1))):
             return
         every = [bare(value(k)) for k in range(WINDOW)]
         if any(each.shape != every[0].shape for each in (*map(bare, states), *every)):
-            return  # one of them is the same for a batch of vmap
+            return  # under vmap some have a batch axis and others not
         rows, values = torch.stack([bare(each) for each in states]), torch.stack(every)
         largest_yet = rows.abs().amax(0) if most is None else bare(most())
         for is_exact in (False, True):  # the scheme's own limit takes some time to find
@@ -94,19 +96,20 @@ class Watch:
         raise self.limits.error(n, float(last.reshape(-1)[entry]), self._start, rate, self._order(entry, last.shape))
 
     def _undoes(self, n: int, y: Tensor, f: Tensor) -> bool:
-        """Return whether f, the right-hand side at the state y, takes an entry of y past 0 in step n.
+        """Return whether y + dt**alpha f has an entry of the sign opposite to y's, f the right-hand side at y.
 
-        It is added times dt**alpha, for the longest dt**alpha of the orders. Where no entry is, nothing explodes.
+        dt is the length of step n, and dt**alpha the largest over the orders. Where there is no such entry, nothing
+        explodes.
         """
         times = self.limits.times
         longest = max(float(times[n] - times[n - 1]) ** alpha for alpha in self.limits.orders.tolist())
         return y.shape == f.shape and float((torch.add(y, f, alpha=longest) * y).min()) < 0
 
     def _spread(self, reach: np.ndarray, like: Tensor) -> Tensor:
-        """Return `reach`, one number for each step and order [steps, a], in a shape that broadcasts to states.
+        """Return `reach`, one number for each step and order [steps, a], in a shape that broadcasts to states `like`.
 
-        `like` are such states, [steps, *shape]. With an axis of vmap among theirs, the result has the least over the
-        orders.
+        The states are [steps, *shape]. Where they have a batch axis of vmap besides, the result has the least number
+        over the orders.
         """
         if like.shape[1:] != self.layout.shape:  # a batch of vmap lies in some place
             return torch.from_numpy(reach.min(1)).to(like).view(-1, *[1] * (like.ndim - 1))
@@ -124,65 +127,65 @@ class Watch:
 
 
 def largest(z: Tensor) -> float:
-    """Return the largest absolute value, NaN where there is one; 0 of a tracer's, which has no numbers."""
+    """Return the largest absolute value in z, NaN if a number is NaN; 0 for a tracer's tensor, which has no numbers."""
     plain = bare(z)
     return 0.0 if is_watched(plain) else float(plain.abs().max())
 
 
-Weight = float | Tensor  # of f_n at step n: a number, or what broadcasts to a state
+Weight = float | Tensor  # the weight of f_n at step n: a number, or a tensor that broadcasts to a state
 
 
 class Step(Protocol):
-    """One scheme's step.
+    """The step of one scheme: from the memories m and the weight w of f_n to the state y_n.
 
     Attributes:
-        leaves: The leaves of the graphs that `replay` has made.
+        leaves: Leaf tensors that `replay` has created in its graphs.
     """
 
     leaves: list[Tensor]
 
     def forward(self, n: int, m: Tensor, w: Weight, before: Tensor, out: Tensor) -> None:
-        """Write y_n into `out`, from the memories and the state before."""
+        """Write y_n into `out`, from the memories m, the weight w and the state `before` of the step before."""
         ...
 
     def replay(self, n: int, m: Tensor, w: Weight, y: Tensor, is_last: bool) -> tuple[Tensor, Tensor | None]:
-        """Return y_n and f(t_n, y_n) as graphs of the memories and of w; without f at the last step.
+        """Return y_n and f(t_n, y_n) with graphs from the memories and w; explicit steps return None for an unused f.
 
         Args:
-            n: The step.
+            n: Index of the step.
             m: The memories.
             w: The weight of f_n, a tensor where its gradient is wanted.
-            y: y_n, which is known.
-            is_last: Whether f is not wanted.
+            y: The known value of y_n, without a graph.
+            is_last: Whether step n is the last, whose f is not used.
         """
         ...
 
 
 class ExplicitStep:
-    """y_n = m."""
+    """The step of the rectangle rule: y_n = m."""
 
     def __init__(self, scheme: Rectangle, field: Field):
         self.field = field
         self.leaves: list[Tensor] = []
 
     def forward(self, n: int, m: Tensor, w: Weight, before: Tensor, out: Tensor) -> None:
-        """See `Step`."""
+        """Write y_n = m into `out`: see `Step.forward`."""
         out.copy_(m)
 
     def replay(self, n: int, m: Tensor, w: Weight, y: Tensor, is_last: bool) -> tuple[Tensor, Tensor | None]:
-        """See `Step`."""
+        """Return y_n = m and f(t_n, m), or None for an unused f: see `Step.replay`."""
         return m, None if is_last else self.field(n, m)
 
 
 class CorrectedStep:
-    """p = m[0]; as often as it is corrected, p = m[1] + w f(p); y_n = p."""
+    """The step of `PredictorCorrector`: p = m[0]; for each correction p = m[1] + w f(t_n, p); y_n = p."""
 
     def __init__(self, scheme: PredictorCorrector, field: Field):
         self.corrections, self.field = scheme.corrections, field
         self.leaves: list[Tensor] = []
 
     def forward(self, n: int, m: Tensor, w: Weight, before: Tensor, out: Tensor) -> None:
-        """See `Step`."""
+        """Predict y_n, correct it, and write it into `out`: see `Step.forward`."""
         found, history = m.unbind()
         for left in range(self.corrections, 0, -1):
             value, into = self.field(n, found), out if left == 1 else None
@@ -192,7 +195,7 @@ class CorrectedStep:
                 found = torch.add(history, value, alpha=w, out=into)
 
     def replay(self, n: int, m: Tensor, w: Weight, y: Tensor, is_last: bool) -> tuple[Tensor, Tensor | None]:
-        """See `Step`."""
+        """Return y_n, predicted and corrected with a graph, and f there, or None for an unused f: see `Step.replay`."""
         found, history = m.unbind()
         for _ in range(self.corrections):
             found = _added(history, w, self.field(n, found))
@@ -200,7 +203,10 @@ class CorrectedStep:
 
 
 class ImplicitStep:
-    """y_n = m + w f(t_n, y_n), solved; the transpose is solved with the transposed Jacobian at the solution."""
+    """The step of an implicit scheme: y_n solves y_n = m + w f(t_n, y_n).
+
+    Backwards the transposed linear equation is solved, with the Jacobian at the solution.
+    """
 
     def __init__(self, scheme: Trapezoid | BDF2, field: Field):
         self.field = field
@@ -208,11 +214,15 @@ class ImplicitStep:
         self.equation: Equation = equation_of(scheme.roots, field)
 
     def forward(self, n: int, m: Tensor, w: Weight, before: Tensor, out: Tensor) -> None:
-        """See `Step`."""
+        """Solve the equation of step n from the state `before`, and write y_n into `out`: see `Step.forward`."""
         out.copy_(self.equation.root(n, m, w, before))
 
     def replay(self, n: int, m: Tensor, w: Weight, y: Tensor, is_last: bool) -> tuple[Tensor, Tensor | None]:
-        """See `Step`: (1 - w J') mu = g + J' fg with the cotangents of y_n and f_n, and f_n has fg + w mu in all."""
+        """Return y_n and f(t_n, y_n) with the gradients of the implicit function theorem: see `Step.replay`.
+
+        Backwards, with cotangents g of y_n and fg of f_n, mu solves (1 - w J') mu = g + J' fg, J the Jacobian of f at
+        y_n. The cotangent of m is mu, and that of f_n in all is fg + w mu.
+        """
         z, value = evaluated(self.field, n, y)
         self.leaves.append(z)
         return solved_by(self.equation, n, w, z, value, m)
@@ -225,7 +235,7 @@ def _added(history: Tensor, w: Weight, value: Tensor) -> Tensor:
 
 @singledispatch
 def step_of(scheme: Scheme, field: Field) -> Step:
-    """Return the step of a scheme."""
+    """Return the `Step` of a scheme for a right-hand side; raise TypeError for a scheme that has none."""
     raise TypeError(f"{scheme!r} has no step in torch; register one by step_of.register.")
 
 
@@ -243,7 +253,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(eq=False)
 class Problem:
-    """What a solve needs beside the tensors that gradients are wanted of.
+    """A deterministic solve: all that it needs beside the tensors whose gradients are wanted.
 
     Attributes:
         field: The right-hand side.
@@ -252,9 +262,9 @@ class Problem:
         site: The call site that picks the plans, which are kernels of the history.
         orders: alpha's values, [a].
         times: The mesh, as time since the start, [n_steps + 1].
-        is_uniform: Whether its steps are equal.
-        is_fixed: Whether the orders stay, so that other solves use the same weights.
-        progress: Called as progress(steps done, steps in all) now and then, or None.
+        is_uniform: Whether the steps of the mesh are equal.
+        is_fixed: Whether no gradient in the orders is wanted, so that the weights are cached for other solves.
+        progress: Called as progress(steps done, steps in all) after each block of steps, or None.
     """
 
     field: Field
@@ -274,14 +284,14 @@ class Problem:
         self.like = self.field.times[0]
         self.kept = self._cached(self._uniform, self.dt, self.history) if self.is_uniform else None
         self.matrix = None if self.is_uniform else self._cached(self._any_mesh, self.times.tobytes())
-        self.own_weights = self._diagonal()  # of f_n in the last memory of step n
+        self.own_weights = self._diagonal()  # for each step n, the weight of f_n in the last memory
 
     def pick(self, needs_gradient: bool) -> Plan:
-        """Return the manager's plan of both passes."""
+        """Return the plan that the call site picks for this solve: which kernel adds up the past, in both passes."""
         return picked(self.site, self.layout, self.like, self.n_steps, self._states(), needs_gradient)
 
     def past(self, plan: Plan) -> Memory:
-        """Return the past of a forward pass."""
+        """Return the empty memory of a forward pass, whose past the plan's kernel adds up."""
         starts = None
         operand: Operand
         if self.kept is None:
@@ -293,7 +303,7 @@ class Problem:
         return Memory(operand, self.site, plan, "forward", self.layout, self.like, starts)
 
     def reversed_past(self, plan: Plan) -> Memory:
-        """Return that of the adjoint, in which step k is step n_steps - k."""
+        """Return the empty memory of the adjoint, in which time is reversed: its step k is step n_steps - k."""
         operand: Operand
         if self.kept is None:
             assert self.matrix is not None, "one of the two is there"
@@ -304,7 +314,10 @@ class Problem:
 
     @cached_property
     def elapsed(self) -> Tensor:
-        """The time since the start at every step, [n_steps + 1]: in the states' dtype that of a late start is not."""
+        """The time since the start at every step, [n_steps + 1], in the states' dtype.
+
+        It is exact to rounding, which the difference of two late times in that dtype is not.
+        """
         return torch.from_numpy(self.times).to(self.like)
 
     def base(self, z0: Tensor, dz0: Tensor | None, first: int, last: int) -> Tensor:
@@ -319,11 +332,12 @@ class Problem:
         """Return the states at all steps, [n_steps + 1, *shape]; without a graph.
 
         Args:
-            plan: Whose kernel adds up the past.
+            plan: The plan whose kernel adds up the past.
             z0: The state at the start, [*shape].
-            dz0: Its derivative, or None.
-            sums: Where the memories of all steps are kept, [n_steps + 1, sets, *shape], or None.
-            signatures: Where those of all right-hand sides are kept, and of the last state, [2, n_steps + 1]; or None.
+            dz0: The derivative at the start, [*shape], or None.
+            sums: A buffer for the memories of all steps, [n_steps + 1, sets, *shape], or None.
+            signatures: A buffer for the `Signature` of each right-hand side and, at the last step, of the state,
+                [2, n_steps + 1]; or None.
 
         Raises:
             FloatingPointError: A state or a right-hand side is not finite, or the solution explodes.
@@ -358,7 +372,7 @@ class Problem:
         return states
 
     def watch(self, z0: Tensor) -> Watch | None:
-        """Return what looks after explosions, for schemes that explode."""
+        """Return the test of a solve from z0 for explosions, or None for a scheme without a stability limit."""
         decay = getattr(self.scheme, "stability", None)
         if decay is None:
             return None
@@ -368,11 +382,11 @@ class Problem:
     def _check(self, first: int, last: int, states: Tensor, past: Memory, watch: Watch | None) -> None:
         """Raise where a state or right-hand side of steps `first` to last - 1 is not finite, or the solution explodes.
 
-        All steps are tested by one number, which is one transfer from the device.
+        One number tests all steps, so that it takes one transfer from the device.
         """
         end = min(last, self.n_steps)
         sums = states[first:last].sum() + past.values[:, first:end].sum()
-        size = float(states[last - 1].abs().max() + 0 * sums)  # not a number where something is not finite
+        size = float(states[last - 1].abs().max() + 0 * sums)  # NaN where a number is not finite
         if size < math.inf:
             self._look(last, size, states, past, watch)
             return
@@ -384,10 +398,10 @@ class Problem:
                 raise fault(self.field, n, states[n])
 
     def _look(self, end: int, size: float, states: Tensor, past: Memory, watch: Watch | None) -> None:
-        """Raise where the solution explodes up to step end - 1.
+        """Raise FloatingPointError where the solution explodes at step end - 1.
 
-        `states` are those of all steps, `past` holds the right-hand sides, `size` is the largest absolute value of the
-        state of step end - 1.
+        `states` are the states of all steps, `past` holds the right-hand sides, `size` is the largest absolute value of
+        the state of step end - 1.
         """
         if watch is None or not watch.is_due(size):
             return
@@ -403,7 +417,7 @@ class Problem:
     def _cached(self, build: Callable[[], T], *key: Hashable) -> T:
         """Return `build()`, from a cache that solves with the same scheme, orders, number of steps and `key` share.
 
-        Where the orders may change, nothing is cached.
+        Where a gradient in the orders is wanted, nothing is cached.
         """
         if not self.is_fixed:
             return build()
@@ -418,9 +432,9 @@ class Problem:
         return Matrix(self.scheme, self.orders, self.times)
 
     def _states(self) -> int:
-        """Return how many numbers replace the weights by lag: decaying exponentials, or lags that are all kept exactly.
+        """Return how many exponentials replace the weights by lag, or how many exact lags the history keeps instead.
 
-        It is 0 where nothing replaces them.
+        The result is 0 for a history that keeps the weights by lag and has no exponentials.
         """
         if self.kept is None:
             return 0
@@ -444,19 +458,21 @@ class Problem:
         return [self.layout.broadcast(one) for one in each]
 
 
-_AT_ONCE = 1 << 20  # numbers that are transformed together
-_ROWS = 64
+_AT_ONCE = 1 << 20  # numbers that are Fourier transformed together
+_ROWS = 64  # rows of the matrix of weights whose formulas are traced together
 
 
 def order_gradient(problem: Problem, alpha: Tensor, cotangents: Tensor, values: Tensor, own: Tensor) -> Tensor:
-    """Return the gradient in alpha [a], float64: one correlation of cotangents and values, through the formulas.
+    """Return the loss's gradient in alpha, [a] in float64, through the formulas of the weights.
+
+    The gradients in the weights are correlations of the memories' cotangents with the right-hand sides.
 
     Args:
-        problem: What was solved.
+        problem: The solve.
         alpha: The orders, [a].
-        cotangents: Of the memories, [a, n_steps + 1, sets, r].
+        cotangents: The cotangents of the memories, [a, n_steps + 1, sets, r].
         values: The right-hand sides, [a, n_steps + 1, r].
-        own: Gradients of the weights of f_n at step n, [a, n_steps + 1].
+        own: The gradients in the weights of f_n at step n, [a, n_steps + 1].
     """
     with torch.enable_grad():
         orders = alpha.detach().double().requires_grad_()
@@ -477,7 +493,15 @@ def order_gradient(problem: Problem, alpha: Tensor, cotangents: Tensor, values: 
 
 
 def by_lag(cotangents: Tensor, values: Tensor) -> Tensor:
-    """Return sum over n, r of cotangents[n] values[n - lag], [a, sets, n_steps + 1] in float64; lag 0 is left out."""
+    """Return the gradients in the weights by lag, sum over n, r of cotangents[n] values[n - lag]; 0 at lag 0.
+
+    Args:
+        cotangents: The cotangents of the memories, [a, n_steps + 1, sets, r].
+        values: The right-hand sides, [a, n_steps + 1, r].
+
+    Returns:
+        Shape [a, sets, n_steps + 1], float64.
+    """
     a, n, sets, width = cotangents.shape
     total = torch.zeros(a, sets, n + 1, dtype=torch.complex128, device=values.device)
     part = max(1, _AT_ONCE // (2 * n * sets))
@@ -492,7 +516,7 @@ def by_lag(cotangents: Tensor, values: Tensor) -> Tensor:
 
 
 def _of_starts(cotangents: Tensor, values: Tensor, own: Tensor, count: int) -> Tensor:
-    """Return the gradients of the starting weights of f_0 to f_(count - 1), [a, sets, n_steps + 1, count]."""
+    """Return the gradients in the starting weights of f_0 to f_(count - 1), [a, sets, n_steps + 1, count]."""
     n = cotangents.shape[1]
     found = torch.einsum("ancr,akr->acnk", cotangents.double(), values[:, :count].double())
     found = found * (torch.arange(n, device=found.device)[:, None] > torch.arange(count, device=found.device))
@@ -502,9 +526,10 @@ def _of_starts(cotangents: Tensor, values: Tensor, own: Tensor, count: int) -> T
 
 
 def _of_matrix(problem: Problem, orders: Tensor, cotangents: Tensor, values: Tensor, own: Tensor) -> Tensor:
-    """Return the gradient in alpha [a] on a mesh whose steps differ, from blocks of rows of the matrix of weights.
+    """Return the gradient in alpha, [a], on a mesh whose steps differ.
 
-    The weights' formulas are traced one block at a time. `orders` are alpha, with a graph.
+    The formulas of the weights are traced for one block of rows at a time. `orders` are alpha, a leaf that requires a
+    gradient; the other arguments are those of `order_gradient`.
     """
     found = torch.zeros_like(orders)
     steps = torch.arange(problem.n_steps + 1, device=values.device)

@@ -4,8 +4,8 @@ By Girsanov's theorem the measures of two equations with drifts f_q and f_p and 
 
     KL(q || p) = E_q 1/2 int |u|**2 dt,        u = g**-1 (f_q - f_p),
 
-and so do those of Volterra equations: the memory function stands before both drift and noise. The integrand is carried
-along as one more entry of the state, of order 1, so that the solver and its adjoint know nothing of it.
+and so do those of Volterra equations, in which the memory function stands before both drift and noise. The integral is
+one more entry of the state, of order 1, so that the solver and its adjoint need no special case.
 
 Li, Wong, Chen & Duvenaud, Scalable gradients for stochastic differential equations, AISTATS (2020), section 5.
 """
@@ -30,9 +30,10 @@ class PathDivergence:
     """The posterior's equation for a state with one more entry at its end, the integral of |u|**2 / 2 so far.
 
     Args:
-        posterior: f_q(t, y), whose paths are solved for; `fsdeint` refuses other noise than Brownian motion.
-        prior: f_p(t, y).
-        diffusion: g(t, y) of y's shape, nowhere 0: one motion for each entry.
+        posterior: The posterior's drift f_q(t, y), whose paths are solved for; `fsdeint` refuses other noise than
+            Brownian motion.
+        prior: The prior's drift f_p(t, y).
+        diffusion: The common diffusion g(t, y) of y's shape, nowhere 0: one motion for each entry.
 
     Shape:
         States [..., entries] become [..., entries + 1], see `state`.
@@ -56,25 +57,27 @@ class PathDivergence:
         self.posterior, self.prior, self.given = posterior, prior, diffusion
 
     def drift(self, t: Tensor, x: Tensor) -> Tensor:
-        """Return f_q and |u|**2 / 2."""
+        """Return the drift of the longer state x, [..., entries + 1]: f_q(t, y), and |u|**2 / 2 as the last entry."""
         y = x[..., :-1]
         drift = self.posterior(t, y)
         u = (drift - self.prior(t, y)) / self.given(t, y)
         return torch.cat([drift, u.square().sum(-1, keepdim=True) / 2], -1)
 
     def diffusion(self, t: Tensor, x: Tensor) -> Tensor:
-        """Return g, and 0 for the last entry."""
+        """Return the diffusion of the longer state x, [..., entries + 1]: g(t, y), and 0 for the last entry."""
         found = self.given(t, x[..., :-1])
         return torch.cat([found, torch.zeros_like(found[..., :1])], -1)
 
     @staticmethod
     def state(y0: Tensor) -> Tensor:
-        """Return a state at the start, [..., entries + 1]."""
+        """Return the longer state at the start, [..., entries + 1]: y0, and 0 as the last entry."""
         return torch.cat([y0, torch.zeros_like(y0[..., :1])], -1)
 
     @staticmethod
     def orders(alpha: float | Tensor, y0: Tensor) -> Tensor | float:
-        """Return the order of each entry: alpha, and 1 for the last.
+        """Return the order of each entry of the longer state, [entries + 1]: alpha, and 1 for the last.
+
+        For alpha = 1 return 1.0 alone.
 
         Raises:
             ValueError: alpha is not one number.
@@ -94,14 +97,14 @@ class LatentFSDE(nn.Module):
     """A prior, a posterior and the diffusion that they share, as a variational model of paths.
 
     Args:
-        prior: Called as prior(t, y).
-        posterior: Called as posterior(t, y, context).
-        diffusion: Called as diffusion(t, y), of y's shape, nowhere 0.
-        alpha: In (1/2, 1], a float or a tensor of one number.
-        options: Of `fsdeint`, such as dt, scheme and interpretation.
+        prior: The prior's drift, called as prior(t, y).
+        posterior: The posterior's drift, called as posterior(t, y, context).
+        diffusion: The common diffusion, called as diffusion(t, y), of y's shape, nowhere 0.
+        alpha: The order, in (1/2, 1], a float or a tensor of one number.
+        options: Options of `fsdeint`, such as dt, scheme and interpretation.
 
     Raises:
-        ValueError: The options have a noise that is not Brownian motion, against which the divergence is another.
+        ValueError: The options have a noise that is not Brownian motion, for which the divergence is a different one.
 
     Source: Li, Wong, Chen & Duvenaud, AISTATS (2020), section 5.
 
@@ -149,7 +152,8 @@ class LatentFSDE(nn.Module):
         Args:
             y0: States at the start, [..., entries].
             ts: As in `fsdeint`.
-            context: What the posterior is told of the data, as its third argument; gradients flow to it.
+            context: Data for the posterior, such as an encoding of observations: its third argument; gradients flow
+                to it.
             generator: As in `fsdeint`.
         """
         sde = PathDivergence(lambda t, y: self.posterior(t, y, context), self.prior, self.diffusion)

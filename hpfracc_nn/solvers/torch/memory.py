@@ -1,16 +1,18 @@
-"""The memory of a solve: values go in, sums over the past come out, one step after the other.
+"""The memory of a solve: values go in, weighted sums over the past come out, one step after the other.
 
-Steps are taken in blocks. When a block begins, the plan's kernel adds up what all its steps have of the values before
-it; the block's own steps are one small product each. So the kernels work on matrices, whatever the history.
+A value is what one step adds to the past: the right-hand side f_n, or in the adjoint the cotangents of a step's sums.
+Steps are taken in blocks. When a block begins, the plan's kernel adds up, for all steps of the block, the values before
+the block; the sum over the block's own values is one small product for each step. So the kernels work on matrices,
+whatever the history.
 
-Weights are matrices: rows of steps, columns of values that were put in, any rectangle of them. Forward, one value goes
-in per step and one sum for each set of weights comes out; in the adjoint one value goes in for each set and one sum
-comes out, with time reversed. Values lie side by side by step, [a, steps * ins, r], so that both are one matrix
-product.
+The weights are a matrix, whose rows are steps and whose columns are values, and any rectangle of it can be had.
+Forward, one value goes in per step and one sum for each set of weights comes out; in the adjoint, with time reversed,
+one value for each set goes in and one sum comes out. Values lie side by side by step, [a, steps * ins, r], so that
+both are one matrix product.
 
-Shapes: a orders, r numbers of a state for each of them, `ins` values that go in and `outs` sums that come out per step,
-rows: steps of a block. The near weights of a block are those of its own steps and of the few values before it that the
-kernel leaves to them.
+Shapes: a orders, r numbers of a state for each order, `ins` values that go in and `outs` sums that come out per step,
+rows: steps of a block. The near weights of a block are those of its own values and of the last `overlap` values before
+it, which the kernel leaves to them.
 """
 
 from __future__ import annotations
@@ -32,17 +34,17 @@ from hpfracc_nn.solvers.history import ANY_MESH, Automatic, Exponentials, FFTBlo
 from hpfracc_nn.solvers.schemes import Scheme
 from hpfracc_nn.solvers.torch.state import NAMES, Layout
 
-_AT_ONCE = 32  # steps whose own weights are computed together
-_KEPT = 1 << 26  # bytes of one matrix
+_AT_ONCE = 32  # steps whose weights of f_n at step n are computed together
+_KEPT = 1 << 26  # bytes that the cached blocks of one matrix may take
 
 
 class Operand(Protocol):
-    """Matrices of weights.
+    """The matrix of weights of the past: rows are steps, columns are values; any rectangle of it is made on demand.
 
     Attributes:
-        outs: Memories that come out per step.
-        ins: Values that go in per step.
-        steps: From 0 to this one.
+        outs: How many sums over the past come out per step.
+        ins: How many values go in per step.
+        steps: The last step; steps are counted from 0.
     """
 
     outs: int
@@ -50,24 +52,25 @@ class Operand(Protocol):
     steps: int
 
     def rectangle(self, first: int, last: int, begin: int, end: int) -> Tensor:
-        """Return the weights of steps first to last - 1 for values begin to end - 1, [a, outs, rows, columns * ins].
+        """Return the weights, in the sums of steps first to last - 1, of the values of steps begin to end - 1.
 
-        A value has none at its own step and before it: 0 there.
+        Shape [a, outs, rows, columns * ins]; 0 where a value's step is not before the sum's.
         """
         ...
 
 
 class Toeplitz:
-    """Weights by lag, those of a uniform mesh.
+    """An `Operand` whose weights depend on the lag alone, as on a uniform mesh.
 
     Args:
-        columns: [a, outs, ins, steps + 1], float64 or the values' dtype; lag 0 is left out.
-        nodes: Of exponentials that stand for lags from `nodes.first` on, or None.
-        coefficients: Theirs, [a, outs, ins, q].
-        reach: The largest lag that has a weight, or None where all may have one.
+        columns: Weights by lag, from 0 on, [a, outs, ins, steps + 1], float64 or the values' dtype; that of lag 0 is
+            ignored.
+        nodes: Nodes of the sum of exponentials that stands for the weights from lag `nodes.first` on, or None.
+        coefficients: Coefficients of the exponentials, [a, outs, ins, q], or None.
+        reach: The largest lag whose weight is not 0, or None where all lags may have one.
 
     Attributes:
-        backwards: From the largest lag down to lag 1, then 0s, [a, outs, ins, 2 steps + 1].
+        backwards: The weights from the largest lag down to lag 1, then `steps` + 1 zeros, [a, outs, ins, 2 steps + 1].
     """
 
     def __init__(
@@ -85,12 +88,12 @@ class Toeplitz:
         self.backwards = torch.cat([columns[..., 1:].flip(-1), columns.new_zeros(columns.shape)], -1).contiguous()
 
     def rectangle(self, first: int, last: int, begin: int, end: int) -> Tensor:
-        """See `Operand`."""
+        """Return the weights of steps first to last - 1 for values begin to end - 1: see `Operand.rectangle`."""
         return self.upside_down(first, last, begin, end).flip(-2)
 
     def upside_down(self, first: int, last: int, begin: int, end: int) -> Tensor:
-        """Return the rectangle with its rows in the opposite order: a view where one value goes in per step."""
-        start = self.steps - last + 1 + begin  # where the lag of (last - 1, begin) stands
+        """Return `rectangle` with its rows in the opposite order, which is a view where one value goes in per step."""
+        start = self.steps - last + 1 + begin  # index in `backwards` of the lag from value `begin` to step last - 1
         windows = self.backwards.unfold(-1, end - begin, 1)[..., start : start + last - first, :]
         if self.ins == 1:
             return windows[:, :, 0]
@@ -98,12 +101,12 @@ class Toeplitz:
 
 
 class Matrix:
-    """A scheme's weights on any mesh, in float64 by NumPy; those that were asked for are kept up to a number of bytes.
+    """A scheme's weights on any mesh, in float64 by NumPy; blocks are cached, up to `_KEPT` bytes.
 
     Args:
-        scheme: Whose.
-        alpha: [a].
-        times: The mesh.
+        scheme: The scheme.
+        alpha: The orders, [a].
+        times: The mesh, as time since the start, [steps + 1].
     """
 
     def __init__(self, scheme: Scheme, alpha: np.ndarray, times: np.ndarray):
@@ -113,13 +116,13 @@ class Matrix:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all that is kept."""
+        """Bytes of the arrays that this object holds, cached blocks included."""
         return nbytes(vars(self))
 
     def block(self, first: int, last: int, begin: int, end: int) -> np.ndarray:
-        """Return the weights of steps first to last - 1 for values begin to end - 1, [a, sets, rows, columns].
+        """Return the weights, in the sums of steps first to last - 1, of the values of steps begin to end - 1.
 
-        A value has none at its own step and before it: 0 there.
+        Shape [a, sets, rows, columns]; 0 where a value's step is not before the sum's.
         """
         key = (first, last, begin, end)
         found = self._blocks.get(key)
@@ -134,7 +137,7 @@ class Matrix:
 
     @cached_property
     def diagonal(self) -> np.ndarray:
-        """What f_n gets at step n, [a, sets, steps + 1]."""
+        """The weights of f_n at step n itself, [a, sets, steps + 1]; 0 at step 0."""
         n = self.times.size
         found = np.zeros((self.alpha.size, self.scheme.sets, n))
         for first in range(1, n, _AT_ONCE):
@@ -145,7 +148,7 @@ class Matrix:
 
 
 class Forward:
-    """A matrix as the history of a forward pass.
+    """The weights of a `Matrix` as the `Operand` of a forward pass.
 
     Args:
         matrix: The weights.
@@ -159,15 +162,15 @@ class Forward:
         self.outs, self.steps = matrix.scheme.sets, matrix.times.size - 1
 
     def rectangle(self, first: int, last: int, begin: int, end: int) -> Tensor:
-        """See `Operand`."""
+        """Return the weights of steps first to last - 1 for values begin to end - 1: see `Operand.rectangle`."""
         return torch.from_numpy(self.matrix.block(first, last, begin, end)).to(self._like)
 
 
 class Reversed:
-    """The transpose of another with time reversed: step k of this one is step n - k of that one.
+    """The `Operand` of an adjoint: the transpose of a forward one with time reversed, so that its step k is step n - k.
 
     Args:
-        forward: The other.
+        forward: The operand of the forward pass, with n steps.
     """
 
     outs = 1
@@ -176,7 +179,10 @@ class Reversed:
         self.forward, self.ins, self.steps = forward, forward.outs, forward.steps
 
     def rectangle(self, first: int, last: int, begin: int, end: int) -> Tensor:
-        """See `Operand`."""
+        """Return the weights, steps counted backwards, of steps first to last - 1 for values begin to end - 1.
+
+        See `Operand.rectangle`.
+        """
         top = self.steps + 1
         found = self.forward.rectangle(top - end, top - begin, top - last, top - first)  # [a, sets, values, steps]
         turned = found.flip(-1, -2).permute(0, 3, 2, 1)
@@ -184,7 +190,10 @@ class Reversed:
 
 
 def toeplitz(kept: Kept, like: Tensor, *, backward: bool = False) -> Toeplitz:
-    """Return the weights that a history keeps, for the forward pass or, transposed, for the adjoint."""
+    """Return the weights `kept` by a history as a `Toeplitz` operand, for the forward pass or, transposed, the adjoint.
+
+    `like` is a tensor of the values' dtype and device.
+    """
 
     def placed(part: object) -> Tensor:
         tensor = torch.as_tensor(part).detach().to(like)
@@ -195,17 +204,17 @@ def toeplitz(kept: Kept, like: Tensor, *, backward: bool = False) -> Toeplitz:
 
 
 class Form:
-    """The past of one solve in a kernel's own way.
+    """How a kernel adds up the past of one solve: its weights, and what the kernel keeps of older values.
 
-    The values of a block's own steps are added up by whoever takes the steps, with the rows that `near` gives; a form
-    brings what is older than `near` reaches. Where the weights are Toeplitz, the near weights of all blocks of one
-    length are the same.
+    The values of a block's own steps are added up by the code that takes the steps, with the weights that `near`
+    returns; `far` adds what is older than `near` reaches. Where the weights are Toeplitz, the near weights of all
+    blocks of one length are the same.
 
     Args:
         operand: The weights.
 
     Attributes:
-        overlap: Values before a block that `near` covers too.
+        overlap: The number of values before a block that `near` covers too.
     """
 
     overlap = 0
@@ -216,13 +225,14 @@ class Form:
 
     @classmethod
     def prepare(cls, operand: Operand, workload: Workload) -> Self:
-        """Return the form of these weights: a kernel's `prepare`."""
+        """Return a new form for the weights `operand`: a kernel's `prepare`."""
         return cls(operand)
 
     def near(self, first: int, last: int) -> Tensor:
-        """Return the weights of steps first to last - 1 for values max(first - overlap, 0) to last - 1.
+        """Return the near weights of the block of steps first to last - 1: those of values from first - overlap on.
 
-        [a, outs, rows, columns * ins]; 0 where a value is not past yet.
+        Shape [a, outs, rows, columns * ins], the columns being values max(first - overlap, 0) to last - 1; 0 where a
+        value's step is not before the sum's.
         """
         before = min(first, self.overlap)
         if not isinstance(self.operand, Toeplitz):
@@ -237,15 +247,15 @@ class Form:
         return self.operand.rectangle(before, last, 0, last)
 
     def far(self, values: Tensor, first: int, last: int, out: Tensor) -> None:
-        """Add to the memories of steps first to last - 1 what they have of values before max(first - overlap, 0).
+        """Add to `out`, the sums of steps first to last - 1, the weighted values before max(first - overlap, 0).
 
-        Called for one block after the other, from the first on.
+        It is called for one block after the other, from the first on.
 
         Args:
-            values: All that were pushed, [a, (steps + 1) * ins, r].
-            first: Of the block.
-            last: After the block.
-            out: [a, outs, rows, r].
+            values: The values of all steps, of which those before `first` are there, [a, (steps + 1) * ins, r].
+            first: The first step of the block.
+            last: The step after the block.
+            out: The block's sums, [a, outs, rows, r].
         """
         raise NotImplementedError(f"{type(self).__name__} does not say what is far.")
 
@@ -258,16 +268,16 @@ def add_product(weights: Tensor, values: Tensor, out: Tensor) -> None:
     )
 
 
-# By the history's name; that of meshes whose steps are not equal has an operation of its own.
+# The operation of each history by its name, and the one of meshes whose steps are not equal.
 OPS = {each.name: each.op for each in (Automatic, Full, FFTBlocks, Exponentials, Window)} | {"mesh": ANY_MESH}
 
-# Numbers of a state -> steps of a block: what a block's own steps are added up with is read from memory at every step.
+# (most numbers of a state, steps of a block): every step reads the block's own values from memory once more.
 _LENGTHS = ((256, 64), (2048, 32))
 _SHORTEST = 16
 
 
 def block_length(numbers: int) -> int:
-    """Return how many steps a block has for states of so many numbers."""
+    """Return how many steps a block has, for states of `numbers` entries."""
     for most, length in _LENGTHS:
         if numbers <= most:
             return length
@@ -275,12 +285,15 @@ def block_length(numbers: int) -> int:
 
 
 def saves(workload: Workload) -> float:
-    """Return the bytes held for the backward pass: the states."""
+    """Return the bytes that a solve holds for its backward pass: those of the states, or 0 without a gradient."""
     return float(workload.bytes if workload.needs_gradient else 0)
 
 
 def run(form: Form, values: Tensor, first: int, last: int, out: Tensor) -> None:
-    """Add the far past to a block's memories; its transpose is the same on a transposed operand."""
+    """Add the far past to `out`, the sums of a block: a kernel's `run`; see `Form.far`.
+
+    On a transposed operand the same function is the kernel's adjoint.
+    """
     form.far(values, first, last, out)
 
 
@@ -293,16 +306,16 @@ def picked(
     needs_gradient: bool,
     direction: Direction = "forward",
 ) -> Plan:
-    """Return the site's plan of a history, for both passes.
+    """Return the plan that a call site picks for a history: which kernel adds up the past, in both passes.
 
     Args:
         site: The call site.
         layout: How its states are laid out.
-        like: A tensor of their dtype and device.
-        n_steps: Of the solve.
-        states: How many numbers replace the weights by lag; 0 where nothing does.
+        like: A tensor of the states' dtype and device.
+        n_steps: The number of steps of the solve.
+        states: How many exponentials, or exact lags, replace the weights by lag; 0 where nothing replaces them.
         needs_gradient: Whether there will be a backward pass.
-        direction: Of the pass that asks; a backward pass without a forward pass before asks itself.
+        direction: The pass that picks the plan; "backward" where no forward pass has picked one.
     """
     threads = torch.get_num_threads()
 
@@ -326,23 +339,25 @@ def picked(
 
 
 class Memory:
-    """The values so far, and the plan's kernel to add them up.
+    """The past of one pass: the values of all steps so far, and the plan's kernel, which adds them up.
 
     Args:
         operand: The weights.
         site: The call site that picked the plan.
-        plan: The plan whose kernel is begun with.
-        direction: "forward" or "backward", for the pass.
-        layout: How a value is laid out; it goes in and comes out as [*shape].
+        plan: The plan whose kernel adds up the past, at least at first.
+        direction: The pass, "forward" or "backward".
+        layout: How values and sums are laid out; outside, each is [*shape].
         like: A tensor of the values' dtype and device.
-        starts: What the first values bring besides, [a, outs, steps + 1, k], where one goes in per step; or None.
-        block: Steps of a block; None is what suits the solver of deterministic equations.
+        starts: What the weights of the first k values have beside those by lag, [a, outs, steps + 1, k], where one
+            value goes in per step; or None.
+        block: The number of steps of a block; None is what suits the solver of deterministic equations.
 
     Attributes:
-        values: All that goes in, [a, steps + 1, ins, r].
-        views: The same by step, [steps + 1, *shape], or [steps + 1, ins, *shape] where several go in.
-        first: Of the present block's steps.
-        slots: Views of the present block's steps.
+        values: The values of all steps, [a, steps + 1, ins, r].
+        views: Views of `values` by step, [steps + 1, *shape], or [steps + 1, ins, *shape] where several go in per step.
+        first: The first step of the present block.
+        slots: A view of `views` for each step of the present block, into which its value is written.
+        seconds: The time that the kernel has taken so far.
     """
 
     def __init__(
@@ -366,8 +381,8 @@ class Memory:
         self._merged = self.values.view(layout.orders, -1, layout.width)
         self._starts = starts
         self._form: Form | None = None
-        self._reached = 0  # steps before it are in the form's states
-        self.first = self._begin = 0  # of the present block, and of what its near weights reach
+        self._reached = 0  # the form has been shown the blocks before this step; -1 while it runs
+        self.first = self._begin = 0  # first step of the present block, first value that its near weights cover
         self.slots: Sequence[Tensor] = ()
         self._far: Sequence[Tensor] = ()
         self._near: Sequence[Tensor] = ()
@@ -379,16 +394,16 @@ class Memory:
         self._work = _FORWARD if direction == "forward" else _BACKWARD
 
     def tell(self) -> None:
-        """Give the manager the time that the kernel took, where it wants to know and no other one had to stand in."""
+        """Report the kernel's time to the manager if a measurement is due and no fallback has replaced the plan."""
         if self.plan is self._picked and self.plan.due(self.direction):
             self.site.manager.record(self.plan, self.seconds, self.direction)
 
     def begin(self, first: int, base: Tensor | None = None) -> int:
-        """Begin the block of steps that starts at `first`, and return where it ends.
+        """Begin the block of steps that starts at `first`; return the step after its last.
 
         Args:
-            first: A multiple of `block`; blocks begin in turn, and all before were put in.
-            base: What the memories begin with, [*shape] or [rows, *shape]; None is 0.
+            first: The first step, a multiple of `block`. Blocks begin in turn, when all earlier values were put in.
+            base: What is added to the sums of the block's steps, [*shape] or [rows, *shape]; None is 0.
         """
         last = self._open(first, base)
         out, near = self._out, self._weights
@@ -397,9 +412,9 @@ class Memory:
         return last
 
     def _open(self, first: int, base: Tensor | None) -> int:
-        """Begin a block: make its sums over the past and its near weights; return the step after its last.
+        """Begin a block: make its sums over the far past and its near weights; return the step after its last.
 
-        `first` is the block's first step, `base` what its sums begin with, [*shape] or [rows, *shape]; None is 0.
+        `first` is the block's first step, `base` what is added to its sums, [*shape] or [rows, *shape]; None is 0.
         """
         last = min(first + self.block, self.operand.steps + 1)
         started = time.perf_counter()
@@ -416,11 +431,11 @@ class Memory:
         return last
 
     def opened(self, first: int, base: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Begin a block whose own steps the caller adds up; see `begin`.
+        """Begin a block whose own values the caller adds up; arguments as of `begin`.
 
         Returns:
-            What the block's memories have of all steps before it, [outs, rows, *shape], and the weights of its own
-            steps by lag from 0 on, [rows, outs * ins, *varying] with `varying` as the layout has it.
+            The sums of the block's steps over all values before the block, [outs, rows, *shape], and the weights of the
+            block's own values by lag, from 0 on, [rows, outs * ins, *varying] with `varying` of the layout.
         """
         self._open(first, base)
         ins = self.operand.ins
@@ -435,7 +450,7 @@ class Memory:
         return self.layout.as_state(out), self._own[1]
 
     def _by_lag(self, before: int) -> Tensor:
-        """Return the weights of the block's own steps by lag, [rows, outs * ins, *varying], the same in most blocks.
+        """Return the weights of the block's own values by lag, from 0 on, [rows, outs * ins, *varying].
 
         `before` is the number of columns of the near weights that belong to values before the block.
         """
@@ -444,13 +459,13 @@ class Memory:
         return own.permute(2, 1, 3, 0).reshape(rows, outs * self.operand.ins, *self.layout.varying)
 
     def put(self, n: int, value: Tensor) -> None:
-        """Put in the value of step n, which is in the present block."""
+        """Put in the value of step n, a step of the present block."""
         self.slots[n - self.first].copy_(value)
 
     def memory(self, n: int) -> Tensor:
-        """Return the memories of step n, which is in the present block and whose past was put in.
+        """Return the sums over the past of step n, a step of the present block; all earlier values were put in.
 
-        [*shape], or [outs, *shape] where there are several.
+        Shape [*shape], or [outs, *shape] where several sums come out.
         """
         i, begin, ins = n - self.first, self._begin, self.operand.ins
         k = (n - begin) * ins
@@ -461,9 +476,10 @@ class Memory:
         return self.layout.as_state(found if self.operand.outs > 1 else found[:, 0])
 
     def memories(self, first: int, last: int) -> Tensor:
-        """Return those of all steps of the present block at once: their past was put in before.
+        """Return the sums over the past of all steps of the present block at once, [outs, rows, *shape].
 
-        [outs, rows, *shape].
+        The values of all of the block's steps were put in before. `first` and `last` are its first step and the step
+        after it.
         """
         a, outs, rows, k = self._weights.shape
         ins = self.operand.ins
@@ -473,15 +489,15 @@ class Memory:
         )
 
     def adopt(self, plan: Plan) -> None:
-        """Go on with another plan's kernel: it is shown all blocks that were, which are in `values`."""
+        """Go on with the kernel of `plan`, after running it on all earlier blocks, whose values are in `values`."""
         self._form = plan.kernel.prepare(self.operand, plan.workload)
         self.plan = plan
         for first in range(0, self._reached, self.block):
             plan.kernel.run(self._form, self._merged, first, first + self.block, self._room(self.block))
 
     def far(self, plan: Plan, first: int, last: int) -> Tensor:
-        """Return what a plan's kernel has of the past before the block, [a, outs, rows, r]."""
-        if self._form is None or plan is not self.plan or self._reached != first:  # the last: it failed halfway
+        """Return the sums of steps first to last - 1 over the far past, by a plan's kernel, [a, outs, rows, r]."""
+        if self._form is None or plan is not self.plan or self._reached != first:  # the last: a run failed halfway
             self._reached = first
             self.adopt(plan)
         kernel = plan.kernel
@@ -498,7 +514,8 @@ class Memory:
     def _rows(self, near: Tensor) -> Sequence[Tensor]:
         """Return for each step of the block its row of the near weights, cut to the values before the step.
 
-        `near` are the near weights, [a, outs, rows, columns]. The result is cached: it is the same in most blocks.
+        `near` are the near weights, [a, outs, rows, columns]. The result is cached, because it is the same in most
+        blocks.
         """
         if self._kept is not None and self._kept[0] is near:
             return self._kept[1]
@@ -509,10 +526,10 @@ class Memory:
         return found
 
     def _with_starts(self, first: int, last: int, near: Tensor, out: Tensor) -> Tensor:
-        """Return the near weights after adding what the first values bring besides their weights by lag.
+        """Add the `starts` of the first values for steps `first` to last - 1, and return the near weights.
 
-        It is added for steps `first` to last - 1: in the first block to a copy of the near weights `near`, later to the
-        block's sums `out`, [a, outs, rows, r].
+        In the first block the starts are added to a copy of the near weights `near`, in later blocks, times the values,
+        to the block's sums `out`, [a, outs, rows, r].
         """
         assert self._starts is not None, "there are some"
         count = min(self._starts.shape[-1], last)
@@ -535,38 +552,42 @@ _BACKWARD = Work(_far, direction="backward", is_timed=False)
 
 
 class OwnSums:
-    """The sums of one block, made as its steps are taken."""
+    """The sums over the past x_i of the steps i of one block, made as its steps are taken.
 
-    _rows: Any  # what the steps have of those before the block
+    x_i = rows[i] + sum over j < i of w_(i-j) Z_j, Z_j the value of the block's step j, and rows[i] the sum over all
+    values before the block.
+    """
+
+    _rows: Any  # the sums over all values before the block, and of the block's values so far in `TrackedSums`
 
     @property
     def first(self) -> Tensor:
-        """x_0."""
+        """x_0, the sum of the block's first step, [*shape]."""
         found: Tensor = self._rows[0]
         return found
 
     def room(self, i: int) -> Tensor | None:
-        """Return where Z_i may be made, or None."""
+        """Return a buffer into which Z_i may be written before it is passed to `following`, or None."""
         return None
 
     def following(self, i: int, value: Tensor) -> Tensor:
-        """Return x_(i+1), [*shape], after Z_i, of that shape or [sets, *shape]; asked for in turn, from 0 on."""
+        """Take Z_i, [*shape] or [sets, *shape], as `value`; return x_(i+1), [*shape]. It is called for i = 0, 1, ..."""
         raise NotImplementedError(f"{type(self).__name__} adds nothing up.")
 
 
 class TrackedSums(OwnSums):
-    """See `OwnSums`: plain torch, for every kind of derivative. Each Z is added to all rows that follow.
+    """The `OwnSums` for every kind of derivative, in plain torch: each Z is added to all rows that follow.
 
     Args:
-        rows: [steps, *shape].
-        weights: By lag from 0 on, [steps, sets, *varying], which broadcast to rows.
+        rows: The sums over all values before the block, [steps, *shape].
+        weights: The weights by lag, from 0 on, [steps, sets, *varying], which broadcast to rows.
     """
 
     def __init__(self, rows: Tensor, weights: Tensor):
         self._rows, self._weights = rows, weights
 
     def following(self, i: int, value: Tensor) -> Tensor:
-        """See `OwnSums`."""
+        """Add Z_i, `value`, to the sums of all later steps of the block; return x_(i+1): see `OwnSums.following`."""
         rows = self._rows[1:]
         for k, part in enumerate(value.unbind() if self._weights.shape[1] > 1 else (value,)):
             rows = torch.addcmul(rows, self._weights[1 : 1 + rows.shape[0], k], part)
@@ -575,13 +596,13 @@ class TrackedSums(OwnSums):
 
 
 class BufferedSums(OwnSums):
-    """See `OwnSums`: without a graph. The values lie in one buffer, and a sum over them is one product.
+    """The `OwnSums` without a graph: the values lie in one buffer, and each sum over them is one product.
 
-    Made once for all blocks of one length, of which one is in use at a time.
+    An object is made once for all blocks of one length, of which one is in use at a time.
 
     Args:
-        rows: [steps, *shape].
-        weights: By lag from 0 on, [steps, sets, *varying].
+        rows: The sums over all values before the block, [steps, *shape].
+        weights: The weights by lag, from 0 on, [steps, sets, *varying].
     """
 
     def __init__(self, rows: Tensor, weights: Tensor):
@@ -590,7 +611,7 @@ class BufferedSums(OwnSums):
         self._is_one = weights[0, 0].numel() == 1
         values, each = rows.new_empty(sets, count, *self._shape), _by_set(weights, self._is_one)
         self._slots = values.unbind(1) if sets > 1 else values[0].unbind()
-        # By i: Z_0 to Z_i with lags i + 1 to 1 for x_(i+1).
+        # For each i: Z_0 to Z_i, and the weights of lags i + 1 to 1, which make x_(i+1).
         up, steps = each.flip(1), range(count - 1)
         self._past = [
             [(_sides(values[k, : i + 1], self._is_one), up[k, count - 2 - i : -1]) for k in range(sets)] for i in steps
@@ -598,20 +619,20 @@ class BufferedSums(OwnSums):
         self.begin(rows)
 
     def begin(self, rows: Tensor) -> None:
-        """Begin the next block."""
+        """Begin the next block, with its sums `rows` over all values before it, [steps, *shape]."""
         self._rows = (rows.reshape(rows.shape[0], -1) if self._is_one else rows).unbind()
 
     @property
     def first(self) -> Tensor:
-        """See `OwnSums`."""
+        """x_0, the sum of the block's first step, [*shape]."""
         return self._rows[0].view(self._shape)
 
     def room(self, i: int) -> Tensor | None:
-        """See `OwnSums`."""
+        """Return the part of the buffer for Z_i, into which the value may be written."""
         return self._slots[i]
 
     def following(self, i: int, value: Tensor) -> Tensor:
-        """See `OwnSums`."""
+        """Write Z_i, `value`, into the buffer if it is not there, and return x_(i+1): see `OwnSums.following`."""
         if value is not self._slots[i]:
             self._slots[i].copy_(value)
         row = self._rows[i + 1]
@@ -621,13 +642,13 @@ class BufferedSums(OwnSums):
 
 
 class KnownSums(OwnSums):
-    """See `OwnSums`: with a graph, for sums that were made before. What brings a value its cotangent is one product.
+    """The `OwnSums` of a replay with a graph, where all x_i are known: forward returns them, backward is one product.
 
-    Made once for all blocks of one length, of which one is in use at a time.
+    An object is made once for all blocks of one length, of which one is in use at a time.
 
     Args:
-        rows: The sums themselves, [steps, *shape]; a leaf, which gets their cotangents.
-        weights: By lag from 0 on, [steps, sets, *varying]; no gradient is taken of them.
+        rows: The sums x_i themselves, [steps, *shape]; a leaf, whose gradient becomes their cotangents.
+        weights: The weights by lag, from 0 on, [steps, sets, *varying]; no gradient is taken of them.
     """
 
     def __init__(self, rows: Tensor, weights: Tensor):
@@ -636,7 +657,7 @@ class KnownSums(OwnSums):
         self._is_one = weights[0, 0].numel() == 1
         cotangents, each = torch.empty_like(rows), _by_set(weights, self._is_one)
         self._slots = cotangents.unbind()
-        # By i: the cotangents of x_(i+1) and after with lags 1 on.
+        # For each i: the cotangents of x_(i+1) and later sums, and the weights of lags from 1 on, which make Z_i's.
         self._later = [
             [(_sides(cotangents[i + 1 :], self._is_one), each[k, 1 : count - i]) for k in range(sets)]
             for i in range(count - 1)
@@ -644,21 +665,24 @@ class KnownSums(OwnSums):
         self.begin(rows)
 
     def begin(self, rows: Tensor) -> None:
-        """Begin the next block."""
+        """Begin the next block, with its known sums `rows`, [steps, *shape]."""
         self._rows, self._known = rows.unbind(), rows.detach().unbind()
-        self._last: Tensor | None = None  # ties each step to the one before: their cotangents come in turn
+        self._last: Tensor | None = None  # makes each sum depend on the one before, so that cotangents come in turn
 
     def following(self, i: int, value: Tensor) -> Tensor:
-        """See `OwnSums`."""
+        """Return the known sum x_(i+1), as a function of Z_i, `value`, in the graph: see `OwnSums.following`."""
         self._last = found = _Following.apply(self, i, value, self._last, self._rows[i + 1])
         return found
 
     def known(self, i: int) -> Tensor:
-        """Return x_i."""
+        """Return the known sum x_i, without a graph."""
         return self._known[i]
 
     def pulled(self, i: int, g: Tensor) -> Tensor:
-        """Return the sums' cotangent of Z_i, where x_(i+1) has cotangent g and those after it have been here."""
+        """Return Z_i's cotangent from all later sums, given the cotangent g of x_(i+1).
+
+        The cotangents of the sums after x_(i+1) were passed to this method before.
+        """
         self._slots[i + 1].copy_(g)
         if self._is_one:
             found = [torch.mv(values, weights).view(self._shape) for values, weights in self._later[i]]

@@ -34,19 +34,19 @@ from hpfracc_nn.solvers.volterra import VolterraWeights
 
 
 class Ordered(nn.Module):
-    """An equation with an order, which is that of `order` where it is learned."""
+    """A module that solves an equation of order alpha: fixed numbers, or a learned `Alpha` in its attribute `order`."""
 
     if TYPE_CHECKING:  # torch.jit.script reads the annotations of a class
         order: Alpha | None
-        _fixed: Any  # the numbers of an order that is not learned; no buffer: model.float() would round it
+        _fixed: Any  # the numbers of an order that is not learned; no buffer, which model.float() would round
 
     @property
     def alpha(self) -> Tensor:
-        """The order in real units, float64; of a random one its mean."""
+        """The order alpha, or the orders, in real units, float64; the mean where the order is random."""
         return self._fixed_alpha() if self.order is None else self.order.mean
 
     def drawn(self) -> Tensor:
-        """Return the order of one solve: alpha, or what a random one draws."""
+        """Return the order alpha for one solve, float64; a new draw where the order is random."""
         return self._fixed_alpha() if self.order is None else self.order.beside_local(type(self).__name__)
 
     def _fixed_alpha(self) -> Tensor:
@@ -54,20 +54,20 @@ class Ordered(nn.Module):
 
 
 class CaputoEquation(Ordered):
-    """An equation whose right-hand side is still to be said; `NeuralFDE` and the layers made of a solve are such.
+    """The part that `NeuralFDE` and layers that solve an equation share: order, scheme and options, without f.
 
     Args:
         alpha: As in `NeuralFDE`.
-        learn_alpha: As there.
-        bounds: As there.
+        learn_alpha: As in `NeuralFDE`.
+        bounds: As in `NeuralFDE`.
         scheme: As in `fdeint`.
         history: As in `fdeint`.
         mesh: As in `fdeint`.
         n_steps: As in `fdeint`.
         adjoint: As in `fdeint`.
-        manager: Who chooses the kernel; None is the process-wide BackendManager.
-        device: Of alpha's parameter.
-        dtype: Of alpha's parameter; alpha itself is float64.
+        manager: The BackendManager that chooses the kernel of the history; None is the process-wide one.
+        device: The device of alpha's parameter.
+        dtype: The dtype of alpha's parameter; alpha itself is float64.
 
     Raises:
         ValueError: An argument is out of range, or a learned alpha begins outside its bounds.
@@ -112,14 +112,14 @@ class CaputoEquation(Ordered):
         self.site = given_manager(owner, manager).site(self.method.op, "torch")
 
     def last(self, f: Callable[[Tensor, Tensor], Tensor], y0: Tensor, t1: float) -> Tensor:
-        """Return the state at t1 of a solve from 0 on in `n_steps` equal steps, wherever torch runs.
+        """Return the state at t1 of a solve from time 0 on, in `n_steps` equal steps.
 
-        Where a compiler looks, and where there are no numbers to look at, steps are those of `traced.last`.
+        Under a compiler or tracer, and for tensors without numbers, the steps are those of `traced.last`.
 
         Args:
             f: The right-hand side.
             y0: The state at 0, float32 or float64.
-            t1: The end, in the unit of f's time.
+            t1: The time at the end, in the unit of f's time.
         """
         assert self.n_steps is not None, "a layer says how many steps it takes"
         if torch.compiler.is_compiling() or is_watched(y0) or y0.is_meta or y0.numel() == 0:
@@ -139,7 +139,7 @@ class CaputoEquation(Ordered):
 
 
 def _check_bounds(owner: str, bounds: tuple[float, float]) -> tuple[float, float]:
-    """Return the bounds of a learned order, or raise a ValueError that names the class `owner`."""
+    """Return the bounds of a learned order; raise ValueError, naming the class `owner`, unless 0 <= low < high <= 2."""
     low, high = bounds
     if not 0 <= low < high <= 2:
         raise ValueError(
@@ -150,26 +150,27 @@ def _check_bounds(owner: str, bounds: tuple[float, float]) -> tuple[float, float
 
 
 class NeuralFDE(CaputoEquation):
-    """y0 to the solution of D^alpha y = f(t, y) at given times, with a learnable alpha.
+    """A module from y0 to the solution of D^alpha y = f(t, y) at given times, with a learnable alpha.
 
     Beside a network that is free to change, an order that is learned is a hyper-parameter and no measurement: the
-    network makes up for a wrong one. For the order of a process fit a parametric model, by `fit_fde`.
+    network makes up for a wrong order. To measure the order of a process fit a parametric model, by `fit_fde`.
 
     Args:
         f: The right-hand side, called as f(t, y); its parameters are learned.
-        alpha: The order, or orders along some of y0's axes, in (0, 2); the first value where it is learned; or an
+        alpha: The order, or orders along some of y0's axes, in (0, 2), their first value where they are learned; or an
             `Alpha`, which then is the order.
         learn_alpha: Whether alpha is a parameter.
-        bounds: Where a learned alpha stays; None is (0, 1). Where they reach above 1 every call needs dy0; where 1 lies
-            inside them dy0 is 0, because the solution jumps by (t - ts[0]) dy0 at alpha = 1, which no gradient sees.
+        bounds: The interval in which a learned alpha stays; None is (0, 1). Where it reaches above 1 every call needs
+            dy0; where 1 lies inside it dy0 must be 0, because the solution jumps by (t - ts[0]) dy0 at alpha = 1, which
+            no gradient sees.
         scheme: As in `fdeint`.
         history: As in `fdeint`.
         mesh: As in `fdeint`.
         n_steps: As in `fdeint`.
         adjoint: As in `fdeint`.
-        manager: Who chooses the kernel; None is the process-wide BackendManager.
-        device: Of alpha's parameter.
-        dtype: Of alpha's parameter; alpha itself is float64.
+        manager: The BackendManager that chooses the kernel of the history; None is the process-wide one.
+        device: The device of alpha's parameter.
+        dtype: The dtype of alpha's parameter; alpha itself is float64.
 
     Shape:
         y0 [*shape] -> [times, *shape]; times in the caller's unit.
@@ -269,37 +270,38 @@ class NeuralFDE(CaputoEquation):
 
 
 class NeuralFSDE(Ordered):
-    """y0 to paths of dX = drift dt + diffusion dZ, or of the Volterra equation below alpha = 1, at given times.
+    """A module from y0 to paths of dX = drift dt + diffusion dZ, or of the Volterra equation below alpha = 1.
 
     Beside networks that are free to change, an order or a Hurst index that is learned is a hyper-parameter and no
-    measurement. To measure one fit a parametric model, by `fit_fsde`.
+    measurement. To measure one of them fit a parametric model, by `fit_fsde`.
 
     Args:
         drift: Called as drift(t, y), of y's shape; its parameters are learned.
         diffusion: Called as diffusion(t, y), of the noise type's shape; its parameters are learned.
         noise_type: "additive", "diagonal", "scalar" or "general"; see `StochasticEquation`.
-        alpha: The order, or orders along some of y0's axes, in (1/2, 1]; the first value where it is learned, then
+        alpha: The order, or orders along some of y0's axes, in (1/2, 1]; where they are learned their first value,
             below 1; or an `Alpha`, which then is the order.
         learn_alpha: Whether alpha is a parameter.
-        bounds: Where a learned alpha stays; None is (1/2, 1).
-        noise: What drives the equation; see `fsdeint`.
+        bounds: The interval in which a learned alpha stays; None is (1/2, 1).
+        noise: The noise that drives the equation; see `fsdeint`.
         learn_hurst: Whether the Hurst index of `noise` is a parameter, whose first value is the noise's.
-        hurst_bounds: Where a learned Hurst index stays; None is where the noise says, by its bounds or its kind.
+        hurst_bounds: The interval in which a learned Hurst index stays; None is the noise's bounds, or else the widest
+            interval for its kind of noise.
         scheme: As in `fsdeint`.
         weights: As in `fsdeint`.
         interpretation: As in `fsdeint`.
         history: As in `fsdeint`.
         dt: As in `fsdeint`.
         adjoint: As in `fsdeint`.
-        manager: Who chooses the kernel of the history; None is the process-wide BackendManager.
-        device: Of the parameters of alpha and of the Hurst index.
-        dtype: Of these parameters; alpha and the Hurst index themselves are float64.
+        manager: The BackendManager that chooses the kernel of the history; None is the process-wide one.
+        device: The device of the parameters of alpha and of the Hurst index.
+        dtype: The dtype of these parameters; alpha and the Hurst index themselves are float64.
 
     Shape:
         y0 [*shape] -> [times, *shape]; times in the caller's unit.
 
     Raises:
-        ValueError: An argument is out of range, or things do not go together.
+        ValueError: An argument is out of range, or noise, noise type, scheme and alpha do not go together.
         TypeError: An argument has the wrong type.
 
     Source: Kloeden & Platen, Numerical Solution of Stochastic Differential Equations (1992); Bennedsen, Lunde &
@@ -363,7 +365,7 @@ class NeuralFSDE(Ordered):
 
     @property
     def hurst(self) -> Tensor | None:
-        """The Hurst index that is learned, float64, or None."""
+        """The present value of the learned Hurst index, float64; None where it is not learned."""
         return None if self.index is None else self.index()
 
     def forward(
@@ -394,7 +396,7 @@ class NeuralFSDE(Ordered):
         Args:
             y0: The state, or a batch of states, at the start; a tensor.
             ts: As in `fsdeint`.
-            paths: How many from each.
+            paths: How many paths from each state.
             generator: As in `fsdeint`.
             progress: As in `fsdeint`.
         """
@@ -402,7 +404,7 @@ class NeuralFSDE(Ordered):
         return self(y0.expand(count, *y0.shape), ts, generator=generator, progress=progress)
 
     def _present(self) -> StochasticMethod:
-        """Return the method, its noise with the present value of a learned Hurst index."""
+        """Return the `StochasticMethod` of the next solve: its noise has the present value of a learned Hurst index."""
         if self.index is None:
             return self.method
         noise: Any = self.method.noise
@@ -427,15 +429,15 @@ def stochastic_order(
     device: torch.device | str | None,
     dtype: torch.dtype | None,
 ) -> tuple[Any, Alpha | None]:
-    """Return the order of a stochastic equation as numbers that are fixed, and None, or None and what learns it.
+    """Return the order of a stochastic equation: (numbers, None) where it is fixed, (None, `Alpha`) if it is learned.
 
     Args:
-        owner: Who asks, for messages.
-        alpha: In (1/2, 1], below 1 where it is learned; or an `Alpha`, which then is the order.
-        learn_alpha: Whether numbers are to be learned.
-        bounds: As given; None is (1/2, 1).
-        device: Of a new order.
-        dtype: Of a new order.
+        owner: Name of the class whose order it is, for messages.
+        alpha: The order or orders, in (1/2, 1], below 1 where they are learned; or an `Alpha`, which then is the order.
+        learn_alpha: Whether orders that are numbers are to be learned.
+        bounds: The interval in which a learned order stays; None is (1/2, 1).
+        device: The device of a new `Alpha`.
+        dtype: The dtype of a new `Alpha`.
 
     Raises:
         TypeError: alpha is a tensor.
@@ -497,8 +499,10 @@ class MultiTerm(Terms):
     to 1, so that `fdeint` solves it with one alpha for each entry.
 
     Args:
-        terms: Coefficients by order: orders from 0 on, coefficients numbers or tensors. That of the highest is not 0.
-        forcing: Called as forcing(t, y): a tensor like y, or a number or a tensor that broadcasts to it; None is 0.
+        terms: The coefficients c_a by order a: orders from 0 on, coefficients that are numbers or tensors, that of the
+            highest order not 0.
+        forcing: Called as forcing(t, y); returns a tensor like y, or a number or tensor that broadcasts to y; None
+            is 0.
 
     Raises:
         ValueError: There is no order above 0, or one is negative or not finite.
@@ -527,18 +531,18 @@ class MultiTerm(Terms):
         return torch.from_numpy(self.orders)
 
     def state(self, *initial: Tensor) -> Tensor:
-        """Return the state at the start.
+        """Return the state of the system at the start, [*y.shape, entries].
 
         Args:
-            initial: y and its whole derivatives below the highest order, tensors of one shape.
+            initial: y and its derivatives of whole order below the highest order, tensors of one shape.
 
         Raises:
-            ValueError: There are more or fewer.
+            ValueError: There are more or fewer of them.
         """
         return torch.stack(self.entries(initial, torch.zeros_like(initial[0]) if initial else None), -1)
 
     def __call__(self, t: Tensor, x: Tensor) -> Tensor:
-        """Return the derivatives of all entries."""
+        """Return the right-hand side of the system for the state x: each entry's derivative of its own order."""
         entries: Sequence[Tensor] = x.unbind(-1)
         y = entries[0]
         return torch.stack(
@@ -550,7 +554,7 @@ class MultiTerm(Terms):
         found = self.forcing(t, y)
         if isinstance(found, Tensor):
             found = found.to(y.dtype)
-        else:  # its own dtype would be single
+        else:  # torch's default dtype would be float32
             found = torch.as_tensor(found, dtype=y.dtype, device=y.device)
         self.check_forcing(tuple(found.shape), tuple(y.shape), f"at t={float(t):g} ")
         return found.expand(y.shape)

@@ -1,9 +1,9 @@
 """Noise in PyTorch: increments from a generator, whole or block by block, and the same blocks again.
 
-A solve needs its noise twice, forward and in the adjoint. `NoisePath` draws it in blocks of steps and keeps of each
-block the generator's and the noise's state, from which `block` makes it again, bit for bit.
+A solve needs its noise twice, forward and in the adjoint. `NoisePath` draws the noise in blocks of steps and keeps for
+each block the states of the generator and of the noise, from which `block` makes the block again, bit for bit.
 
-Here [*shape] is the noise of one step: batch axes and channels.
+Here [*shape] is the shape of the noise of one step: batch axes and channels.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from hpfracc_nn.solvers.noise.source import CACHED, Formulas
 from hpfracc_nn.solvers.torch.snapshot import tensors_within
 
 _BLOCK = 1 << 16  # numbers that a block holds
-_SHORTEST = 32  # steps
-_COLUMNS = 32  # that are added up at a time
-_MANY = 1 << 13  # normal numbers in double precision
+_SHORTEST = 32  # least steps of a block
+_COLUMNS = 32  # columns of an array that are added up together
+_MANY = 1 << 13  # normal numbers in double precision from which on Box and Muller's formula is faster
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class TorchSource:
     """Random numbers of a torch generator; see `solvers.noise.Source`.
 
     Attributes:
-        generator: Of `device`.
-        dtype: float64 or float32.
-        device: Of what is drawn.
+        generator: A generator of `device`.
+        dtype: The dtype of the numbers, float64 or float32.
+        device: The device of the numbers.
     """
 
     generator: torch.Generator
@@ -54,14 +54,14 @@ class TorchSource:
         return TORCH
 
     def computed(self, formulas: Formulas, *parameters: Any) -> tuple[Tensor, ...]:
-        """See `Source.computed`."""
+        """Return the arrays formulas(xp, *parameters), computed in float64, in the source's dtype, on its device."""
         return tuple(self.cast(each) for each in formulas(TORCH, *map(TORCH.asarray, parameters)))
 
     def _empty(self, shape: tuple[int, ...]) -> Tensor:
         return torch.empty(shape, dtype=self.dtype, device=self.device)
 
     def normal(self, shape: tuple[int, ...]) -> Tensor:
-        """See `Source.normal`."""
+        """Return standard normal numbers of a shape."""
         if self.dtype == torch.float64 and self.device.type == "cpu" and math.prod(shape) >= _MANY:
             return self._box_muller(shape)
         return self._empty(shape).normal_(generator=self.generator)
@@ -69,7 +69,7 @@ class TorchSource:
     def _box_muller(self, shape: tuple[int, ...]) -> Tensor:
         """Return normal numbers [*shape] in double precision on the CPU, by Box and Muller's formula.
 
-        It uses vector instructions; torch's own normal numbers are computed one by one.
+        The formula uses vector instructions; torch's own normal numbers are computed one by one.
         """
         count = math.prod(shape)
         half = -(-count // 2)
@@ -82,63 +82,64 @@ class TorchSource:
         return numbers[:count].view(shape)
 
     def uniform(self, shape: tuple[int, ...]) -> Tensor:
-        """See `Source.uniform`."""
+        """Return uniform numbers of a shape, in (0, 1), neither end among them."""
         eps = torch.finfo(self.dtype).eps
         found = self._empty(shape).uniform_(generator=self.generator)
-        return found.add_(eps / 4).clamp_(max=1 - eps / 2)  # in the middle of its cell, not on its edge
+        return found.add_(eps / 4).clamp_(max=1 - eps / 2)  # off 0, to the middle of the numbers' cells, and below 1
 
     def exponential(self, shape: tuple[int, ...]) -> Tensor:
-        """See `Source.exponential`."""
+        """Return exponential numbers of a shape, of mean 1."""
         return self.uniform(shape).log_().neg_()
 
     def poisson(self, mean: float, shape: tuple[int, ...]) -> Tensor:
-        """See `Source.poisson`."""
+        """Return Poisson counts of a shape, as floating numbers."""
         return torch.poisson(self._empty(shape).fill_(mean), generator=self.generator)
 
     def gamma(self, concentration: Tensor) -> Tensor:
-        """See `Source.gamma`."""
+        """Return gamma numbers of scale 1, one for each concentration; 0 where the concentration is 0."""
         positive = concentration > 0
         found = torch._standard_gamma(torch.where(positive, concentration, 1.0), generator=self.generator)
         return torch.where(positive, found, 0.0)
 
     def cast(self, x: Any) -> Tensor:
-        """See `Source.cast`."""
+        """Return x as a tensor of the source's dtype and device."""
         return torch.as_tensor(x, dtype=self.dtype, device=self.device)
 
     def complex_normal(self, shape: tuple[int, ...], scale: Tensor) -> Tensor:
-        """See `Source.complex_normal`."""
+        """Return `scale` times complex numbers whose real and imaginary parts are independent and standard normal."""
         found, scales = self.normal((*shape, 2)), self.cast(scale)
-        # One number for each of theirs: a loop over pairs that share a number is several times slower.
+        # Real and imaginary part each get their own copy of the scale: broadcasting over pairs is several times slower.
         each = scales[..., None].expand(*scales.shape, 2).contiguous()
         is_number = is_plain(each) and not each.requires_grad
         return torch.view_as_complex(found.mul_(each) if is_number else found * each)
 
     def by_time(self, pairs: Iterable[Tensor], count: int) -> Tensor:
-        """See `Source.by_time`."""
+        """Return complex tensors [m, ..., n] as one real tensor, time first, [n, 2 count, ...]; see `Source`."""
         parts = [torch.view_as_real(x).movedim((-2, -1), (0, 1)).flatten(1, 2) for x in pairs]
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
     def joined(self, some: list[Tensor], axis: int) -> Tensor:
-        """See `Source.joined`."""
+        """Return tensors joined along an axis."""
         return torch.cat(some, axis)
 
 
 class NoisePath:
-    """The increments of a noise over `n_steps` equal steps, drawn when they are first asked for.
+    """The increments of a noise over `n_steps` equal steps, drawn in blocks when they are first needed.
 
-    What is drawn does not depend on the order in which blocks are asked for: the first time, all blocks up to the one
-    wanted are drawn. A block that was drawn before is made again from what was kept: bit-identical. Where a block takes
-    less memory than the generator's and the noise's state it is kept itself; so is everything where the noise is drawn
-    whole, or where one of its parameters requires a gradient, which then flows through `block`.
+    The increments do not depend on the order in which blocks are requested: the first time, all blocks up to the one
+    wanted are drawn. A block that was drawn before is drawn again from the states of generator and noise that were
+    kept, bit-identical. Where blocks take no more memory than these states, the blocks themselves are kept; so are they
+    where the noise is drawn whole, or where a tensor that it holds requires a gradient, which then flows through
+    `block`.
 
     Args:
         noise: The noise.
         n_steps: How many steps.
-        shape: Of one step: batch axes and channels; all entries are independent.
-        dt: The step, positive, in the caller's time unit.
-        generator: Where the randomness comes from; None is the default generator of the device.
-        dtype: Floating; None is torch's default. Half precision is drawn in float32.
-        device: None is the generator's, or the CPU.
+        shape: The shape of the noise of one step: batch axes and channels; all entries are independent.
+        dt: The step size, positive, in the caller's time unit.
+        generator: The source of the random numbers; None is the default generator of the device.
+        dtype: The floating dtype of the increments; None is torch's default. Half precision is drawn in float32.
+        device: The device of the increments; None is the generator's, or the CPU.
 
     Raises:
         ValueError: The generator is another device's, the dtype is not floating, or a number is out of range.
@@ -183,23 +184,23 @@ class NoisePath:
         self.source = _source(generator, self.dtype, device)
         width = max(1, math.prod(self.shape))
         learns = bool(learned(noise))
-        # The same blocks whether it learns or not, so that the same generator gives the same numbers.
+        # Blocks are the same whether the noise is learned or not, so that the same generator gives the same numbers.
         self.block_steps = self.n_steps if noise.is_whole else min(self.n_steps, max(_SHORTEST, _BLOCK // width))
         self._keeps = noise.is_whole or learns
         self._made: list[Tensor] = []
-        self._begun: list[tuple[Tensor, State]] = []  # of each block: the generator's state, the noise's
+        self._begun: list[tuple[Tensor, State]] = []  # for each block, the states of generator and noise before it
         self._state: State | None = None
 
     @property
     def n_blocks(self) -> int:
-        """How many blocks there are; block i holds the steps from i * block_steps on."""
+        """The number of blocks; block i holds the steps from i * block_steps on."""
         return -(-self.n_steps // self.block_steps)
 
     def block(self, i: int) -> Tensor:
         """Return the increments of block `i`, [steps, *shape].
 
         Raises:
-            IndexError: There is no such block.
+            IndexError: `i` is not in 0 to n_blocks - 1.
         """
         if not 0 <= i < self.n_blocks:
             raise IndexError(
@@ -220,7 +221,7 @@ class NoisePath:
         return torch.cat([self.block(i) for i in range(self.n_blocks)])
 
     def _draw(self, i: int) -> Tensor:
-        """Draw block `i`, the next one, and keep it, or the states of generator and noise that it was drawn from."""
+        """Draw block `i`, the next to be drawn; keep the block, or the states of generator and noise before it."""
         if self._state is None:
             self._state = self.noise.start(self.n_steps, self.shape, self.dt, self.source)
             self._keeps = self._keeps or self._is_small
@@ -233,7 +234,7 @@ class NoisePath:
 
     @property
     def _is_small(self) -> bool:
-        """Whether a block takes no more bytes than the generator's and the noise's state, which draw it again."""
+        """Whether a block takes no more bytes than the states of generator and noise from which it is drawn again."""
         own = [each.numel() * each.element_size() for each in self._state or () if isinstance(each, Tensor)]
         state = self.source.generator.get_state().numel() + sum(own)
         return self.block_steps * math.prod(self.shape) * self.dtype.itemsize <= state
@@ -251,7 +252,7 @@ class NoisePath:
 
 
 def learned(noise: Noise) -> list[Tensor]:
-    """Return the tensors that a noise holds and whose gradients may be wanted: its own, and those of what it holds."""
+    """Return the tensors that require a gradient among all that a noise holds, at any depth: see `tensors_within`."""
     return [each for each in tensors_within(noise) if each.requires_grad]
 
 
@@ -265,9 +266,9 @@ def increments(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Return the increments of a noise over equal steps, [n_steps, *shape]; those that a `NoisePath` has in its blocks.
+    """Return the increments of a noise over equal steps, [n_steps, *shape]: all blocks of a `NoisePath` in one tensor.
 
-    Differentiable in the noise's parameters that are tensors. Arguments and errors as of `NoisePath`.
+    They are differentiable in parameters of the noise that are tensors. Arguments and errors are those of `NoisePath`.
 
     Examples:
         >>> dw = increments(
@@ -290,9 +291,10 @@ def paths(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Return paths of a noise at the times 0, dt, ..., n_steps dt, [n_steps + 1, *shape]: zero, and running sums.
+    """Return paths of a noise at the times 0, dt, ..., n_steps dt, [n_steps + 1, *shape]: zero, then running sums.
 
-    They are the sums of what `increments` returns for the same generator. Arguments and errors as of `NoisePath`.
+    They are the running sums of what `increments` returns for the same generator. Arguments and errors are those of
+    `NoisePath`.
 
     Examples:
         >>> x = paths(
@@ -315,9 +317,9 @@ def paths(
 
 
 def _sums(steps: Tensor) -> Tensor:
-    """Return the running sums of the increments [n, columns], from 0 on, [n + 1, columns].
+    """Return the running sums of the increments `steps` [n, columns], from 0 on, [n + 1, columns].
 
-    They are added up in double precision, as torch's own are.
+    Sums are made in double precision, as those of torch.cumsum are.
     """
     found = steps.new_empty(steps.shape[0] + 1, steps.shape[1])
     rows = found.unbind()
@@ -331,11 +333,11 @@ def _sums(steps: Tensor) -> Tensor:
 
 
 def check_generator(owner: str, generator: torch.Generator | None, device: torch.device | None) -> None:
-    """Raise unless it is None or a generator, of the device where one is given.
+    """Raise unless `generator` is None or a torch.Generator, and one of `device` where that is not None.
 
     Raises:
-        TypeError: It is none.
-        ValueError: It is of another device.
+        TypeError: `generator` is neither None nor a torch.Generator.
+        ValueError: The generator belongs to another device.
     """
     if generator is None:
         return

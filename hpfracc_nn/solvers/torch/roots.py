@@ -1,13 +1,13 @@
 """The root of an implicit step's equation, y = m + w f(y), and the solution of its transpose.
 
-Both are found by corrections: x <- x + c(r(x)), r the residual and c an inverse of 1 - w J, or of its transpose, that
-is exact, out of date, or 1. The kinds of `Equation` are kinds of c. Large states have c by GMRES: Saad & Schultz, SIAM
-J. Sci. Stat. Comput. 7 (1986) 856.
+Both are found by corrections: x <- x + c(r(x)), r the residual and c an inverse of 1 - w J, or of its transpose: exact,
+or out of date, or simply 1. The kinds of `Equation` are kinds of c. For large states GMRES applies c: Saad & Schultz,
+SIAM J. Sci. Stat. Comput. 7 (1986) 856.
 
 Under transforms of torch.func and in forward mode the iteration is Newton's in plain operations, each of which a
 transform can follow. The last iteration begins at the solution, where a step of Newton's method has the derivatives of
-the solution itself, whatever those of its start are: the first exactly, and where the iteration before it began near
-the solution, the second too.
+the solution itself, whatever the derivatives of its starting point are: the first derivative exactly, and the second
+too where the iteration before the last began near the solution.
 
 m is the step's sum over the past, w the weight of f_n in step n, J the Jacobian of f in the state.
 """
@@ -36,18 +36,18 @@ from hpfracc_nn.solvers.torch.state import (
     undefined,
 )
 
-_RESTART = 40
-_CYCLES = 50  # where no number of products is given
+_RESTART = 40  # products of a cycle of GMRES
+_CYCLES = 50  # cycles of GMRES where the caller does not limit the products
 
 
 def gmres(apply: Callable[[Tensor], Tensor], b: Tensor, tolerance: float, products: int | None = None) -> Tensor | None:
-    """Return x with apply(x) = b, or None where it is not found.
+    """Return the solution x of apply(x) = b by restarted GMRES, or None where GMRES does not converge.
 
     Args:
-        apply: Linear, from tensors like b to such.
+        apply: A linear map of tensors of b's shape.
         b: The right-hand side.
-        tolerance: Of the residual's norm, relative to that of b.
-        products: After how many the search ends, in cycles of 40; None is 2000.
+        tolerance: The residual's norm that is aimed at, relative to the norm of b.
+        products: The most calls of `apply`, rounded up to cycles of 40; None is 2000.
     """
     x, size = torch.zeros_like(b), float(b.norm())
     if size == 0:
@@ -69,7 +69,7 @@ def gmres(apply: Callable[[Tensor], Tensor], b: Tensor, tolerance: float, produc
 def _cycle(apply: Callable[[Tensor], Tensor], residual: Tensor, tolerance: float) -> Tensor:
     """Return the x in a Krylov space that makes `residual - apply(x)` smallest in norm, by Arnoldi's method.
 
-    The space grows until that norm is at most `tolerance`, by up to `_RESTART` products. Its basis is orthogonalised
+    The space grows, by up to `_RESTART` products, until the norm is at most `tolerance`. The basis is orthogonalised
     twice.
     """
     size = residual.norm()
@@ -96,27 +96,27 @@ def _cycle(apply: Callable[[Tensor], Tensor], residual: Tensor, tolerance: float
 
 
 TOLERANCES = {dtype: schemes.TOLERANCES[name] for dtype, name in NAMES.items()}
-_SLOW = 0.1  # a change that is not smaller than this part of the last one has the Jacobian made anew
-_CHEAP = 32  # numbers of a state: up to so many factors are made for every w
-_NEAR = 0.05  # of w: factors of larger states serve for one that differs by less
+_SLOW = 0.1  # where a change is larger than this part of the last change, the Jacobian is made anew
+_CHEAP = 32  # numbers of a state up to which factors are made for every w
+_NEAR = 0.05  # relative difference of w up to which the factors of larger states serve for another w
 
 Map = Callable[[Tensor], Tensor]
 
 
 class Equation(Protocol):
-    """Solves the steps of one solve."""
+    """The solver of the equations of one implicit solve: y = m + w f(t_n, y) at each step n, and its transpose."""
 
     def root(self, n: int, m: Tensor, w: float | Tensor, guess: Tensor) -> Tensor:
-        """Return y with y = m + w f(t_n, y)."""
+        """Return the y with y = m + w f(t_n, y), found from `guess`."""
         ...
 
     def transposed(self, n: int, z: Tensor, value: Tensor, w: float | Tensor, g: Tensor) -> Tensor:
-        """Return mu with mu = g + J' w mu, J the Jacobian of `value` in `z`; NaN where g is not finite."""
+        """Return the mu with mu = g + J' w mu, J the Jacobian of `value`, f(t_n, z), in z; NaN if g is not finite."""
         ...
 
 
 def equation_of(given: Roots, field: Field) -> Equation:
-    """Return what solves the steps."""
+    """Return the `Equation` of a scheme's root finder `given`: fixed-point, dense Newton, or GMRES for large states."""
     tolerance = TOLERANCES[field.dtype] if given.tolerance is None else given.tolerance
     if isinstance(given, FixedPoint):
         return Iterated(field, tolerance, given.iterations)
@@ -126,16 +126,19 @@ def equation_of(given: Roots, field: Field) -> Equation:
 
 
 class Convergence:
-    """When an iteration has converged.
+    """The test of whether an iteration has converged.
 
-    A small change by an inverse that is out of date says nothing of the error: it is as small where the inverse is too
-    small. What says something then is how fast changes shrink: with theta the ratio of the last two, those that would
-    follow add up to theta / (1 - theta) times the last.
+    A small change that an inverse out of date makes says nothing of the error: it is as small where the inverse is too
+    small. The error is then estimated from how fast changes shrink: with theta the ratio of the last two changes, the
+    changes to come add up to theta / (1 - theta) times the last.
 
     Args:
-        tolerance: Of the error, relative to the size of the solution.
-        like: What says that size before there is a solution.
-        slowest: theta up to which that sum is believed.
+        tolerance: The error that is allowed, relative to the size of the solution.
+        like: Tensors whose sizes stand for that of the solution before there is one.
+        slowest: The largest theta up to which the estimate is trusted.
+
+    Attributes:
+        change: The size of the last change; infinite before the first.
 
     Source: Hairer & Wanner, Solving Ordinary Differential Equations II (1996), section IV.8.
     """
@@ -148,15 +151,15 @@ class Convergence:
         self._stalled = STALLED * torch.finfo(dtype).eps
 
     def is_reached(self, change: float, x: Tensor, is_exact: bool) -> bool:
-        """Whether x is the solution to the tolerance, or as nearly as rounding lets it come.
+        """Return whether x is the solution to the tolerance, or as near to it as rounding allows.
 
         Args:
-            change: The last.
-            x: What it led to.
-            is_exact: Whether it was made by the inverse at the point where it began.
+            change: The size of the last change.
+            x: The iterate after the change.
+            is_exact: Whether the change was made with the inverse at the very iterate from which it began.
         """
         last, self.change = self.change, change
-        self._size = max(self._size, size(x))  # from rest a guess says nothing of the size
+        self._size = max(self._size, size(x))  # a guess of 0 says nothing of the size
         allowed = self.tolerance * self._size
         if is_exact:
             return change <= allowed or (change <= self._rounding * self._size and change > last / 2)
@@ -165,29 +168,30 @@ class Convergence:
         theta = change / last if last else 0.0
         if theta < 1:
             return theta <= self._slowest and change * max(1.0, theta / (1 - theta)) <= allowed
-        # Of an inverse that can be made anew it is asked instead.
+        # Changes stall at rounding: that is enough only where no better inverse can be made.
         return self._slowest >= 1 and change <= self._stalled * self._size
 
 
 class _Iteration:
-    """The iteration that the kinds of equation share, and the errors of one that does not converge.
+    """The iteration that the kinds of `Equation` share, and the errors where it does not converge.
 
-    A subclass gives c, which makes a correction of a residual: `_correction` and `_transposed_correction`. Here c is 1.
+    A subclass defines c, which makes a correction of a residual: `_correction` and `_transposed_correction`. Here c is
+    1.
 
     Args:
-        field: f.
-        tolerance: Of a state, relative to its size.
-        iterations: After how many an error is raised.
+        field: The right-hand side f.
+        tolerance: The error of a state that is allowed, relative to its size.
+        iterations: The most iterations; then an error is raised.
     """
 
     _way_out = WITH_NEWTON
-    _slowest = _SLOW  # as `Convergence` has it: what is slower is renewed
+    _slowest = _SLOW  # `slowest` of `Convergence`; where changes shrink more slowly, c is made anew
 
     def __init__(self, field: Field, tolerance: float, iterations: int):
         self.field, self.tolerance, self.iterations = field, tolerance, iterations
 
     def root(self, n: int, m: Tensor, w: float | Tensor, guess: Tensor) -> Tensor:
-        """See `Equation`."""
+        """Return the y with y = m + w f(t_n, y), by the iteration from `guess`: see `Equation.root`."""
 
         def residual(y: Tensor) -> Tensor:
             return m + w * self.field(n, y) - y
@@ -207,7 +211,7 @@ class _Iteration:
         raise self._failed(n, "the equation", convergence.change)
 
     def transposed(self, n: int, z: Tensor, value: Tensor, w: float | Tensor, g: Tensor) -> Tensor:
-        """See `Equation`."""
+        """Return the mu with mu = g + J' w mu, by the iteration from 0: see `Equation.transposed`."""
         if not size(g) < torch.inf:
             return torch.full_like(g, torch.nan)  # as in any other backward pass
         convergence = Convergence(self.tolerance, g, slowest=self._slowest)
@@ -224,7 +228,7 @@ class _Iteration:
         raise self._failed(n, "the adjoint equation", convergence.change)
 
     def _correction(self, n: int, w: float | Tensor, y: Tensor, residual: Tensor) -> Tensor:
-        """Return c(residual) in step n, where the residual is that of m + w f(y) - y at the iterate y."""
+        """Return c(residual), the correction of the iterate y in step n; the residual is m + w f(t_n, y) - y."""
         return residual
 
     def _transposed_correction(self, z: Tensor, value: Tensor, w: float | Tensor, residual: Tensor) -> Tensor:
@@ -239,7 +243,7 @@ class _Iteration:
         return False
 
     def _renew(self) -> None:
-        """Make c anew, closer to the inverse of 1 - w J, because the iteration converges too slowly.
+        """Have c made anew, closer to the inverse of 1 - w J, because the iteration converges too slowly.
 
         Here c stays 1.
         """
@@ -256,16 +260,16 @@ class _Iteration:
 
 
 class Iterated(_Iteration):
-    """Fixed-point iteration, also for the transpose: c is 1."""
+    """The `Equation` by fixed-point iteration, also for the transpose: c is 1."""
 
     _way_out = WITH_FIXED_POINT
     _slowest = 1.0
 
 
 class Factorised(_Iteration):
-    """Newton's iteration with a dense Jacobian that is kept while it serves, and the factors of 1 - w J for the last w.
+    """The `Equation` by Newton's iteration with a dense Jacobian J and LU factors of 1 - w J.
 
-    The transpose takes the same factors.
+    Both are kept, from step to step, as long as the iteration converges fast; the transpose uses the same factors.
     """
 
     def __init__(self, field: Field, tolerance: float, iterations: int):
@@ -294,8 +298,8 @@ class Factorised(_Iteration):
     def _ready(self, w: float | Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
         """Return the LU factors and pivots of 1 - w J, J the Jacobian that is kept.
 
-        In large states the factors for another w that is near serve too: to make them anew costs more than an
-        iteration. `like` is a tensor of the state's dtype and device.
+        For large states the factors of another w that is near serve too, because new factors cost more than an
+        iteration. `like` is a tensor of the state's shape, dtype and device.
         """
         assert self._jacobian is not None, "it has been made"
         if self._factors is None or not self._is_near(w):
@@ -314,9 +318,10 @@ class Factorised(_Iteration):
 
 
 class Krylov(_Iteration):
-    """Newton's iteration, each system by GMRES with products only; dense from the first that GMRES does not solve.
+    """The `Equation` by Newton's iteration whose linear systems GMRES solves, with products of J and vectors only.
 
-    GMRES takes no more products than a dense Jacobian would.
+    From the first system on that GMRES does not solve, the Jacobian is dense instead, for states of up to
+    `LARGEST_DENSE` numbers. For these GMRES takes no more products than a dense Jacobian would.
     """
 
     def __init__(self, field: Field, tolerance: float, iterations: int):
@@ -335,7 +340,7 @@ class Krylov(_Iteration):
         return self._instead(n)._correction(n, w, y, residual)
 
     def transposed(self, n: int, z: Tensor, value: Tensor, w: float | Tensor, g: Tensor) -> Tensor:
-        """See `Equation`."""
+        """Return the mu with mu = g + J' w mu, by GMRES, or with a dense Jacobian: see `Equation.transposed`."""
         if not size(g) < torch.inf:
             return torch.full_like(g, torch.nan)
         if not self._is_dense:
@@ -366,28 +371,29 @@ class Krylov(_Iteration):
 
 
 def rows(z: Tensor, value: Tensor) -> Tensor:
-    """Return the Jacobian of a value, [numbers, numbers], row by row."""
+    """Return the Jacobian of `value` in `z`, [numbers, numbers] with z's count of numbers, computed row by row."""
     count = z.numel()
     units = torch.eye(count, dtype=z.dtype, device=z.device).view(count, *z.shape)
     return torch.stack([product(value, [z], unit)[0].reshape(-1) for unit in units])
 
 
 def newton_matrix(jacobian: Tensor, w: float | Tensor, like: Tensor) -> Tensor:
-    """Return 1 - w J, w a number or what broadcasts to the state `like`."""
+    """Return the matrix 1 - w J, [numbers, numbers]; w is a number, or a tensor that broadcasts to the state `like`."""
     weights = w.expand_as(like).reshape(-1, 1) if isinstance(w, Tensor) else w
     return torch.eye(like.numel(), dtype=like.dtype, device=like.device) - weights * jacobian
 
 
 def root_in_graph(field: Field, roots: Roots, n: int, memories: Tensor, w: Tensor, before: Tensor) -> Tensor:
-    """Return y = m + w f(t_n, y) with derivatives of any kind.
+    """Return the root of y = m + w f(t_n, y) by Newton's method in plain operations, with derivatives of any kind.
 
-    The Jacobian is dense whatever `roots` says, made row by row, so that f need not bear torch.func.vmap. In a batch of
-    torch.func.vmap the iteration ends where it has converged for all.
+    m is memories[0] and `before` the state of the step before, where the iteration begins. The Jacobian is dense
+    whatever `roots` says, made row by row, so that f need not support torch.func.vmap. In a batch of torch.func.vmap
+    the iteration ends where it has converged for all.
 
     Raises:
-        NotSolved: It does not converge.
+        NotSolved: The iteration does not converge.
         FloatingPointError: f is not finite.
-        NotImplementedError: A tracer looks on, whose tensors have no values to converge.
+        NotImplementedError: The call is traced, and tensors have no values to test for convergence.
     """
     m, y = memories[0], before
     if is_watched(bare(m)):
@@ -420,22 +426,22 @@ def _jacobian(field: Field, n: int, y: Tensor) -> Tensor:
 
 
 def number(w: float | Tensor) -> float | Tensor:
-    """Return a weight as the equations take it: a number where there is one."""
+    """Return a weight without a graph: a tensor of one number as a float, any other tensor detached."""
     return w if not isinstance(w, Tensor) else w.item() if w.numel() == 1 else w.detach()
 
 
 def solved_by(
     equation: Equation, n: int, w: float | Tensor, z: Tensor, value: Tensor, m: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the root of y = m + w f(t_n, y), which is z, and f there, with the implicit function theorem's gradients.
+    """Return y, the known root of y = m + w f(t_n, y), and f(t_n, y), with the implicit function theorem's gradients.
 
     Args:
-        equation: Whose transpose is solved backwards.
-        n: The step.
-        w: The weight.
+        equation: The equation, whose transpose is solved in the backward pass.
+        n: Index of the step.
+        w: The weight of f_n.
         z: The root, a leaf.
-        value: f(t_n, z), a graph of z.
-        m: The rest.
+        value: f(t_n, z), with its graph from z.
+        m: The sum over the past.
     """
     return _Implicit.apply(equation, n, number(w), z, value, m + w * value)  # type: ignore[no-any-return]
 
@@ -447,7 +453,7 @@ class _Implicit(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
         ctx.given = equation, n, weight
-        ctx.save_for_backward(z, value)  # with their graph: f may hold something else by then
+        ctx.save_for_backward(z, value)  # value with its graph: f may read other tensors in the backward pass
         return z.clone(), value.clone()
 
     @staticmethod

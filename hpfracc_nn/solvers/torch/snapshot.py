@@ -1,15 +1,16 @@
-"""A snapshot of what a right-hand side reads, put back while the adjoint evaluates the right-hand side again.
+"""A snapshot of what a right-hand side f reads, put back while the adjoint evaluates f again.
 
-Attributes of modules and objects, entries of containers, cells of closures and names of files are put back by identity,
-and afterwards all is as it was before. Numbers that were written into a tensor cannot be put back: they are refused.
+Attributes of modules and objects, entries of containers, cells of closures and module-level variables are put back by
+identity, and are restored afterwards. Numbers that were written into a tensor cannot be put back: the backward pass
+then raises an error.
 
-A right-hand side is evaluated twice at the start, to see that it may be: it must return the same and change nothing.
-Seen are random numbers of torch's own generators, a result that differs, and tensors that f changes in place from one
-evaluation to the next, wherever it holds them. What f does at later steps is seen by its results, see
+A right-hand side is evaluated twice at the start, to see whether that is allowed: f must return the same and change
+nothing. Detected are random numbers of torch's own generators, a result that differs, and tensors that f changes in
+place from one evaluation to the next, wherever f holds them. What f does at later steps is detected by its results, see
 `adjoint.check_repeated`.
 
-A restorer puts one thing back as it was when the restorer was made, and returns a function that undoes this. `read` are
-the ids of the tensors that f reads.
+A restorer is a function that puts one object back as it was when the restorer was made, and returns a function that
+undoes this. `read` are the ids of the tensors that f reads.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ from torch.overrides import TorchFunctionMode
 from hpfracc_nn.solvers.torch.state import MOVED, Field, Signature, evaluated, size
 
 _EMPTY = CellType()
-FEW = 1000  # entries of a container that is looked into
-OWN = frozenset(vars(nn.Module()))  # attributes of torch's
-PLAIN = frozenset({int, float, bool, str, type(None)})  # hold nothing
+FEW = 1000  # most entries of a container that is searched
+OWN = frozenset(vars(nn.Module()))  # attributes that torch itself gives to a module
+PLAIN = frozenset({int, float, bool, str, type(None)})  # types of values that hold no others
 _LOOKED_AT = (Tensor, nn.Module, tuple, list, dict)
 
 
 def held(f: Any, is_deep: bool = False) -> list[Any]:
-    """Return all that f holds, each once: functions, containers, objects that are called, modules and tensors.
+    """Return all that f holds, each once: functions, containers, objects, modules and tensors.
 
-    Functions of its own file and closure are looked into, and containers; attributes of f, and of a function's
-    arguments; of modules tensors, modules and containers that are attributes. If it is deep, then the attributes of
-    all values that f holds.
+    Searched are functions of f's own file and closures, containers of up to `FEW` entries, the attributes of f, of an
+    object whose method is bound, and of a partial's arguments, and of a module the tensors, modules and containers
+    among its attributes. With `is_deep`, the attributes of all values that f holds are searched too.
     """
     found: list[Any] = []
     seen: set[int] = set()
@@ -56,7 +57,7 @@ def held(f: Any, is_deep: bool = False) -> list[Any]:
             found.append(one)
         elif isinstance(one, nn.Module):
             found.append(one)
-            # Deep: tensors that are no parameters, wherever; else those that a module calls its own.
+            # With `is_deep`, all attributes, torch's tables too; else the module's own and those of its submodules.
             values = vars(one).values() if is_deep else _plain_attributes(one)
             waiting += [(each, is_deep) for each in values]
         elif isinstance(one, partial):
@@ -77,12 +78,12 @@ def held(f: Any, is_deep: bool = False) -> list[Any]:
 
 
 def modules_of(f: Any) -> list[nn.Module]:
-    """Return the modules that f is, is bound to, or names."""
+    """Return the modules that f holds: f itself, the object of a bound method, or what f reads; see `held`."""
     return [each for each in held(f) if isinstance(each, nn.Module)]
 
 
 def tensors_within(value: Any) -> list[Tensor]:
-    """Return the tensors of a value and of all values that it holds: of its attributes, containers and modules."""
+    """Return all tensors in a value: itself, and those in its attributes, containers and modules, at any depth."""
     found: list[Tensor] = []
     for each in held(value, is_deep=True):
         if isinstance(each, Tensor):
@@ -101,12 +102,12 @@ def _plain_attributes(module: nn.Module) -> Iterator[Any]:
 
 
 def own_attributes(module: nn.Module) -> list[Any]:
-    """Return the values of a module's attributes, without torch's own and without numbers and strings."""
+    """Return the values of a module's attributes, without those that torch defines and without numbers and strings."""
     return [each for name, each in vars(module).items() if name not in OWN and type(each) not in PLAIN]
 
 
 def _attributes(one: Any) -> Iterator[Any]:
-    """Yield an object's own attributes; a dataclass may have them in slots."""
+    """Yield the values of an object's own attributes, those in a dataclass's slots too."""
     yield from vars(one).values() if hasattr(one, "__dict__") else ()
     if dataclasses.is_dataclass(one):
         yield from (getattr(one, each.name, None) for each in dataclasses.fields(one))
@@ -138,19 +139,19 @@ def _named(f: FunctionType) -> list[Any]:
 
 _TABLES = (dict, OrderedDict, defaultdict)
 _TORCHS = tuple(name for name, value in vars(nn.Module()).items() if isinstance(value, dict))
-_WITHOUT = (nn.Module, ModuleType, FunctionType, type)  # are not looked into for a graph
-_GONE = object()  # for a name that is there no more
-_DEPTH = 3  # of values within values that are looked at for a graph
+_WITHOUT = (nn.Module, ModuleType, FunctionType, type)  # are not searched for tensors with a graph
+_GONE = object()  # stands for a variable that was deleted
+_DEPTH = 3  # levels of nested values that are searched for tensors with a graph
 
 Undo = Callable[[], None]
 
 
 class Snapshot:
-    """What functions hold now, for a time when they hold something else.
+    """What functions hold at the time of the snapshot, to be put back when they are evaluated again.
 
     Args:
-        functions: That are evaluated again.
-        read: The tensors that they read.
+        functions: The functions, such as a right-hand side.
+        read: The tensors that the functions read.
     """
 
     def __init__(self, functions: Sequence[Callable[..., Any]], read: Sequence[Tensor]):
@@ -162,13 +163,16 @@ class Snapshot:
 
     @contextmanager
     def renewed(self, wanted: Sequence[Tensor] = ()) -> Iterator[None]:
-        """Let the functions hold it once more; what they store meanwhile goes.
+        """Put back, inside this context, what the functions held at the time of the snapshot.
+
+        Afterwards they hold what they held before the context; what they stored inside is dropped.
 
         Args:
-            wanted: Tensors whose gradients are taken; they required one then, and do again.
+            wanted: Tensors whose gradients are taken inside. They required a gradient at the time of the snapshot, and
+                are made to require one again.
 
         Raises:
-            RuntimeError: A tensor that they read holds other numbers.
+            RuntimeError: A tensor that the functions read was written to since the snapshot.
         """
         self._check()
         frozen = [each for each in wanted if not each.requires_grad]
@@ -179,7 +183,7 @@ class Snapshot:
             for each in frozen:
                 each.requires_grad_(True)
             yield
-            self._versions = [(each, each._version) for each, _ in self._versions]  # what f itself wrote
+            self._versions = [(each, each._version) for each, _ in self._versions]  # f itself may have written
         finally:
             for each in frozen:
                 each.requires_grad_(False)
@@ -198,12 +202,12 @@ class Snapshot:
 
 
 def _places(f: Any, read: set[int]) -> list[Callable[[], Undo]]:
-    """Return a restorer for all that f holds: attributes, container entries, closures, module-level variables."""
+    """Return the restorers of all that f holds: attributes, container entries, closures, module-level variables."""
     places: list[Callable[[], Undo]] = []
     for one in held(f):
         if isinstance(one, nn.Module):
             for each in one.modules():
-                if isinstance(each, torch.jit.ScriptModule):  # its attributes are not Python's
+                if isinstance(each, torch.jit.ScriptModule):  # whose attributes are no Python attributes
                     places.append(_scripted(each))
                 else:
                     places += _of_module(each, read)
@@ -238,7 +242,7 @@ def _of_attributes(attributes: dict[str, Any], read: set[int]) -> list[Callable[
 
 
 def _of_container(container: list[Any] | dict[Any, Any], read: set[int]) -> list[Callable[[], Undo]]:
-    if _is_loose(container, read):  # it would be kept with all that it holds
+    if _is_loose(container, read):  # keeping it would keep the graphs in it
         return []
     if type(container) in _TABLES:
         return [_table(container, read)]  # type: ignore[arg-type]
@@ -306,7 +310,7 @@ def _table(table: dict[Any, Any], read: set[int]) -> Callable[[], Undo]:
 
 
 def _fill(table: dict[Any, Any], values: dict[Any, Any]) -> None:
-    """Make a dict hold these values in their order; it is not written to if it does already."""
+    """Make a dict hold the entries of `values` in their order; a dict that does so already is not written to."""
     if list(table) != list(values):
         table.clear()
         table.update(values)
@@ -330,7 +334,10 @@ def _list(entries: list[Any]) -> Callable[[], Undo]:
 
 
 def _cell(cell: CellType) -> Callable[[], Undo]:
-    """Return the restorer of a variable of a closure. One that has not changed is left to what f makes of it."""
+    """Return the restorer of a variable of a closure.
+
+    A variable that has its old value when it is put back is not reset afterwards: it keeps what f assigns meanwhile.
+    """
     before = cell.cell_contents
 
     def put_back() -> Undo:
@@ -376,10 +383,10 @@ def _names(f: FunctionType, read: set[int]) -> Callable[[], Undo]:
 
 
 def _is_loose(value: Any, read: set[int], depth: int = _DEPTH) -> bool:
-    """Return whether a value holds a tensor with a graph that f does not read.
+    """Return whether a value holds a tensor with a graph that f does not read, such as the result of an earlier step.
 
     To keep such a value would keep the graphs of all steps before. Containers and attributes are searched down to
-    `depth`.
+    `depth` levels.
     """
     if depth == 0 or type(value) in PLAIN:
         return False
@@ -394,8 +401,11 @@ def _is_loose(value: Any, read: set[int], depth: int = _DEPTH) -> bool:
 
 
 def evaluated_twice(field: Field, z0: Tensor) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
-    """Return the state at the start as a leaf, f there, which has a graph, the other tensors that f reads, and those
-    that it makes.
+    """Evaluate f twice at the start, to see whether the adjoint may evaluate it again.
+
+    Returns:
+        The state at the start as a leaf, f at this state with its graph, the other tensors that f reads, and the
+        tensors that f's operations create.
 
     Raises:
         ValueError: f draws random numbers, changes a tensor that it holds, or returns something else the second time.
@@ -418,7 +428,7 @@ def evaluated_twice(field: Field, z0: Tensor) -> tuple[Tensor, Tensor, list[Tens
                 "adjoint evaluates f again and would change it twice; call eval() on the module, as f.eval(), or pass "
                 "adjoint=False."
             )
-    # Rounding may differ where a device adds up in any order, or another routine runs without a gradient.
+    # Rounding may differ: a device may add up in any order, and another routine may run without a gradient.
     apart, signature = again - value.detach(), Signature()
     if size(apart) > field.eps**0.5 * max(size(again), size(value.detach())) and not bool(
         signature.sums(apart[None]).abs() <= MOVED * field.eps * signature.moved(z, value)
@@ -430,21 +440,21 @@ def evaluated_twice(field: Field, z0: Tensor) -> tuple[Tensor, Tensor, list[Tens
     return z, value, [each for each in watch.unchanged() if each is not z], watch.made()
 
 
-# Write statistics into their arguments without giving them a new version.
+# Functions that write statistics into their arguments without increasing the version of these tensors.
 _SILENT = (functional.batch_norm, functional.instance_norm, torch.batch_norm, torch.instance_norm)
 
 
 class _Watch(TorchFunctionMode):
-    """A torch function mode that records which tensors the operations inside take and make.
+    """A torch function mode that records which tensors the operations inside take and create.
 
-    Tensors that are there before are kept with their version, which writing to them increases.
+    Tensors that existed before are kept with their version, which increases when they are written to.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._silent: list[Tensor] = []
         self._before: dict[int, tuple[Tensor, int]] = {}
-        self._made: dict[int, Tensor] = {}  # kept, so that no address comes twice
+        self._made: dict[int, Tensor] = {}  # by id; kept alive, so that no id is used twice
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -465,15 +475,15 @@ class _Watch(TorchFunctionMode):
         return found
 
     def changed(self) -> list[Tensor]:
-        """Return the tensors that were there before and that operations have, or may have, written to."""
+        """Return the tensors that existed before and that operations have written to, or may have."""
         return [each for each, version in self._before.values() if each._version != version] + self._silent
 
     def made(self) -> list[Tensor]:
-        """Return the tensors that the operations have made."""
+        """Return the tensors that the operations have created."""
         return list(self._made.values())
 
     def unchanged(self) -> list[Tensor]:
-        """Return the tensors that operations have taken, were there before, and have not been written to."""
+        """Return the tensors that existed before, and that operations have taken but not written to."""
         return [each for each, version in self._before.values() if each._version == version]
 
 

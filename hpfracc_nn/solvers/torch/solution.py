@@ -21,16 +21,16 @@ EventFunction = Callable[[Tensor, Any], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Event:
-    """A time at which a function of the solution is zero.
+    """A function of the solution whose zeros a solve by collocation looks for.
 
     Args:
-        function: Called as function(t, y), like f: a floating tensor of any shape, of which each entry is watched.
-            Zeros are found where its sign differs between the stages of a step.
+        function: Called as function(t, y), like f; returns a floating tensor of any shape, each entry of which is
+            watched. Zeros are found where an entry's sign differs between the stages of a step.
         is_terminal: Whether the solve ends at the first zero.
-        direction: 1 for zeros where it grows, -1 where it falls, 0 for both.
+        direction: 1 for zeros at which the function grows, -1 for those at which it falls, 0 for both.
 
     Raises:
-        ValueError: The direction is another number.
+        ValueError: The direction is none of -1, 0 and 1.
         TypeError: `function` cannot be called, or `is_terminal` is no bool.
 
     Examples:
@@ -64,9 +64,9 @@ class Occurrences:
     """The zeros of one event, in the order of time.
 
     Attributes:
-        times: In the caller's unit, [zeros]; their gradients are those of the zeros.
-        states: There, [zeros, *y0.shape], or a tuple of such.
-        entries: Which entries of the event's function were zero, as indices of it when it is flattened.
+        times: The times of the zeros, in the caller's unit, [zeros], with their gradients.
+        states: The states at these times, [zeros, *y0.shape], or a tuple of such.
+        entries: For each zero, the index of the entry that is zero in the flattened result of the event's function.
 
     Examples:
         >>> zero = Event(lambda t, y: y[0])
@@ -83,13 +83,13 @@ class Occurrences:
 
 
 def events_of(events: Any) -> tuple[Event, ...]:
-    """Return events: one, a function, or several of these, as a tuple."""
+    """Return events as a tuple of `Event`s, from an event, a function, or a list or tuple of these."""
     found = tuple(events) if isinstance(events, tuple | list) else (events,)
     return tuple(each if isinstance(each, Event) else Event(each) for each in found)
 
 
 class Path(Protocol):
-    """What a solution is made of.
+    """The dense output of a solve: from it a `Solution` evaluates states at any time.
 
     Attributes:
         begin: The time at the start, in the caller's unit.
@@ -99,39 +99,46 @@ class Path(Protocol):
     def begin(self) -> float: ...
 
     def states(self, elapsed: np.ndarray, derivative: int) -> Tensor:
-        """Return the states at times since the start, or their derivatives in time, [times, *shape]."""
+        """Return the states at times since the start, or with derivative=1 their derivatives in time, [times, *shape].
+
+        [*shape] is the shape of the states that steps work with, see `Layout`.
+        """
         ...
 
     def unravel(self, states: Tensor, times: np.ndarray, failed: Tensor) -> Any:
-        """Return states [times, *shape] as the user's, NaN after samples have failed."""
+        """Return states [times, *shape] as the user has them, with NaN for samples after they failed.
+
+        `failed` is the time at which each sample failed, [samples], NaN for samples that did not.
+        """
         ...
 
     def continued(self, earlier: Solution, ts: Any, options: dict[str, Any]) -> Solution:
-        """See `Solution.continued`."""
+        """Return the solution that goes on from the end of `earlier`: see `Solution.continued`."""
         ...
 
 
 @dataclass(eq=False)
 class Solution:
-    """The solution of an equation, on all of the time that was solved.
+    """The solution of an equation, at any time of the interval that was solved.
 
     Attributes:
         ts: The output times, float64 [times].
-        ys: The states there, [times, *y0.shape], or a tuple of such; NaN after the end of a solve that ended before.
-        mesh: Where steps begin and end, in the caller's unit, float64 [steps + 1].
-        errors: The estimate of each step's error as a part of what the tolerances allow, [steps]; NaN where these have
-            not chosen the steps.
+        ys: The states at `ts`, [times, *y0.shape], or a tuple of such; NaN after the end of a solve that ended early.
+        mesh: The times at which steps begin and end, in the caller's unit, float64 [steps + 1].
+        errors: The estimate of each step's error, relative to what the tolerances allow, [steps]; NaN where tolerances
+            have not chosen the steps.
         statistics: What the solve cost.
-        status: "finished", "event", "max_steps", "failed", or "inaccurate" where twice the steps say so.
-        message: What an error would have said, or "".
+        status: "finished", "event", "max_steps", "failed", or "inaccurate" where twice the steps show a larger error
+            than the tolerances allow.
+        message: The message of the error that `throw=False` has suppressed, or "".
         events: The zeros of each event.
-        failed: With `throw=False` the time at which each sample had no solution any more, float64 [samples]; NaN of
-            those that had. Its states are NaN after that.
-        path: What the states at other times are made of.
+        failed: With `throw=False` the time from which on each sample has no solution, and its states are NaN, float64
+            [samples]; NaN for samples that were solved to the end.
+        path: The dense output from which states at other times are made.
         end: The time up to which there is a solution.
-        error: The error of `ys`, like it, as twice as many steps estimate it, where steps are fixed and a tolerance is
-            given; else None. `ys + error` is Richardson's extrapolation.
-        followed: The options that have chosen the steps, with which `continued` goes on; none where steps are given.
+        error: The error of `ys`, of the same form, estimated by twice as many steps where steps are fixed and a
+            tolerance is given; else None. `ys + error` is Richardson's extrapolation.
+        followed: The options that have chosen the steps, with which `continued` goes on; empty where steps are given.
 
     Examples:
         >>> found = fdeint(
@@ -165,17 +172,17 @@ class Solution:
     def __call__(self, ts: Any, derivative: int = 0) -> Any:
         """Return the solution at any times between the start and the end.
 
-        It is as accurate as the steps, and has a gradient in all that the solve has. The derivative has one digit or
-        two fewer; with fixed steps it is of one order less. At the start itself it is infinite for orders below 1, and
-        NaN where f is 0 there. Fixed steps save no right-hand sides, so that f is evaluated again at all of them, once
-        for all times of a call, unless the times are steps; it must be what it was.
+        The solution is as accurate as at the steps, and has gradients in all that the solve has. The derivative has one
+        digit or two fewer; with fixed steps it is of one order less. At the start itself the derivative is infinite for
+        orders below 1, and NaN where f is 0 there. A solve with fixed steps saves no right-hand sides, so that f is
+        evaluated again at all steps, once for all times of a call, unless the times are steps; f must not have changed.
 
         Args:
             ts: Times, [times], or one number; they need not increase.
-            derivative: 1 for that in time.
+            derivative: 0 for the solution, 1 for its derivative in time.
 
         Returns:
-            [times, *y0.shape], or a tuple of such; without the first axis for one number.
+            The states or derivatives, [times, *y0.shape], or a tuple of such; without the first axis for one number.
 
         Raises:
             ValueError: A time is outside, or `derivative` is neither 0 nor 1.
@@ -203,13 +210,12 @@ class Solution:
 
         Args:
             ts: Times, increasing; the first is the end of this solution.
-            options: As of `fdeint`: rtol, atol, max_step, breakpoints, mesh, n_steps, events, max_steps, throw and
-                progress. Of the first four, those that are not given are those of this solution, unless a mesh or
-                n_steps is.
+            options: Options of `fdeint`: rtol, atol, max_step, breakpoints, mesh, n_steps, events, max_steps, throw and
+                progress. The first four are by default those of this solution, unless a mesh or n_steps is passed.
 
         Raises:
-            ValueError: The first time is another, an option cannot change, the steps are fixed, or this solution was
-                ended by an event or lacks samples.
+            ValueError: The first time is not the end of this solution, an option cannot change, the scheme has fixed
+                steps, or this solution was ended by an event or lacks samples.
         """
         form = self._form
         if form is None:
@@ -219,18 +225,18 @@ class Solution:
         return self.path.continued(self, ts, {**options, "events": watched}).of(form)
 
     def of(self, form: Form) -> Solution:
-        """Return this solution with states of a form in place of real tensors."""
+        """Return this solution with states as trees or complex tensors of a `form` in place of real tensors."""
         events = tuple(replace(each, states=form.tree(each.states)) for each in self.events)
         error = None if self.error is None else form.tree(self.error)
         return replace(self, ys=form.tree(self.ys), events=events, error=error, _form=form)
 
 
 def is_plain(y0: Any) -> bool:
-    """Return whether a state is what solvers work with: a real tensor, or a tuple or list of such."""
+    """Return whether a state needs no `Form`: a real tensor, a tuple or list of such, or something refused later."""
     if isinstance(y0, Tensor):
         return not y0.is_complex()
     if type(y0) not in (tuple, list):
-        return not isinstance(y0, tuple | list | dict)  # what is no tree is refused
+        return not isinstance(y0, tuple | list | dict)
     return not any(isinstance(each, tuple | list | dict) or _is_complex(each) for each in y0)
 
 
@@ -239,7 +245,7 @@ def _is_complex(x: Any) -> bool:
 
 
 class Form:
-    """How a state is made of real tensors: a complex one is its real and imaginary part, in a last axis of 2.
+    """How a tree of tensors, real or complex, is made of real tensors: a complex one gets a last axis of its 2 parts.
 
     Args:
         y0: The state at the start.
@@ -251,10 +257,12 @@ class Form:
         self._is_one = isinstance(y0, Tensor)
 
     def parts(self, y: Any, owner: str, name: str) -> Any:
-        """Return a tree as real tensors: one, or a tuple of them.
+        """Return the tree `y` as real tensors: one where the state at the start is a tensor, else a tuple of them.
+
+        `owner` and `name` are the function and its argument, for messages.
 
         Raises:
-            TypeError: It is another tree than the state at the start, or another of its tensors is complex.
+            TypeError: `y` has another structure than the state at the start, or other tensors of it are complex.
         """
         leaves, tree = pytree.tree_flatten(y)
         if tree != self._tree:
@@ -274,7 +282,10 @@ class Form:
         return real[0] if self._is_one else real
 
     def tree(self, y: Any) -> Any:
-        """Return real tensors, with more axes in front or without, as the tree."""
+        """Return the tree, with complex tensors where the state at the start has them, from its real tensors `y`.
+
+        The tensors may have further axes in front.
+        """
         parts = (y,) if isinstance(y, Tensor) else y
         leaves = [
             torch.view_as_complex(each.contiguous()) if is_complex else each
@@ -283,11 +294,11 @@ class Form:
         return pytree.tree_unflatten(leaves, self._tree)
 
     def right_hand_side(self, f: Callable[..., Any]) -> Callable[..., Any]:
-        """Return f(t, y) of trees as a function of real tensors."""
+        """Return f(t, y), a function from trees to trees, as a function from real tensors to real tensors."""
         return partial(_applied, f, self)
 
     def function(self, g: Callable[..., Any]) -> Callable[..., Any]:
-        """Return g(t, y) of trees as a function of real tensors, which returns what g does."""
+        """Return g(t, y), a function of trees, as a function of real tensors with the same results."""
         return partial(_read, g, self)
 
 

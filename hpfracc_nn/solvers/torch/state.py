@@ -1,7 +1,7 @@
-"""States, times and right-hand sides as the solvers see them: layouts, checks, autocast, and messages of a step.
+"""States, times and right-hand sides as the solvers see them: layouts, checks, autocast, and errors of a step.
 
-Steps work with one tensor: the user's own, or the parts of a tuple joined into a vector. The history works with [a, r]:
-a orders alpha, and r numbers that share each of them.
+Steps work with a state that is one tensor, [*shape]: the user's own, or the parts of the user's tuple joined into a
+vector. The history works with states as matrices, [a, r]: a orders alpha, and r numbers that share each order.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from hpfracc_nn.solvers import checks
 from hpfracc_nn.solvers.checks import fitting_orders, singular
 
 State = Tensor | tuple[Tensor, ...]
-S = TypeVar("S", Tensor, tuple[Tensor, ...])  # of what kind the user's state is
+S = TypeVar("S", Tensor, tuple[Tensor, ...])  # the kind of the user's state
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A layout.
+    """How a state is laid out: the user's tensor or tuple, one tensor for the steps, a matrix [a, r] for the history.
 
     Attributes:
-        shapes: Of each tensor of the user's tuple, or of the one tensor.
-        is_tuple: Whether the user has a tuple.
-        varying: The sizes of alpha's axes, as many as the state has: 1 where it does not vary.
-        shape: Of the states that steps work with.
-        orders: a.
-        width: r.
+        shapes: The shape of each tensor of the user's tuple, or of the one tensor.
+        is_tuple: Whether the user's state is a tuple.
+        varying: The sizes of alpha's axes, as many as the state's axes: 1 where alpha does not vary.
+        shape: The shape of the states that steps work with.
+        orders: The number a of orders.
+        width: The number r of entries of the state that share an order.
     """
 
     shapes: tuple[torch.Size, ...]
@@ -62,13 +62,13 @@ class Layout:
         object.__setattr__(self, "_back", back)
 
     def ravel(self, y: State) -> Tensor:
-        """Return the user's state as one tensor."""
+        """Return the user's state as one tensor, [*shape]."""
         if isinstance(y, Tensor):
             return y
         return torch.cat([part.reshape(-1) for part in y])
 
     def unravel(self, z: Tensor) -> State:
-        """Return states [*time, *shape] as the user's."""
+        """Return states [*time, *shape] as the user has them: a tensor, or a tuple of tensors with the axes of time."""
         if not self.is_tuple:
             return z
         parts = z.split([shape.numel() for shape in self.shapes], dim=-1)
@@ -82,7 +82,7 @@ class Layout:
 
     def as_state(self, x: Tensor) -> Tensor:
         """Return a view of x, [a, *time, r], as [*time, *shape]."""
-        time = x.shape[1:-1]  # it and shape may both be empty, and view() takes no arguments but a tuple of none
+        time = x.shape[1:-1]  # may be empty like the shape, and view() takes an empty tuple but not no argument
         if self.orders == 1:
             return x.view((*time, *self.shape))
         moved = x.movedim(0, -2)
@@ -97,7 +97,7 @@ class Layout:
 
 
 def layout_of(y0: State, alpha_shape: torch.Size, owner: str = "fdeint") -> Layout:
-    """Return the layout of states like `y0` under an alpha of that shape.
+    """Return the layout of states like `y0` with orders alpha of shape `alpha_shape`.
 
     Raises:
         ValueError: alpha is not one number and y0 is a tuple, or alpha does not broadcast to y0.
@@ -116,7 +116,7 @@ def _layout(shape: torch.Size, alpha_shape: torch.Size, owner: str) -> Layout:
 
 
 def bare(x: Tensor) -> Tensor:
-    """Return the tensor that holds the numbers: under vmap with the axes of the batch, in whatever place."""
+    """Return the detached tensor inside torch.func's wrappers; under vmap it has batch axes too, in any place."""
     functorch = torch._C._functorch
     while functorch.is_functorch_wrapped_tensor(x):
         x = functorch.get_unwrapped(x)
@@ -124,7 +124,7 @@ def bare(x: Tensor) -> Tensor:
 
 
 def is_shared(x: Tensor) -> bool:
-    """Whether all of a batch have the same numbers: no vmap has a batch of `x`."""
+    """Return whether `x` is the same for all of a batch: no transform torch.func.vmap has a batch axis in it."""
     functorch = torch._C._functorch
     while functorch.is_functorch_wrapped_tensor(x):
         if functorch.is_batchedtensor(x):
@@ -134,7 +134,7 @@ def is_shared(x: Tensor) -> bool:
 
 
 def is_finite(x: Tensor) -> bool:
-    """Whether all numbers are finite; a tracer's tensors have no numbers and pass."""
+    """Return whether all numbers of x are finite; True for a tracer's tensors, which have no numbers."""
     plain = bare(x)
     return is_watched(plain) or bool(torch.isfinite(plain.sum())) or bool(torch.isfinite(plain).all())
 
@@ -144,25 +144,26 @@ _KINDS = ("cpu", "cuda", "mps", "xpu", "xla", "hpu", "mtia")
 
 @dataclass(frozen=True)
 class Casts:
-    """An autocast.
+    """The settings of torch.autocast at the time of a call, to run f with them later.
 
     Attributes:
-        dtypes: By the type of device.
-        keeps: Whether it keeps the narrow copy of a parameter for further uses.
+        dtypes: The types of device for which autocast is on, each with its dtype.
+        keeps: Whether autocast caches the copy of a parameter in the narrow dtype for further uses.
     """
 
     dtypes: tuple[tuple[str, torch.dtype], ...]
     keeps: bool
 
     def eps(self, dtype: torch.dtype, kind: str) -> float:
-        """Return the rounding of what is computed of tensors of a dtype on a type of device."""
+        """Return eps of the dtype that is computed in on a type of device: autocast's, or `dtype` where that is off."""
         return torch.finfo(dict(self.dtypes).get(kind, dtype)).eps
 
     @contextmanager
     def renewed(self) -> Iterator[None]:
-        """Let it be on.
+        """Turn autocast with these settings on inside this context.
 
-        With a graph no copies are kept: gradients of one that serves many steps would be added up in its own dtype.
+        While gradients are recorded, no copies of parameters are cached: the gradients of a copy that serves many steps
+        would be added up in the narrow dtype.
         """
         keeps = self.keeps and not torch.is_grad_enabled()
         with ExitStack() as stack:
@@ -172,10 +173,10 @@ class Casts:
 
 
 def present(kind: str) -> Casts | None:
-    """Return the autocast that is on, or None.
+    """Return the settings of the autocast that is on, or None if none is.
 
     Args:
-        kind: The states' type of device.
+        kind: The states' type of device, such as "cuda".
     """
     if not torch._C._is_any_autocast_enabled() and not torch.is_autocast_enabled(kind):
         return None
@@ -185,10 +186,10 @@ def present(kind: str) -> Casts | None:
 
 @contextmanager
 def without(kind: str) -> Iterator[None]:
-    """Let none be on.
+    """Turn autocast off inside this context, for all types of device.
 
     Args:
-        kind: The states' type of device.
+        kind: The states' type of device, such as "cuda".
     """
     with ExitStack() as stack:
         for each in _enabled(kind):
@@ -204,11 +205,12 @@ _DTYPES = (torch.float32, torch.float64)
 
 
 def checked_state(owner: str, name: str, y: Any) -> State:
-    """Return a state, lists of tensors as tuples.
+    """Return the state `y`, checked; a list of tensors as a tuple.
 
     Raises:
-        TypeError: It is no tensor and no tuple of such, or of a dtype or on a device that does not fit.
-        ValueError: It holds no numbers, or one that is not finite.
+        TypeError: `y` is no tensor and no tuple of tensors, has a dtype other than float32 and float64, or its parts
+            differ in dtype or device.
+        ValueError: `y` holds no numbers, or one that is not finite.
     """
     parts = tuple(y) if isinstance(y, tuple | list) else (y,)
     if not parts:
@@ -238,7 +240,7 @@ def checked_state(owner: str, name: str, y: Any) -> State:
 
 
 def like_start(y0: State, dy0: State) -> State:
-    """Return dy0, or raise where its shape is not that of y0."""
+    """Return dy0; raise ValueError where its shape, or the shapes of its parts, are not those of y0."""
     shapes = [tuple(part.shape) for part in (y0 if isinstance(y0, tuple) else (y0,))]
     given = [tuple(part.shape) for part in (dy0 if isinstance(dy0, tuple) else (dy0,))]
     if shapes != given or isinstance(y0, tuple) != isinstance(dy0, tuple):
@@ -255,11 +257,11 @@ def _wrong_number(x: Tensor) -> str:
 
 
 def orders_of(owner: str, alpha: Any) -> np.ndarray:
-    """Return the values of alpha, [a].
+    """Return the orders alpha as a flat float64 NumPy array, [a].
 
     Raises:
-        TypeError: It is neither a number nor a floating tensor.
-        ValueError: It differs within a batch of `torch.func.vmap`.
+        TypeError: alpha is neither a number nor a floating tensor.
+        ValueError: alpha differs within a batch of `torch.func.vmap`.
     """
     if isinstance(alpha, Tensor):
         if not alpha.is_floating_point():
@@ -273,10 +275,10 @@ def orders_of(owner: str, alpha: Any) -> np.ndarray:
 
 
 def times_of(owner: str, ts: Any) -> Any:
-    """Return the output times without their framework.
+    """Return the output times, a tensor as a float64 NumPy array and anything else as it is.
 
     Raises:
-        ValueError: They want a gradient, or differ within a batch of `torch.func.vmap`.
+        ValueError: The times require a gradient, or differ within a batch of `torch.func.vmap`.
     """
     if not isinstance(ts, Tensor):
         return ts
@@ -289,10 +291,12 @@ def times_of(owner: str, ts: Any) -> Any:
 
 
 def _values(owner: str, name: str, x: Tensor) -> np.ndarray:
-    """Return the numbers of a tensor, also inside a transform of torch.func.
+    """Return the numbers of a tensor as a float64 NumPy array, also inside a transform of torch.func.
 
-    There the results of operations have no numbers that can be read. `owner` and `name` are the function and its
-    argument, for the error message.
+    `owner` and `name` are the public function and its argument, for the error message.
+
+    Raises:
+        ValueError: The numbers differ within a batch of `torch.func.vmap`.
     """
     if not is_shared(x):
         raise ValueError(
@@ -303,7 +307,7 @@ def _values(owner: str, name: str, x: Tensor) -> np.ndarray:
 
 
 def resolution(ts: Any) -> float:
-    """Return the relative precision that times were given in."""
+    """Return the relative rounding of times: eps of their dtype, of float64 where they are no floating array."""
     if isinstance(ts, Tensor) and ts.is_floating_point():
         return torch.finfo(ts.dtype).eps
     if isinstance(ts, np.ndarray) and ts.dtype.kind == "f":
@@ -312,10 +316,10 @@ def resolution(ts: Any) -> float:
 
 
 def order_numbers(owner: str, alpha: Any) -> np.ndarray:
-    """Return the orders that a module is given as numbers, float64.
+    """Return the orders alpha that a caller passes to a module, as a float64 NumPy array.
 
     Raises:
-        TypeError: It is given a tensor, which it would not learn.
+        TypeError: alpha is a tensor, which the module would not learn, or no number or numbers.
     """
     if isinstance(alpha, Tensor):
         raise TypeError(
@@ -331,29 +335,29 @@ def order_numbers(owner: str, alpha: Any) -> np.ndarray:
     return values
 
 
-NAMES = {torch.float32: "float32", torch.float64: "float64"}  # of dtypes that are solved in
+NAMES = {torch.float32: "float32", torch.float64: "float64"}  # the dtypes that solvers work in
 
-_TIMES = 1024  # are tensors of their own together
+_TIMES = 1024  # times of the mesh that are split into scalar tensors together
 
 RightHandSide = Callable[[Tensor, Any], State]
 
 
 class Field:
-    """f(t_n, z) for states as steps work with them.
+    """The right-hand side f(t_n, z) at the steps n of a mesh, for states z as steps work with them.
 
     Args:
-        f: The user's function or module.
-        layout: How its states are laid out.
-        times: The mesh, [n + 1].
+        f: The user's function or module of a time and a state.
+        layout: How the states are laid out.
+        times: The times of the mesh, [n_steps + 1].
         like: A tensor of the states' dtype and device.
         casts: The autocast that f runs under, or None.
         owner: The function or class that solves, for error messages.
-        argument: The name of its argument that f is.
-        shape: Of what f returns; None is a state's.
+        argument: The name of the argument of `owner` that f is, for error messages.
+        shape: The shape of what f returns; None is the shape of a state.
 
     Attributes:
-        eps: The precision of the dtype that f is computed in.
-        makes_leaves: Whether f is known to make tensors that require a gradient by themselves.
+        eps: The rounding of the dtype that f is computed in.
+        makes_leaves: Whether f is known to create leaf tensors that require a gradient in each call.
     """
 
     makes_leaves = False
@@ -375,14 +379,14 @@ class Field:
         self.times = torch.as_tensor(times).to(device=like.device, dtype=like.dtype)
         self._shape, self._is_tuple = layout.shape if shape is None else shape, layout.is_tuple
         self._whose = "the state's" if shape is None else "its first"
-        self._part = -1  # which of the times are tensors of their own
+        self._part = -1  # index of the part of the times that `_each` holds as scalar tensors
         self._each: Sequence[Tensor] = ()
         self._casts = casts
         self.eps = torch.finfo(like.dtype).eps if casts is None else casts.eps(like.dtype, like.device.type)
         self._run = f if casts is None else self._autocast
 
     def __call__(self, n: int, z: Tensor) -> Tensor:
-        """Return the right-hand side at step n, of the shape of z."""
+        """Return f at the time of step n and the state z, of the shape that f is to return."""
         part = n // _TIMES
         if part != self._part:
             is_first, self._part = self._part < 0, part
@@ -397,7 +401,12 @@ class Field:
         return self.checked(n, t, z)
 
     def checked(self, n: int, t: Tensor, z: Tensor) -> Tensor:
-        """Return the right-hand side at a time of step n, of the shape of z, or raise where it is something else."""
+        """Return f at a time t of step n and the state z.
+
+        Raises:
+            TypeError: f returned no tensor, or another dtype or number of parts than the state's.
+            ValueError: f returned a wrong shape.
+        """
         if self._is_tuple:
             return self._of_tuple(n, t, z)
         found = self._run(t, z)
@@ -429,7 +438,7 @@ class Field:
         )
 
     def at(self, t: Tensor, z: Tensor) -> Tensor:
-        """Return the right-hand side at a time, unchecked: for tracers, which see one call in place of many."""
+        """Return f at a time t and the state z, unchecked: for tracers, which see one call in place of many."""
         return self.layout.ravel(self._run(t, self.layout.unravel(z)))
 
     def _autocast(self, t: Tensor, y: Any) -> Any:
@@ -472,9 +481,17 @@ class Field:
 
 
 def infinite_at_start(field: Field, orders: np.ndarray, elapsed: np.ndarray, slopes: Tensor, z0: Tensor) -> Tensor:
-    """Return derivatives in time at times since the start, [times, *shape], where orders are below 1 infinite at 0.
+    """Return `slopes`, derivatives of the solution in time, with infinity at the start for entries of orders below 1.
 
-    They have the sign of f there, and are NaN where it is 0.
+    Args:
+        field: The right-hand side.
+        orders: alpha's values, [a].
+        elapsed: The times of the derivatives, since the start, [times].
+        slopes: The derivatives, [times, *shape].
+        z0: The state at the start.
+
+    Returns:
+        The derivatives, [times, *shape]; the infinite ones have the sign of f at the start, and are NaN where f is 0.
     """
     if elapsed.all() or orders.min() >= 1:
         return slopes
@@ -486,41 +503,42 @@ def infinite_at_start(field: Field, orders: np.ndarray, elapsed: np.ndarray, slo
 
 
 def evaluated(field: Field, n: int, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return y as a leaf and f(t_n, y), which has a graph."""
+    """Return y as a new leaf that requires a gradient, and f(t_n, y) with its graph."""
     with torch.enable_grad():
         z = y.detach().requires_grad_()
         return z, field(n, z)
 
 
-MOVED = 16.0  # times eps: as much may each number of a state be off, and f with it
+MOVED = 16.0  # times eps: the relative error of each number of a state that two passes may differ by
 
 
 class Signature:
-    """Two numbers that say whether tensors of one size are computed alike twice: a weighted sum and the norm.
+    """A signature of a tensor, to compare two computations of it: a weighted sum of its entries and their norm.
 
-    The weights are all positive and differ, so that neither a shift of all entries nor an exchange of two goes unseen;
-    sums are in float64, so that they round less than what is summed.
+    The weights are positive and all different, so that neither a shift of all entries nor an exchange of two goes
+    unseen; sums are in float64, so that they round less than what is summed.
     """
 
     def __init__(self) -> None:
         self._weights = torch.empty(0)
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """Return those of rows [n, ...], [2, n]."""
+        """Return the signatures of the n rows of a tensor [n, ...]: weighted sums, then norms, [2, n]."""
         norms = torch.linalg.vector_norm(rows.reshape(rows.shape[0], -1), dim=1, dtype=torch.float64)
         return torch.stack([self.sums(rows), norms])
 
     def sums(self, rows: Tensor) -> Tensor:
-        """Return the weighted sums alone, [n]."""
+        """Return only the weighted sums of the n rows of a tensor [n, ...], [n]."""
         flat = rows.reshape(rows.shape[0], -1).double()
         if self._weights.numel() != flat.shape[1]:
             self._weights = 1 + 0.5 * torch.cos(torch.arange(1, flat.shape[1] + 1).to(flat))
         return torch.mv(flat, self._weights)
 
     def moved(self, z: Tensor, value: Tensor) -> Tensor:
-        """Return how far the weighted sum of a `value` of the state z moves, as a part of which each number of z moves.
+        """Return how far the weighted sum of `value`, a function of z, moves per relative change of the numbers of z.
 
-        It bounds rounding too: where the value is a small difference of large terms, these are what rounds.
+        Times eps, the result bounds rounding too: where `value` is a small difference of large terms, they are what
+        rounds.
         """
         with torch.enable_grad():
             found = self.sums(value[None])
@@ -529,12 +547,12 @@ class Signature:
 
 
 def size(x: Tensor) -> float:
-    """Return the largest absolute value."""
+    """Return the largest absolute value of x's numbers."""
     return float(torch.linalg.vector_norm(x, torch.inf))
 
 
 def forward_product(z: Tensor, value: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return v -> J v, J the Jacobian of `value` in `z`: the derivative of u -> J' u, which is linear, times v."""
+    """Return the function v -> J v, J the Jacobian of `value` in `z`, as the derivative of the linear map u -> J' u."""
     if not value.requires_grad:
         return lambda v: torch.zeros_like(value)
     u = torch.zeros_like(value, requires_grad=True)
@@ -545,7 +563,7 @@ def forward_product(z: Tensor, value: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 def product(out: Tensor, inputs: Sequence[Tensor], g: Tensor) -> list[Tensor]:
-    """Return the products of g with the Jacobians of `out` in each of `inputs`; 0 where it does not depend on one."""
+    """Return the products of g with the Jacobians of `out` in each of `inputs`; 0 for an input that does not matter."""
     if not out.requires_grad:
         return [torch.zeros_like(each) for each in inputs]
     # The graph is kept: f may share a part of it between calls.
@@ -554,34 +572,36 @@ def product(out: Tensor, inputs: Sequence[Tensor], g: Tensor) -> list[Tensor]:
 
 
 def fault(field: Field, n: int, z: Tensor) -> FloatingPointError:
-    """Return what is said of step n, where something is not finite: f at `z`, or the solution after it has grown."""
+    """Return the error for step n, where f at `z` is not finite, or else where the solution has grown to infinity."""
     if is_undefined(field, n, z):
         return undefined(field, n, z)
     return checks.diverged("fdeint", n, float(field.times[n]), _largest(z))
 
 
 def is_undefined(field: Field, n: int, z: Tensor) -> bool:
-    """Whether f is not finite at a state that is, and that has not grown beyond all measure."""
+    """Return whether f is not finite at step n and z, though z is finite and far below the dtype's largest number."""
     return _largest(z) < torch.finfo(z.dtype).max ** 0.1 and not is_finite(field(n, z))
 
 
 def undefined(field: Field, n: int, z: Tensor, how: str = "") -> FloatingPointError:
-    """Return what is said where f is not finite at `z`.
+    """Return the error for a right-hand side that is not finite at the state `z`.
 
     Args:
         field: The right-hand side.
-        n: The step.
+        n: Index of the step.
         z: The state.
-        how: It came about, for the text.
+        how: Words for the message that say how the state came about; may be empty.
     """
     return checks.undefined("fdeint", n, float(field.times[n]), _largest(z), how)
 
 
 def check_states(field: Field, states: list[Tensor]) -> None:
-    """Raise for the first state that is not finite: one look where all are.
+    """Raise FloatingPointError where a state is not finite; the message names the first such step.
+
+    `states` are those of all steps. Where the last is finite, only that one is tested.
 
     Raises:
-        FloatingPointError: One is not.
+        FloatingPointError: The last state is not finite.
     """
     if is_finite(states[-1]):
         return
@@ -591,10 +611,10 @@ def check_states(field: Field, states: list[Tensor]) -> None:
 
 
 def check_once(owner: str, grads: Sequence[Tensor]) -> None:
-    """Raise where a backward pass is to be differentiated, or is one for many cotangents at once.
+    """Raise RuntimeError where a backward pass is to be differentiated again, or has a batch of cotangents `grads`.
 
     Raises:
-        RuntimeError: It is.
+        RuntimeError: Gradients of the backward pass are recorded, or a cotangent has a batch axis.
     """
     if torch.is_grad_enabled():
         raise RuntimeError(
@@ -608,10 +628,10 @@ def check_once(owner: str, grads: Sequence[Tensor]) -> None:
 
 
 def check_untraced(owner: str, argument: str) -> None:
-    """Raise under torch.jit.trace.
+    """Raise RuntimeError where torch.jit.trace is tracing the call of `owner`.
 
     Raises:
-        RuntimeError: It traces.
+        RuntimeError: torch.jit.trace is tracing.
     """
     if torch.jit.is_tracing():
         raise RuntimeError(f"{owner}({argument}): torch.jit.trace cannot follow it; call it outside the traced part.")

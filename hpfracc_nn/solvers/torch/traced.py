@@ -1,11 +1,12 @@
 """Solves in plain operations: for backpropagation, second derivatives, transforms of torch.func, and compilers.
 
-Every step keeps a graph and its own copy of the past, so that memory grows with n_steps**2; the kernels of the history
-are not used and the manager is not asked. `last` looks at no number: a compiled graph holds every step and its own
-product with the whole past.
+Every step keeps a graph and its own copy of the past, so that memory grows with n_steps**2; the history's kernels and
+the manager are not used. `last` reads no number of a tensor, so that compilers can trace it: a compiled graph holds
+every step and its own product with the whole past.
 
-The weights' formulas are NumPy's for what does not depend on alpha, which no compiler traces. The custom operation
-`hpfracc_nn::solver_weights` stands for them; its backward is the same operation with one derivative more.
+The parts of the weights' formulas that do not depend on alpha are computed by NumPy, which no compiler traces. The
+custom operation `hpfracc_nn::solver_weights` stands for the formulas; its backward is the same operation with one
+derivative more.
 
 Shapes: a orders alpha, sets of weights of the scheme (`schemes`), [*shape] a state.
 """
@@ -40,14 +41,14 @@ def solver_weights(alpha: Tensor, scheme: str, n_steps: int, dt: float) -> Tenso
     """Return a scheme's weights on a uniform mesh, differentiable in alpha.
 
     Args:
-        alpha: [a], float64.
-        scheme: By name; one of a single starting column, or of none.
-        n_steps: How many steps.
-        dt: Their length.
+        alpha: The orders, [a], float64.
+        scheme: The name of a scheme with at most one starting column.
+        n_steps: The number of steps.
+        dt: The step size.
 
     Returns:
-        [a, 2 sets, n_steps + 1], float64: by lag for each set, then what the first right-hand side gets besides at
-        each step.
+        Shape [a, 2 sets, n_steps + 1], float64: the weights by lag of each set, then for each set what the weight of
+        f_0 at each step has beside them.
     """
     found: Tensor = _OPERATION(alpha, scheme, n_steps, dt)
     return found
@@ -71,7 +72,7 @@ def _stacked(orders: Tensor, scheme: str, n_steps: int, dt: float) -> Tensor:
 def _derivative(values: Tensor, orders: Tensor) -> Tensor:
     """Return the derivatives of values [a, ...] in orders [a], where values[i] depends on orders[i] alone.
 
-    They are the product of the Jacobian with ones, computed as the derivative of u -> J' u.
+    They are the product of the Jacobian J with ones, computed as the derivative of u -> J' u.
     """
     u = torch.zeros_like(values, requires_grad=True)
     (pulled,) = torch.autograd.grad(values, orders, u, create_graph=True)
@@ -104,11 +105,11 @@ Step = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 
 class Rows:
-    """The weights of each step, as a graph of alpha where it has one.
+    """The weights of the right-hand sides in the sums of each step, indexed by step, with a graph from the orders.
 
     Args:
-        problem: What is solved.
-        orders: [a], float64.
+        problem: The solve.
+        orders: The orders alpha, [a], float64.
     """
 
     def __init__(self, problem: Problem, orders: Tensor):
@@ -122,7 +123,7 @@ class Rows:
             self._starts = None if used.starts is None else used.starts.to(problem.like)
 
     def __getitem__(self, n: int) -> Tensor:
-        """Return what the right-hand sides 0 to n have in the memories of step n, [a, sets, n + 1]."""
+        """Return the weights of the right-hand sides f_0 to f_n in the memories of step n, [a, sets, n + 1]."""
         if self._columns is None:
             block = self.problem.scheme.block(self.orders, self.problem.times, range(n, n + 1), range(n + 1), TORCH)
             return block[:, :, 0].to(self.problem.like)
@@ -137,11 +138,11 @@ def solve(problem: Problem, z0: Tensor, dz0: Tensor | None, orders: Tensor, is_s
     """Return the states at all steps, [n_steps + 1, *shape], each with its graph.
 
     Args:
-        problem: What is solved.
+        problem: The solve.
         z0: The state at the start, [*shape].
-        dz0: Its derivative, or None.
-        orders: [a], float64.
-        is_seen: Whether a transform of torch.func, forward mode or a tracer looks at the operations.
+        dz0: The derivative at the start, or None.
+        orders: The orders alpha, [a], float64.
+        is_seen: Whether a transform of torch.func, forward mode or a tracer follows the operations.
     """
     step = _step_of(problem, is_seen)
     field, rows = problem.field, Rows(problem, orders)
@@ -163,7 +164,7 @@ def solve(problem: Problem, z0: Tensor, dz0: Tensor | None, orders: Tensor, is_s
 
 
 def _look(problem: Problem, states: list[Tensor], values: list[Tensor]) -> None:
-    """Raise where the solution explodes, at the last step or before the first one that is not finite.
+    """Raise FloatingPointError where the solution explodes at its last step, or its last before a state is not finite.
 
     `values` are the right-hand sides at the states.
     """
@@ -188,7 +189,7 @@ def _step_of(problem: Problem, is_seen: bool) -> Step:
     """Return the scheme's step as a function (n, memories, w, before) -> y_n.
 
     `memories` are the sums over the past of step n, [sets, *shape], w the weight of f_n in the last of them, `before`
-    the state of the step before. `is_seen` says whether a transform of torch.func, forward mode or a tracer sees the
+    the state of the step before. `is_seen` says whether a transform of torch.func, forward mode or a tracer follows the
     operations.
     """
     field, scheme = problem.field, problem.scheme
@@ -229,21 +230,21 @@ def last(
     n_steps: int,
     scheme: Scheme,
 ) -> Tensor:
-    """Return the state at t1 of D^alpha y = f(t, y), y(0) = y0, in n_steps equal steps.
+    """Return the state at t1 of D^alpha y = f(t, y), y(0) = y0, in n_steps equal steps that a compiler can trace.
 
     Args:
-        owner: Who asks, for messages.
+        owner: Name of the class whose solve it is, for messages.
         f: The right-hand side.
         y0: The state at 0.
-        alpha: At most 1, float64, of no more axes than y0; its shape broadcasts to y0's.
-        t1: The end.
-        n_steps: How many steps.
-        scheme: One that is explicit.
+        alpha: The orders, at most 1, float64, with no more axes than y0; the shape broadcasts to y0's.
+        t1: The time at the end.
+        n_steps: The number of steps.
+        scheme: The scheme, an explicit one.
 
     Raises:
         NotImplementedError: The scheme is implicit.
-        ValueError: f returns another shape.
-        TypeError: f returns no tensor, or one of another dtype.
+        ValueError: f returns another shape than y0's.
+        TypeError: f returns no tensor, or another dtype than y0's.
     """
     if not isinstance(scheme, Rectangle | PredictorCorrector):
         raise NotImplementedError(
@@ -274,14 +275,18 @@ def last(
 
 
 def check_like(owner: str, argument: str, found: Any, shape: Sequence[int], dtype: torch.dtype) -> None:
-    """Raise unless a right-hand side returned a tensor of this shape and dtype; no number is looked at.
+    """Raise unless a right-hand side returned a tensor of a shape and dtype; no number of it is read.
 
     Args:
-        owner: Who asks, for messages.
-        argument: What the right-hand side is called there.
-        found: What it returned.
-        shape: That it needs.
-        dtype: That it needs.
+        owner: Name of the class or function that solves, for messages.
+        argument: The name of the right-hand side in the message.
+        found: What the right-hand side returned.
+        shape: The shape that it has to have.
+        dtype: The dtype that it has to have.
+
+    Raises:
+        TypeError: `found` is no tensor, or one of another dtype.
+        ValueError: The shape of `found` is another.
     """
     if not isinstance(found, Tensor):
         raise TypeError(
@@ -300,9 +305,9 @@ def check_like(owner: str, argument: str, found: Any, shape: Sequence[int], dtyp
 
 
 def _rows(scheme: Scheme, alpha: Tensor, dt: float, n_steps: int) -> Callable[[int], Tensor]:
-    """Return a function from a step n to the weights of f_0 to f_n in it, [sets, n + 1, *alpha.shape], float64.
+    """Return a function from n to the weights of f_0 to f_n in step n of a uniform mesh.
 
-    The mesh is uniform.
+    The weights are [sets, n + 1, *alpha.shape], float64.
     """
     weights = solver_weights(alpha.reshape(-1), scheme.name, n_steps, dt)
     columns, starts = weights.split(scheme.sets, dim=1)

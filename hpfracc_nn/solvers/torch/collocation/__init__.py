@@ -1,4 +1,4 @@
-"""Collocation for tensors: what is solved, its past, the stage equations, the steps, the adjoint; `fdeint` by it."""
+"""Collocation for tensors: the problem, its past, the stage equations, the steps, the adjoint, and `fdeint` by it."""
 
 from __future__ import annotations
 

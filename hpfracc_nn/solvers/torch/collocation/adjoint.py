@@ -1,10 +1,11 @@
 """The exact adjoint of a solve by collocation.
 
-It goes through the steps backwards: with g the cotangent of F_n that comes from outside and from later steps, the
-stages of step n solve u = g + M' J' u, M the weights of the step itself and J the Jacobians of f, and J' u is the
-cotangent of their states, which the transposed weights bring to earlier steps. The mesh is a constant.
+F_n are the values of f at the stages of step n. The adjoint goes through the steps backwards: with g the cotangent of
+F_n that comes from the loss and from later steps, u solves u = g + M' J' u, M the weights of the step's own stages and
+J the Jacobians of f at the stages. J' u is the cotangent of the stages' states, which the transposed weights carry to
+earlier steps. The mesh is a constant.
 
-Shapes: [*shape] a state, a orders alpha, r numbers of a state for each, s stages.
+Shapes: [*shape] a state, a orders alpha, r numbers of a state for each order, s stages.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from hpfracc_nn.solvers.torch.roots import TOLERANCES, gmres
 from hpfracc_nn.solvers.torch.snapshot import Snapshot
 from hpfracc_nn.solvers.torch.state import Signature, check_once, is_finite, product, without
 
-_FEW = 120  # products after which the adjoint of a stiff step has a Jacobian made
+_FEW = 120  # products of GMRES after which a stiff step of the adjoint makes a Jacobian as a preconditioner
 
 
 Map = Callable[[Tensor], Tensor]
@@ -50,19 +51,19 @@ def recorded(
     alpha: Tensor | None,
     parameters: tuple[Tensor, ...],
 ) -> tuple[Tensor, Track]:
-    """Return F of the steps that `run` takes, [steps, s, *shape], with its gradients, and the steps.
+    """Return F of the steps that `run` takes, [steps, s, *shape], with gradients by the adjoint, and their track.
 
     Args:
-        problem: What is solved.
-        run: Takes the steps.
-        earlier: The lengths of the steps of a solve that is continued.
+        problem: The solve.
+        run: Takes the steps with an `Integrator` and returns their track.
+        earlier: The lengths of the steps of a solve that is continued; empty for a new solve.
         read: The tensors that f reads.
-        known: Their F, [earlier steps, s, *shape], or None.
-        before: The state at their end, or None.
+        known: F of the earlier steps, [earlier steps, s, *shape], or None.
+        before: The state at the end of the earlier steps, or None.
         z0: The state at the start, [*shape].
-        dz0: Its derivative, or None.
-        alpha: The orders as a tensor of [a] values whose gradient is wanted, or None.
-        parameters: The tensors that f has graphs to.
+        dz0: The derivative at the start, or None.
+        alpha: The orders as a tensor, [a], or None where they are no tensor.
+        parameters: The tensors in which f's gradient is wanted.
     """
     kept: list[Track] = []
     found = _Solve.apply(problem, (run, earlier, kept, read, before), known, z0, dz0, alpha, *parameters)
@@ -78,7 +79,7 @@ def solved(
     z0: Tensor,
     dz0: Tensor | None,
 ) -> tuple[Tensor, Track]:
-    """Return what `recorded` does, without a graph."""
+    """Return F of the steps that `run` takes, and their track, without a graph; arguments as of `recorded`."""
     with torch.no_grad():
         past = Past(problem)
         for k, h in enumerate(earlier):
@@ -133,17 +134,23 @@ class _Solve(torch.autograd.Function):
 
 
 class Replay:
-    """The backward pass, from the last step to the first.
+    """The backward pass of a solve by collocation, from the last step to the first.
 
     Args:
-        problem: What was solved.
-        mesh: All steps, with those of the solve that was continued.
-        earlier: How many of them belong to that solve.
+        problem: The solve.
+        mesh: All steps, those of an earlier solve that was continued included.
+        earlier: How many of the steps belong to the earlier solve.
         values: F of all steps, [steps, s, *shape].
-        states: Where f was evaluated in those of this solve, [steps - earlier, s, *shape].
+        states: The states at which f was evaluated in the steps of this solve, [steps - earlier, s, *shape].
         alpha: The orders, [a], where their gradient is wanted, else None.
         parameters: The tensors whose gradients are wanted.
-        masks: Which samples were solved, from which step on.
+        masks: The masks of samples that were still solved, in order.
+
+    Attributes:
+        gradients: The gradients in the parameters.
+        of_z0: The gradient in the state at the start, [*shape].
+        of_dz0: The gradient in the derivative at the start, [*shape].
+        of_alpha: The gradient in alpha, [a], or None.
     """
 
     def __init__(
@@ -175,11 +182,11 @@ class Replay:
         self._equations, self._signature = Stages(problem), Signature()
 
     def run(self, grads: Tensor, expected: Tensor) -> None:
-        """Find all gradients.
+        """Compute all gradients, which the attributes and `of_known` hold afterwards.
 
         Args:
-            grads: The cotangents of F of this solve, [steps - earlier, s, *shape].
-            expected: The signatures of its right-hand sides, [2, (steps - earlier) s].
+            grads: The loss's cotangents of F of this solve, [steps - earlier, s, *shape].
+            expected: The signatures of this solve's right-hand sides, [2, (steps - earlier) s].
         """
         problem, s = self.problem, self.problem.scheme.stages
         with torch.no_grad():
@@ -195,13 +202,16 @@ class Replay:
                 self._split(n)
 
     def of_known(self) -> Tensor:
-        """Return the gradient in the values of the solve that was continued."""
+        """Return the gradient in F of the earlier solve that was continued, [earlier, s, *shape]."""
         count = self.earlier * self.problem.scheme.stages
         found = self.problem.layout.as_state(self._of_values[:, :count].contiguous())
         return found.view(self.earlier, self.problem.scheme.stages, *self.problem.layout.shape)
 
     def _step(self, n: int, g: Tensor, expected: Tensor) -> None:
-        """Take the cotangent g of F_n apart; `expected` are the signatures of F_n, [2, s]."""
+        """Propagate the cotangent g of F_n through step n, [s, *shape]; `expected` are F_n's signatures, [2, s].
+
+        The gradients in parameters, start and orders are added up, and the cotangents of earlier steps.
+        """
         problem, h = self.problem, float(self.mesh.lengths[n])
         start = self.mesh.tree.times[n]
         weights = problem.weights_within(h)[:, :-1]
@@ -217,11 +227,11 @@ class Replay:
             self._spread(n, start, h, of_states)
 
     def _moved(self, z: Tensor, value: Tensor, stages: Sequence[int]) -> Tensor:
-        """See `check_repeated`: of f at some of the stages, `value` with its graph, as z moves."""
+        """Return `Signature.moved` for f at some `stages`, [stages]; `value` is f at all stages, z their states."""
         return torch.stack([self._signature.moved(z, value[k]) for k in stages])
 
     def _transposed(self, n: int, z: Tensor, value: Tensor, weights: Tensor, g: Tensor) -> Tensor:
-        """Return u = g + M' J' u."""
+        """Return the solution u of u = g + M' J' u, [s, *shape]; `weights` are M, J the Jacobians of `value` in z."""
         problem = self.problem
         if not value.requires_grad or not is_finite(g):
             return g
@@ -245,7 +255,10 @@ class Replay:
         raise checks.unsolved("fdeint", n, t, problem.scheme.roots.iterations, way_out, "the adjoint equation")
 
     def _by_split(self, n: int, z: Tensor, value: Tensor, apply: Map, g: Tensor) -> Tensor | None:
-        """Return what `_transposed` does where products alone do not: with one Jacobian for all stages before them."""
+        """Return u as `_transposed` does, by GMRES with one Jacobian for all stages as a preconditioner.
+
+        `apply` is the linear map u -> u - M' J' u. The result is None where GMRES does not converge.
+        """
         split, h = self._equations.split, float(self.mesh.lengths[n])
         assert split is not None, "it is there"
         for is_new in (False, True):
@@ -264,7 +277,11 @@ class Replay:
         return torch.linalg.solve_ex(matrix.mT, g.reshape(-1, 1)).result.view_as(g)
 
     def _spread(self, n: int, start: float, h: float, g: Tensor) -> None:
-        """Bring the cotangents g of the states of step n's stages to what they were made of."""
+        """Propagate the cotangents g of the states of step n's stages, [s, *shape], to all that these were made of.
+
+        That is the state and derivative at the start, F of earlier steps, and the orders. `start` is the time at which
+        the step begins, h its length.
+        """
         problem, layout, s = self.problem, self.problem.layout, self.problem.scheme.stages
         rows = h * problem.rule.nodes
         self.of_z0 = self.of_z0 + g.sum(0)
@@ -291,7 +308,7 @@ class Replay:
         self._of_moments[key] = part if before is None else before + part
 
     def _split(self, n: int) -> None:
-        """Bring the cotangents of groups that end with step n to their parts, the longest first."""
+        """Pass the cotangents of moments of groups that end with step n on to their parts, the longest group first."""
         s = self.problem.scheme.stages
         for group in reversed(self.mesh.tree.groups[n]):
             g = self._of_moments.pop((group.first, group.last), None)
@@ -301,7 +318,11 @@ class Replay:
                 self._add(part, self.problem.as_like(group.upward(part, s)).mT @ g, s)
 
     def _to_orders(self, n: int, rows: np.ndarray, h: float, g: Tensor) -> None:
-        """Add the gradient in alpha of the sums of step n, whose cotangents are g, [a, s, r]."""
+        """Add the gradient in alpha that comes from the weights in the stages' states of step n.
+
+        `rows` are the stages' times after the step's beginning, h is its length, and g the cotangents of the states,
+        [a, s, r].
+        """
         assert self.alpha is not None, "it is wanted"
         assert self._past is not None, "it is there for that"
         s, problem = self.problem.scheme.stages, self.problem

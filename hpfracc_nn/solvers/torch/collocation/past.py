@@ -1,9 +1,10 @@
 """The steps that were taken, and the solution as it follows from f at their stages.
 
-A solve returns f at all stages, F, [steps, s, *shape]; the solution at any time is linear in it. While steps are taken,
-`Past` adds up what is over, in groups; of a solve that is over, `evaluated_at` takes the stages one by one.
+A solve returns F, the values of f at all stages, [steps, s, *shape]; the solution at any time is linear in F. While
+steps are taken, `Past` adds up earlier steps in groups; after the solve, `evaluated_at` adds up the stages one by one.
 
-Shapes: [*shape] a state, a orders alpha, r numbers of a state for each, s stages.
+Shapes: [*shape] a state, a orders alpha, r numbers of a state for each order, s stages, rows: times from which the past
+is seen.
 """
 
 from __future__ import annotations
@@ -25,19 +26,23 @@ from hpfracc_nn.solvers.torch.state import infinite_at_start
 
 
 class Past:
-    """The steps that were taken, and their sums as later steps see them.
+    """The steps that were taken, with F, and their sums as later steps need them.
 
     Args:
-        problem: What is solved.
+        problem: The solve.
+
+    Attributes:
+        tree: The steps, joined into groups.
+        values: F of each step, [a, s, r].
     """
 
     def __init__(self, problem: Problem):
         self.problem, self.tree = problem, Tree()
-        self.values: list[Tensor] = []  # of each step, [a, s, r]
-        self._moments: dict[tuple[int, int], Tensor] = {}  # by first and last step, [a, POINTS, r]
+        self.values: list[Tensor] = []
+        self._moments: dict[tuple[int, int], Tensor] = {}  # of groups, by `first` and `last`, [a, POINTS, r]
 
     def append(self, h: float, values: Tensor) -> None:
-        """Take a step of length h with values [s, *shape] of f."""
+        """Append a step of length h with its values F of f, [s, *shape]."""
         self.values.append(self.problem.layout.as_matrix(values))
         for group in self.tree.append(h):
             if group.parts is not None:
@@ -45,7 +50,10 @@ class Past:
                 self._moments[group.first, group.last] = parts[0] + parts[1]
 
     def sums(self, n: int, rows: np.ndarray) -> Tensor:
-        """Return the integrals over all steps before n at times after its beginning, [rows, *shape]."""
+        """Return the fractional integrals over all steps before step n at `rows`, times after n's beginning.
+
+        Shape [rows, *shape].
+        """
         layout = self.problem.layout
         parts = self.weighted(n, rows)
         if not parts:
@@ -54,7 +62,10 @@ class Past:
         return layout.as_state(total)  # type: ignore[arg-type]
 
     def weighted(self, n: int, rows: np.ndarray) -> list[tuple[Tensor, list[Group]]]:
-        """Return weights [a, rows, k] and the groups that they are for, whose k values `stacked` returns."""
+        """Return pairs of weights [a, rows, k] and the groups that they are for, whose k values `stacked` returns.
+
+        The pairs add up to `sums`, whose arguments these are.
+        """
         of = self.problem
         return [
             (of.as_like(weights), sources)
@@ -62,7 +73,7 @@ class Past:
         ]
 
     def stacked(self, groups: Sequence[Group]) -> Tensor:
-        """Return the values of groups, or of steps, one after the other, [a, k, r]."""
+        """Return the moments of groups, or F of single steps, one after the other, [a, k, r]."""
         return torch.cat([self._of(each) for each in groups], 1)
 
     def _of(self, group: Group) -> Tensor:
@@ -75,18 +86,19 @@ class Past:
 def weights_of(
     tree: Tree, n: int, rows: np.ndarray, stages: int, alpha: Array, xp: Namespace
 ) -> list[tuple[Array, list[Group]]]:
-    """Return what steps before n have at times after its beginning, and whose values the weights are for.
+    """Return the weights of all steps before step n, seen from times after n's beginning, and the groups weighted.
 
     Args:
         tree: The steps.
-        n: The step that looks back.
-        rows: Increasing times after its beginning.
-        stages: Of a step.
-        alpha: [a].
+        n: The step from whose times the past is seen.
+        rows: These times, counted from the beginning of step n, increasing.
+        stages: The number of stages s of a step.
+        alpha: The orders, [a].
         xp: The namespace of alpha.
 
     Returns:
-        Pairs of weights [a, rows, k] and groups, those of single steps first; none where there is no past.
+        Up to two pairs of weights [a, rows, k] and groups: for single steps, k values of f at their stages; for groups,
+        k moments at their points.
     """
     groups, steps = tree.cover(n, float(rows[0]))
     found = []
@@ -101,7 +113,7 @@ def weights_of(
 
 @dataclass(eq=False)
 class Mesh:
-    """The steps of a solve that is over: their lengths, and the tree that looks back on them."""
+    """The steps of a solve that is over: their lengths, and the tree that joins them into groups."""
 
     lengths: np.ndarray
     tree: Tree = dataclasses.field(init=False)
@@ -117,7 +129,7 @@ class Mesh:
         return np.array(self.tree.times)
 
 
-_AT_ONCE = 1 << 21
+_AT_ONCE = 1 << 21  # weights that are computed together
 
 
 def evaluated_at(
@@ -133,14 +145,14 @@ def evaluated_at(
     """Return the solution at any times of a solve, [times, *shape], or its derivative in time.
 
     Args:
-        problem: What was solved.
-        mesh: Its steps.
-        times: Since the start.
+        problem: The solve.
+        mesh: The steps of the solve.
+        times: Times since the start, [times].
         values: F, [steps, s, *shape].
         z0: The state at the start.
-        dz0: Its derivative, or None.
-        alpha: The orders with a graph, [a], or None.
-        derivative: 0 or 1.
+        dz0: The derivative at the start, or None.
+        alpha: The orders as a tensor, [a], where their gradient is wanted, else None.
+        derivative: 0 for the solution, 1 for its derivative in time.
     """
     layout = problem.layout
     flat = layout.as_matrix(values.flatten(0, 1))
@@ -162,7 +174,10 @@ def evaluated_at(
 
 
 def dense_weights(mesh: Mesh, times: np.ndarray, stages: int, alpha: Array, derivative: int = 0) -> Array:
-    """Return the weights of all stages at times since the start, [a, times, steps * s]."""
+    """Return the weights of F of all steps in the solution at times since the start, [a, times, steps * s].
+
+    With `derivative` = 1 they are those in its derivative in time.
+    """
     xp: Namespace = TORCH if isinstance(alpha, Tensor) else NUMPY
     ends, h, count = mesh.times[1:], mesh.lengths, mesh.lengths.size
     own = np.clip(np.searchsorted(ends, times, side="left"), 0, count - 1)

@@ -1,4 +1,7 @@
-"""`fdeint` by collocation: arguments, events, and what is made of the steps that were taken."""
+"""`fdeint` by collocation: its arguments, its events, and the `Solution` that is made of the steps.
+
+F are the values of f at the stages of all steps, [steps, s, *shape], [*shape] a state and s stages.
+"""
 
 from __future__ import annotations
 
@@ -41,13 +44,13 @@ from hpfracc_nn.solvers.torch.state import (
     without,
 )
 
-_FOLLOWED = ("rtol", "atol", "max_step", "breakpoints")  # what a solve to a tolerance goes on with
+_FOLLOWED = ("rtol", "atol", "max_step", "breakpoints")  # options that `Solution.continued` takes over
 _CHANGEABLE = {*_FOLLOWED, "mesh", "n_steps", "events", "max_steps", "throw", "progress"}
 
 
 @dataclass(frozen=True, eq=False)
 class Options:
-    """How steps are chosen; see `fdeint`."""
+    """The options of `fdeint` that choose, bound and watch the steps."""
 
     rtol: float | None = None
     atol: Any = None
@@ -61,7 +64,7 @@ class Options:
     breakpoints: Any = None
 
     def check_steps_are_free(self) -> None:
-        """Raise where a mesh and what chooses steps are given both, or what bounds such a choice without one."""
+        """Raise ValueError where a mesh is given beside tolerances, or max_step or breakpoints without tolerances."""
         is_free = self.rtol is not None or self.atol is not None
         if is_free and (self.mesh is not None or self.n_steps is not None):
             raise ValueError(
@@ -77,13 +80,13 @@ class Options:
 
 @dataclass(frozen=True, eq=False)
 class Taken:
-    """The steps of a solve that is over; see `Path`.
+    """The dense output of a solve by collocation: see `Path`.
 
     Attributes:
-        solve: What was solved.
+        solve: The solve.
         values: F of all steps, [steps, s, *shape].
-        steps: Their lengths.
-        last: The state at their end, [*shape].
+        steps: The mesh of the steps.
+        last: The state at the end of the last step, [*shape].
     """
 
     solve: Solve
@@ -97,25 +100,27 @@ class Taken:
         return self.solve.begin
 
     def states(self, elapsed: np.ndarray, derivative: int) -> Tensor:
-        """See `Path`."""
+        """Return the states, or their derivatives in time, at times since the start, [times, *shape]; see `Path`."""
         with without(self.values.device.type):
             return self.solve.at(elapsed, self.values, self.steps, derivative)
 
     def unravel(self, states: Tensor, times: np.ndarray, failed: Tensor) -> Any:
-        """See `Path`."""
+        """Return states [times, *shape] as the user has them, with NaN for samples after they failed."""
         return self.solve.unravel(states, times, failed)
 
     def continued(self, earlier: Solution, ts: Any, options: dict[str, Any]) -> Solution:
-        """See `Path`."""
+        """Return the solution that goes on from the end of `earlier`: see `Solution.continued`."""
         return self.solve.go_on(earlier, ts, options)
 
 
 class Solve:
-    """One solve by collocation: its arguments, checked and laid out; see `fdeint`.
+    """One call of `fdeint` by collocation: its arguments, checked and laid out.
+
+    `begin` is the time at the start, `casts` the autocast that f runs under; the other arguments are those of `fdeint`.
 
     Raises:
-        ValueError: One is out of range.
-        TypeError: One has the wrong type.
+        ValueError: An argument is out of range.
+        TypeError: An argument has the wrong type.
     """
 
     def __init__(
@@ -154,7 +159,7 @@ class Solve:
         return slope * self.layout.broadcast(torch.as_tensor(self.orders > 1)).to(slope)
 
     def problem(self, options: Options) -> Problem:
-        """Return what is solved with these options."""
+        """Return the `Problem` of this solve with the tolerances and limits of `options`."""
         rtol: float | None = None
         atol: Any = 0.0
         if options.rtol is not None or options.atol is not None:
@@ -172,7 +177,10 @@ class Solve:
         return atol.detach().to(self.like).expand(self.layout.shape)
 
     def at(self, elapsed: np.ndarray, values: Tensor, steps: Mesh, derivative: int = 0) -> Tensor:
-        """Return the solution at times since the start, [times, *shape]."""
+        """Return the solution, or with derivative=1 its derivative in time, at times since the start, [times, *shape].
+
+        `values` are F of the steps.
+        """
         learns = self.alpha is not None and self.alpha.requires_grad and torch.is_grad_enabled()
         problem = Problem(self.field, self.scheme, self.orders, self.begin, None, 0.0, 1)
         if not values.shape[0]:
@@ -182,7 +190,7 @@ class Solve:
         )
 
     def unravel(self, ys: Tensor, times: np.ndarray, failed: Tensor) -> Any:
-        """Return states [times, *shape] as the user's, NaN after samples have failed."""
+        """Return states [times, *shape] as the user has them, with NaN for samples after they failed: see `Path`."""
         found = self.layout.unravel(ys)
         if bool(failed.isnan().all()):
             return found
@@ -195,7 +203,7 @@ class Solve:
         return tuple(map(blank, found)) if isinstance(found, tuple) else blank(found)
 
     def run(self, ts: Any, options: Options, earlier: Solution | None = None) -> Solution:
-        """Return the solution at times, after an earlier one where it goes on."""
+        """Take the steps to the last of the times `ts` and return the `Solution`, after `earlier` if given."""
         times = checks.increasing("fdeint", np.asarray(times_of("fdeint", ts), dtype=np.float64))
         problem = self.problem(options)
         start = 0.0 if earlier is None else earlier.end - self.begin
@@ -313,10 +321,10 @@ class Solve:
 
         Args:
             event: The event.
-            watch: What the solve saw of all events.
-            k: The number of this one among them.
-            values: The right-hand sides at the stages of the steps.
-            steps: The steps taken.
+            watch: All events of the solve, with the zeros that were found.
+            k: The index of this event among them.
+            values: F of the steps.
+            steps: The mesh of the steps.
         """
         found = [(time, entry) for which, time, entry in watch.found if which == k]
         if not found:
@@ -332,7 +340,11 @@ class Solve:
         return Occurrences(moved, self.layout.unravel(states + shift * slopes.detach()), tuple(e for _, e in found))
 
     def _zero(self, event: Event, time: float, entry: int, y: Tensor, slope: Tensor) -> Tensor:
-        """Return the time of a zero, whose gradient is that of -g / (dg/dt) there."""
+        """Return the time of a zero of the event's function g, with the gradient of the implicit function theorem.
+
+        It is the gradient of -g / (dg/dt) with the denominator fixed. `entry` is the index of the entry of g that is
+        zero; `y` is the state there, with its graph, and `slope` its derivative in time.
+        """
         plain = torch.tensor(time, dtype=torch.float64).to(y)
         if not torch.is_grad_enabled():
             return plain
@@ -345,7 +357,7 @@ class Solve:
         return plain - (here - here.detach()) / rate
 
     def go_on(self, earlier: Solution, ts: Any, options: dict[str, Any]) -> Solution:
-        """Return the solution that goes on after `earlier`; see `Solution.continued`."""
+        """Return the solution that goes on from the end of `earlier`: see `Solution.continued`."""
         wrong = sorted(set(options) - _CHANGEABLE)
         if wrong:
             raise ValueError(
@@ -374,12 +386,12 @@ class Solve:
 
 
 def options_of(**given: Any) -> Options:
-    """Return options, one event as a tuple of it."""
+    """Return the `Options` of keyword arguments, with events as a tuple: see `events_of`."""
     return replace(Options(**given), events=events_of(given.get("events", ())))
 
 
 def _past(earlier: Solution | None) -> Taken | None:
-    """Return the steps of a solution that goes on, or None."""
+    """Return the steps of the solution `earlier`, which is to go on; None where there is none."""
     if earlier is None:
         return None
     assert isinstance(earlier.path, Taken), "it goes on by the same scheme"
@@ -387,21 +399,25 @@ def _past(earlier: Solution | None) -> Taken | None:
 
 
 class Watched:
-    """The events of a solve, and the zeros that were found.
+    """The events of a solve, and their zeros as steps are taken.
 
     Args:
-        layout: Of the states.
-        events: What is watched.
+        layout: How the states are laid out.
+        events: The events.
         begin: The time at the start.
+
+    Attributes:
+        found: For each zero, the index of its event, its time since the start, and the index of the entry that is zero.
+        end: The time, since the start, of the zero that ended the solve.
     """
 
     def __init__(self, layout: Layout, events: Sequence[Event], begin: float):
         self.layout, self.events, self.begin = layout, events, begin
-        self.found: list[tuple[int, float, int]] = []  # which event, when since the start, which entry
+        self.found: list[tuple[int, float, int]] = []
         self.end = 0.0
 
     def look(self, integrator: Integrator, step: Step) -> bool:
-        """Look for zeros in a step that is about to be accepted; return whether the solve ends in it."""
+        """Find the zeros of all events in a step that is about to be accepted; return whether one ends the solve."""
         problem, start = integrator.problem, integrator.time
         places = np.concatenate([[0.0], problem.rule.nodes, [1.0]])
         states = [integrator.before, *self._inside(integrator, step, problem.rule.nodes), step.end]
@@ -428,7 +444,10 @@ class Watched:
 
     @staticmethod
     def _changes(values: np.ndarray, direction: int) -> np.ndarray:
-        """Return where a sign changes between rows of values [rows, entries]; a zero ends what comes before it."""
+        """Return where signs change from one row of values [rows, entries] to the next, bool [rows - 1, entries].
+
+        A change that ends at zero counts, one that begins at zero does not. `direction` is that of `Event`.
+        """
         before, later = values[:-1], values[1:]
         up, down = (before < 0) & (later >= 0), (before > 0) & (later <= 0)
         return up if direction > 0 else down if direction < 0 else up | down
@@ -477,7 +496,7 @@ def collocated(
     adjoint: bool,
     params: Iterable[Tensor] | None,
 ) -> Solution:
-    """Return what `fdeint` does with `full=True`, by collocation."""
+    """Return the `Solution` that `fdeint` returns with `full=True`, by collocation; arguments as of `fdeint`."""
     check_untraced("fdeint", "y0")
     first = next((each for each in (y0 if isinstance(y0, tuple | list) else (y0,)) if isinstance(each, Tensor)), None)
     kind = "cpu" if first is None else first.device.type

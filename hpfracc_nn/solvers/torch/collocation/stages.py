@@ -1,4 +1,7 @@
-"""The stage equations of a step by collocation, F = f(H + M F): by iteration, or by Newton's method.
+"""The stage equations of a step by collocation, F = f(H + M F), solved by fixed-point iteration or Newton's method.
+
+F are the values of f at the stages, H the sums over the past at the stages, and M the weights of the step's own F. J
+are the Jacobians of f at the stages.
 
 Shapes: [*shape] a state of d numbers, a orders alpha, s stages.
 """
@@ -17,15 +20,22 @@ from hpfracc_nn.solvers.torch.collocation.problem import Problem
 from hpfracc_nn.solvers.torch.roots import TOLERANCES, gmres
 from hpfracc_nn.solvers.torch.state import Layout, is_finite, product
 
-_RENEWED = 3  # times a step has its Jacobian made anew
-_STAYS = 8  # steps for which Jacobians at all stages are made after one that needed them
+_RENEWED = 3  # how often a step may have its Jacobian made anew
+_STAYS = 8  # steps for which Jacobians at all stages are made after a step that needed them
 
 
 class Stages:
-    """Solves the stage equations F = f(H + M F), step by step.
+    """The solver of the stage equations F = f(H + M F) of one solve; it keeps the Jacobian from step to step.
 
     Args:
-        problem: What is solved.
+        problem: The solve.
+
+    Attributes:
+        count: The number d of entries of a state.
+        is_dense: Whether Newton's method factorises the matrix 1 - J M of all stages.
+        split: The solver of 1 - J M by its eigenvalues, for larger states with one order and a dense Jacobian; or None.
+        iterations: The most iterations of a step.
+        tolerance: The tolerance of the equations in a solve without rtol and atol, relative to the state.
     """
 
     def __init__(self, problem: Problem):
@@ -39,7 +49,7 @@ class Stages:
         self._is_newton, self._is_krylov = self.is_dense and self.count <= SMALL, False
         self._jacobian: Tensor | None = None  # [1 or s, d, d]
         self._factors: tuple[Any, Any] | None = None
-        self._made_at, self._kept = -1, 0  # in which step it was made, and for how many since one was made for all
+        self._made_at, self._kept = -1, 0  # the step in which J was made; steps since J was made at all stages
         self._rate = 1.0
         self.iterations = min(roots.iterations, 20) if problem.rtol is not None else roots.iterations
         self.tolerance = TOLERANCES[problem.like.dtype] if roots.tolerance is None else roots.tolerance
@@ -47,16 +57,17 @@ class Stages:
     def solve(
         self, n: int, start: float, h: float, history: Tensor, weights: Tensor, guess: Tensor, scale: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Return F, the states where f was evaluated last, and its values there; None where they are not found.
+        """Return F, the states at which f was evaluated last, and f there, each [s, *shape]; None if not converged.
 
         Args:
-            n: The step.
-            start: Its time, since the start.
-            h: Its length.
-            history: H, [s, *shape].
+            n: Index of the step.
+            start: The time at which the step begins, since the start.
+            h: The length of the step.
+            history: H, the sums over the past and the Taylor polynomial at the stages, [s, *shape].
             weights: M, [a, s, s].
-            guess: F, about.
-            scale: What the step allows, [*shape], or None where the equation is solved to its own tolerance.
+            guess: A guess of F, [s, *shape].
+            scale: The error that the tolerances allow, [*shape], or None where the equations are solved to their own
+                tolerance.
         """
         problem, last, rate = self.problem, math.inf, max(self._rate, 0.01) ** 0.8
         allowed = PART if scale is not None and problem.scheme.roots.tolerance is None else 1.0
@@ -76,7 +87,7 @@ class Stages:
                 values = values + delta
                 if last < math.inf:
                     rate = theta / (1 - theta) if theta < 1 else math.inf
-                    rate = 0.0 if change <= floor and rate > 0.5 else rate  # rounding is all that is left
+                    rate = 0.0 if change <= floor and rate > 0.5 else rate  # the change is rounding alone
                 if scale is None and rate:  # f was last evaluated before the change, and so are Jacobians backwards
                     rate = max(rate, 1.0)
                 if change * rate <= allowed:
@@ -95,7 +106,10 @@ class Stages:
         return None
 
     def _sizes(self, change: Tensor, states: Tensor, history: Tensor, scale: Tensor | None) -> tuple[float, float]:
-        """Return a change of the stages' states as a part of what is allowed, and the part that rounding is."""
+        """Return the size of a change of the stages' states, and the size of its rounding, relative to what is allowed.
+
+        `scale` is the error that the tolerances allow, or None for the equations' own tolerance.
+        """
         largest = torch.maximum(states.abs(), history.abs()).amax(0)
         if scale is None:
             scale = (self.tolerance * largest.max()).clamp(min=torch.finfo(change.dtype).tiny)
@@ -103,7 +117,10 @@ class Stages:
         return float(found[:-1].max()), float(found[-1])
 
     def _is_slow(self, theta: float, change: float, allowed: float, left: int) -> bool:
-        """Return whether changes that shrink by theta need more iterations than a better Jacobian is worth."""
+        """Return whether changes that shrink by theta need so many more iterations that a better Jacobian is cheaper.
+
+        `change` is the last change and `allowed` the wanted one, `left` the number of iterations that may follow.
+        """
         if theta >= 1:
             return True
         needed = math.log(allowed * (1 - theta) / change) / math.log(theta)
@@ -112,7 +129,11 @@ class Stages:
         return needed > left or needed > max(4, self.count)
 
     def _renewed(self, n: int, start: float, h: float, states: Tensor) -> bool:
-        """Take to a better Jacobian, at these states; return whether there is one."""
+        """Improve the iteration; return False where there is nothing better.
+
+        Newton's method replaces fixed-point iteration; else its Jacobian is made anew, here at the given states of all
+        stages or in the next iteration; else GMRES solves the linear equations.
+        """
         self._rate = 1.0
         if not self._is_newton:
             self._is_newton = True
@@ -128,7 +149,7 @@ class Stages:
         return True
 
     def _newton(self, n: int, start: float, h: float, states: Tensor, weights: Tensor, residual: Tensor) -> Tensor:
-        """Return the change of F that takes the residual away, with the Jacobian that is kept."""
+        """Return Newton's correction of F, the solution x of (1 - J M) x = residual, J the Jacobian that is kept."""
         if not self.is_dense and self.split is None:
             return self._krylov(n, start, h, states, weights, residual)
         if self._jacobian is None:
@@ -149,7 +170,7 @@ class Stages:
         return torch.linalg.lu_solve(*self._factors[1], residual.reshape(-1, 1)).view_as(residual)
 
     def _made(self, n: int, start: float, h: float, states: Tensor, is_one: bool) -> Tensor:
-        """Return the Jacobian at the middle stage, [1, d, d], or at all of them, [s, d, d]."""
+        """Return the Jacobian of f at the middle stage, [1, d, d], if `is_one`, else at all stages, [s, d, d]."""
         problem = self.problem
         problem.statistics.jacobians += 1
         problem.statistics.products += self.count * (1 if is_one else states.shape[0])
@@ -166,7 +187,10 @@ class Stages:
         return jacobians(z, value, states.shape[0] // 2)[None] if is_one else jacobians(z, value)
 
     def _krylov(self, n: int, start: float, h: float, states: Tensor, weights: Tensor, residual: Tensor) -> Tensor:
-        """Return what `_newton` does by products with the Jacobians at all stages."""
+        """Return Newton's correction as `_newton` does, by GMRES with products of the Jacobians at all stages.
+
+        Where there is a `split`, it preconditions GMRES. The result is NaN where GMRES does not converge.
+        """
         problem = self.problem
         with torch.enable_grad():
             z = states.detach().requires_grad_()
@@ -185,10 +209,15 @@ class Stages:
 
 
 class Split:
-    """Solves 1 - J M, J the same at all stages, as one equation for each eigenvalue of M; orders that are one number.
+    """The solver of (1 - J M) x = residual for one J at all stages, by one equation for each eigenvalue of M.
+
+    All entries of the state have the same order.
 
     Args:
-        problem: What is solved.
+        problem: The solve.
+
+    Attributes:
+        jacobian: J, [d, d], or None before it is made.
     """
 
     def __init__(self, problem: Problem):
@@ -203,7 +232,7 @@ class Split:
         self._kept: tuple[Tensor, float, Any] | None = None
 
     def solve(self, h: float, residual: Tensor, is_transposed: bool = False) -> Tensor:
-        """Return x [s, *shape] with (1 - J M) x = residual, or that of the transpose."""
+        """Return x, [s, *shape], with (1 - J M) x = residual, or with the transposed matrix; h is the step's length."""
         assert self.jacobian is not None, "it has been made"
         if self._kept is None or self._kept[0] is not self.jacobian or self._kept[1] != h:
             unit = torch.eye(self.jacobian.shape[0]).to(self._values)
@@ -211,7 +240,7 @@ class Split:
             self._kept = self.jacobian, h, torch.linalg.lu_factor_ex(unit - scaled)[:2]
         flat = residual.reshape(residual.shape[0], -1).to(self._values)
         outer, inner = (self._inverse.T, self._vectors.T) if is_transposed else (self._vectors, self._inverse)
-        if is_transposed:  # the transpose, which is the adjoint of what is conjugate
+        if is_transposed:  # the transpose is the adjoint of the conjugate
             found = torch.linalg.lu_solve(*self._kept[2], (inner @ flat).conj()[..., None], adjoint=True).conj()
         else:
             found = torch.linalg.lu_solve(*self._kept[2], (inner @ flat)[..., None])
@@ -219,12 +248,12 @@ class Split:
 
 
 def jacobians(z: Tensor, value: Tensor, stage: int | None = None) -> Tensor:
-    """Return the Jacobians of values [k, *shape], each in its own one of z [s, *shape], [s, d, d]; or that of a stage.
+    """Return the Jacobians of f at all stages, [s, d, d], or at one stage, [d, d].
 
     Args:
-        z: Leaves.
-        value: With a graph, those of all stages; or those of one, where k is 1.
-        stage: Which one is returned, [d, d].
+        z: The states of all stages, a leaf, [s, *shape].
+        value: f at all stages, with its graph from z, [s, *shape]; or f at the wanted stage alone, [1, *shape].
+        stage: The wanted stage; None is all.
     """
     rows = []
     for e in range(z[0].numel()):
@@ -236,7 +265,7 @@ def jacobians(z: Tensor, value: Tensor, stage: int | None = None) -> Tensor:
 
 
 def stage_matrix(layout: Layout, weights: Tensor, jacobian: Tensor) -> Tensor:
-    """Return 1 - J M for all stages together, [s d, s d]; weights M [a, s, s], J [1 or s, d, d]."""
+    """Return the matrix 1 - J M of all stages together, [s d, s d]; `weights` are M, [a, s, s], J is [1 or s, d, d]."""
     a, s, _ = weights.shape
     each = layout.as_state(weights.reshape(a, s * s, 1).expand(a, s * s, layout.width).contiguous()).reshape(s, s, -1)
     d = each.shape[-1]

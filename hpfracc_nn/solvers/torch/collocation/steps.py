@@ -1,6 +1,6 @@
-"""Steps by collocation, as the tolerance allows them or along a mesh that is given.
+"""Steps by collocation, chosen by a tolerance or along a given mesh.
 
-Shapes: [*shape] a state, s stages.
+F are the values of f at the stages of a step. Shapes: [*shape] a state, s stages.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from hpfracc_nn.solvers.torch.state import Signature, is_finite
 
 @dataclass(eq=False)
 class Track:
-    """The steps that a solve has taken.
+    """The steps that a solve has taken, and how it ended. Lists have one entry for each step.
 
     Attributes:
-        lengths: Of the steps.
-        values: F of each, [s, *shape].
-        states: Where f was evaluated last in each, [s, *shape].
-        signatures: Of its values there, [2, s].
+        lengths: The lengths of the steps.
+        values: F of each step, [s, *shape].
+        states: The states at which f was evaluated last in each step, [s, *shape].
+        signatures: The `Signature` of f at these states, [2, s].
         ends: The states at the ends of the steps, [*shape].
-        errors: The estimate of each, as a part of what was allowed; NaN on a given mesh.
+        errors: The estimated error of each step, relative to what was allowed; NaN on a given mesh.
         status: Why the solve ended: "finished", "event", "max_steps" or "failed".
-        message: What an error would have said, or "".
-        end: The time of the end, since the start.
-        masks: Which samples were solved, from which step on.
-        failed: When a sample failed, as time since the start.
+        message: The message of the error that was not raised, or "".
+        end: The time at the end of the last step, since the start.
+        masks: The masks of samples that were still solved, one for each sample that failed.
+        failed: By the index of each sample that failed, the time since the start when it did.
     """
 
     lengths: list[float] = dataclasses.field(default_factory=list)
@@ -56,7 +56,16 @@ class Track:
 
 @dataclass(eq=False)
 class Step:
-    """A step that was tried: its length, F, the states and the values of the last evaluation, and its end."""
+    """A step whose stage equations were solved, before it is accepted or rejected.
+
+    Attributes:
+        h: The length of the step.
+        values: F, [s, *shape].
+        states: The states at which f was evaluated last, [s, *shape].
+        found: f at `states`, [s, *shape].
+        end: The state at the end of the step, [*shape].
+        error: The estimated error, relative to what is allowed; NaN on a given mesh.
+    """
 
     h: float
     values: Tensor
@@ -70,35 +79,44 @@ Watch = Callable[["Integrator", Step], bool]
 
 
 class Integrator:
-    """Takes the steps of a solve.
+    """The loop over the steps of a solve, and its present state.
 
     Args:
-        problem: What is solved.
+        problem: The solve.
         z0: The state at the start, [*shape].
-        dz0: Its derivative, or None.
-        past: What was taken before: empty, or the history of a solve that is continued.
-        before: The state at the end of the past.
+        dz0: The derivative at the start, or None.
+        past: The steps that were taken before: none, or those of a solve that is continued.
+        before: The state at the end of the past, [*shape].
+
+    Attributes:
+        before: The present state, at the end of the last accepted step.
+        time: The present time, since the start.
+        origin: The time, since the start, of the start or of the last breakpoint, behind which f may have jumped.
+        track: The steps that were accepted.
     """
 
     def __init__(self, problem: Problem, z0: Tensor, dz0: Tensor | None, past: Past, before: Tensor):
         self.problem, self.z0, self.dz0, self.past, self.before = problem, z0, dz0, past, before
         self.stages, self.track, self.signature = Stages(problem), Track(), Signature()
         self.controller = Controller(problem.scheme.stages, float(problem.orders.min()))
-        self.time = self.origin = past.tree.times[-1]  # of the present, and where f may have jumped last
-        self._last: Tensor | None = None  # F of the step before
-        self._length = 0.0
+        self.time = self.origin = past.tree.times[-1]
+        self._last: Tensor | None = None  # F of the last accepted step; None at the start and behind a breakpoint
+        self._length = 0.0  # length of that step
 
     @property
     def n(self) -> int:
-        """The number of the next step."""
+        """The index of the next step."""
         return len(self.past.values)
 
     def sums(self, rows: np.ndarray) -> Tensor:
-        """Return the Taylor polynomial and the past at times after the present one, [rows, *shape]."""
+        """Return the Taylor polynomial plus the integrals over the past at `rows`, times after the present time.
+
+        Shape [rows, *shape].
+        """
         return self.problem.base(self.z0, self.dz0, self.time + rows) + self.past.sums(self.n, rows)
 
     def tried(self, h: float) -> Step | None:
-        """Return the step of length h, or None where its equations are not solved."""
+        """Return the next step with length h, or None where its equations are not solved or its end is not finite."""
         problem, n = self.problem, self.n
         history = self.sums(h * problem.ends)
         weights = problem.weights_within(h)
@@ -114,7 +132,11 @@ class Integrator:
         return Step(h, *found, end)
 
     def _guess(self, h: float) -> Tensor:
-        """Return the values of f on the next step, about: those of the step before, extended as far as they decay."""
+        """Return a guess of F of the next step, of length h, [s, *shape].
+
+        It is extrapolated from the Legendre coefficients of the step before, or is f at the present state where there
+        is none.
+        """
         problem, last = self.problem, self._last
         if last is None:
             value = self._value(0.0, self.before)
@@ -125,14 +147,14 @@ class Integrator:
         return (problem.as_like(basis) @ coefficients).view_as(last)
 
     def _value(self, later: float, state: Tensor) -> Tensor:
-        """Return f at a state and a time after the present one, at the least behind a jump that is here."""
+        """Return f at a state, `later` after the present time, and behind a jump that may be at the present time."""
         problem = self.problem
         problem.statistics.evaluations += 1
         time = problem.begin + (self.time + max(later, self._least()))
         return problem.field.checked(self.n, torch.tensor(time, dtype=torch.float64).to(problem.like), state)
 
     def accept(self, step: Step) -> None:
-        """Take a step."""
+        """Accept a step: append it to the past and the track, and move to its end."""
         track = self.track
         track.lengths.append(step.h)
         track.values.append(step.values)
@@ -146,7 +168,11 @@ class Integrator:
         self.problem.statistics.steps += 1
 
     def along(self, mesh: np.ndarray, watch: Watch | None, progress: Callable[[int, int], None] | None) -> Track:
-        """Take the steps of a mesh, given as times since the start."""
+        """Take the steps of a mesh, given as times since the start, and return the track.
+
+        `watch` is called with each step before it is accepted and may end the solve; `progress` is called after each
+        step.
+        """
         for h in np.diff(mesh).tolist():
             step = self.tried(h)
             if step is None:
@@ -169,12 +195,12 @@ class Integrator:
         breakpoints: Sequence[float] = (),
         max_step: float = math.inf,
     ) -> Track:
-        """Take steps to a time since the start, as the tolerance allows them.
+        """Take steps of lengths that the tolerances allow, up to the time `end`, and return the track.
 
         Args:
-            end: The time.
-            watch: What looks at each step before it is accepted, and may end the solve.
-            progress: Called after each step.
+            end: The time at the end, since the start.
+            watch: Called with each step before it is accepted; returns whether the solve ends with it. None is none.
+            progress: Called as progress(steps done, steps in all, about) after each step, or None.
             breakpoints: Times since the start at which a step ends, and steps begin small again.
             max_step: The longest step.
         """
@@ -187,7 +213,7 @@ class Integrator:
         return self.track
 
     def _begin(self) -> None:
-        """Forget what steps before a time at which f may jump say of those after it."""
+        """Begin anew behind a time at which f may jump: F of the step before no longer serves as a guess."""
         self.origin, self._last = self.time, None
 
     def _until(
@@ -198,9 +224,9 @@ class Integrator:
         progress: Callable[[int, int], None] | None,
         max_step: float,
     ) -> None:
-        """Take steps up to `stop`, before which f does not jump; see `to`."""
+        """Take steps up to `stop`, the next breakpoint or the end; other arguments as of `to`."""
         h, track, is_again = self._first(stop), self.track, False
-        before = math.nan, math.nan  # error and length of the step before, where it led to this one without a rejection
+        before = math.nan, math.nan  # error and length of the step before; NaN after a rejection
         while self.time < stop:
             if len(track.lengths) >= self.problem.max_steps:
                 return self._ended("max_steps", self._too_many(end, h))
@@ -229,7 +255,7 @@ class Integrator:
         return None
 
     def _fitted(self, h: float, left: float, max_step: float) -> float:
-        """Return the step that is taken in place of h, where as much is left."""
+        """Return the length of the step to take where h is wanted and `left` is the time to the next stop."""
         return float(self.controller.fitted(max(h, self._least()), left, self.time, max_step))
 
     def _least(self) -> float:
@@ -240,7 +266,10 @@ class Integrator:
         return problem.eps * max(self.origin, abs(problem.begin + self.origin)) / float(problem.rule.nodes[0])
 
     def _is_blind(self, h: float, error: float) -> bool:
-        """Return whether a step is too close behind a jump for a shorter one: its times would be before the jump."""
+        """Return whether a step is so close behind a jump that a shorter one would evaluate f before the jump.
+
+        Such a step is accepted although its error is larger than allowed.
+        """
         least = self._least()
         return error < math.inf and h <= 1.5 * least and self.time - self.origin < BLIND * least
 
@@ -253,7 +282,11 @@ class Integrator:
         self.track.status, self.track.message = status, str(error)
 
     def _left_out(self, h: float) -> bool:
-        """Go on without the sample that keeps a step from being taken; return whether there are others."""
+        """Mask the sample that keeps a step of length h from being taken; return False where that is not possible.
+
+        Masking is not possible where errors are raised, or where no other sample is left. The masked sample fails at
+        the present time.
+        """
         problem, layout = self.problem, self.problem.layout
         if problem.throws or len(self.track.failed) + 1 >= problem.samples:
             return False
@@ -282,7 +315,7 @@ class Integrator:
         return True
 
     def _error(self, step: Step) -> float:
-        """Return the estimate of a step's error, as a part of what is allowed."""
+        """Return the estimated error of a step, relative to what the tolerances allow."""
         problem = self.problem
         some = problem.as_like(problem.rule.coefficients[-LAST:])
         last = (some @ step.values.reshape(step.values.shape[0], -1)).view(LAST, *step.end.shape)
@@ -294,7 +327,10 @@ class Integrator:
         return float(estimated(sizes.double().cpu().numpy(), NUMPY).max())
 
     def _first(self, end: float) -> float:
-        """Return a first step: one in which f changes by as much as its error may be, about."""
+        """Return the length of a first step, over which f's change adds about as much to y as its error may be.
+
+        `end` is the next stop, as time since the start.
+        """
         problem, z0 = self.problem, self.before
         value = self._value(0.0, z0)
         scale = problem.scale(z0)

@@ -1,6 +1,7 @@
-"""A history as decaying exponentials in CUDA: one launch for each block of steps. See cuda_recurrence.cu.
+"""The kernel `recurrence` in CUDA, for a history as decaying exponentials: one launch for each block of steps.
 
-The matrices are those of torch's recurrence, which takes four calls for the same.
+The matrices are those of the kernel in torch's operations (`plain`), which takes four calls for the same. The CUDA code
+is in cuda_recurrence.cu.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from hpfracc_nn.solvers.torch.memory import OPS, block_length, run, saves
 
 _THREADS = 128
 
-# As `Past` in cuda_recurrence.cu.
+# The fields of the struct `Past` in cuda_recurrence.cu.
 _PAST = np.dtype(
     [(name, np.uint64) for name in ("values", "into", "decay", "out_of", "states", "out")]
     + [(name, np.int64) for name in ("width", "pushed")]
@@ -28,10 +29,13 @@ _PAST = np.dtype(
 
 
 class CudaForm(RecurrenceForm):
-    """See `memory.Form`."""
+    """The form (see `memory.Form`) whose older past is the states of decaying exponentials, advanced by CUDA code."""
 
     def advance(self, values: Tensor, states: Tensor, fresh: slice, matrices: Matrices, out: Tensor) -> None:
-        """See `RecurrenceForm.advance`."""
+        """Update the states with new values and add their part to a block's sums, in one launch of the CUDA code.
+
+        Arguments are those of `RecurrenceForm.advance`.
+        """
         into, decay, out_of = matrices
         equations, pushed, width = values.shape
         given = np.zeros(1, _PAST)
@@ -46,7 +50,7 @@ class CudaForm(RecurrenceForm):
 
 
 def source_of(dtype: str) -> Source:
-    """Return the source for a dtype."""
+    """Return the CUDA source of this kernel for a dtype, such as "float32"."""
     return Source(__package__, "cuda_recurrence.cu", dtype)
 
 

@@ -1,7 +1,7 @@
-"""A history added up directly by compiled sums: states of a few numbers, whose matrices would cost more than the sums.
+"""The kernel `dense` in Numba: a history added up directly by compiled sums.
 
-Numba is imported when the kernel first runs. Its values lie with time last, so that a sum reads both its operands in
-order.
+It is for states of a few numbers, for which making the matrices would cost more than the sums. Numba is imported when
+the kernel first runs. Values are stored with time last, so that a sum reads weights and values in order.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from hpfracc_nn.fractional.numba.kernel import compilation, refusal
 from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, register
 from hpfracc_nn.solvers.torch.memory import OPS, Form, Operand, Toeplitz, block_length, run, saves
 
-_COMPILED, _LOADED = 1.0, 0.1  # seconds, on a core of 2.5 GHz
+_COMPILED, _LOADED = 1.0, 0.1  # seconds to compile the function, and to load it from the cache, on a core of 2.5 GHz
 
 _ready: set[str] = set()  # dtypes whose function has run
 
 
 class SumForm(Form):
-    """See `memory.Form`."""
+    """The form (see `memory.Form`) of a kernel that adds up all older values, kept as a NumPy array with time last."""
 
     def __init__(self, operand: Operand):
         super().__init__(operand)
         assert isinstance(operand, Toeplitz), "the mesh is uniform"
         self._backwards = np.ascontiguousarray(operand.backwards[..., : operand.steps].numpy())
         self._values: np.ndarray | None = None  # [a, ins, r, steps + 1]
-        self._seen = 0  # steps whose values are there
+        self._seen = 0  # steps whose values are in `_values`
 
     def far(self, values: Tensor, first: int, last: int, out: Tensor) -> None:
-        """See `memory.Form.far`."""
+        """Add to `out` the weighted values of all steps before the block, by compiled sums: see `Form.far`."""
         if not first:
             return
         a, ins, width = values.shape[0], self.operand.ins, values.shape[-1]
@@ -57,7 +57,7 @@ def cost(workload: Workload) -> Cost:
 
 
 def compiles(workload: Workload) -> Compilation | None:
-    """Return what the next call loads or compiles: the function for this dtype."""
+    """Return what the next call of this kernel has to load or compile for the workload's dtype; None if nothing."""
     if workload.dtype in _ready:
         return None
     return compilation(("numba history", workload.dtype), compiled=_COMPILED, loaded=_LOADED)

@@ -1,15 +1,16 @@
 """The kernels of a history in torch's own operations: `dense`, `fft` and `recurrence`.
 
-- `dense`: added up directly, one matrix product for each block of steps; any weights.
+- `dense`: sums added up directly, one matrix product for each block of steps; for any weights.
 - `fft`: square blocks of doubling size, the large ones by FFT, O(n log(n)**2) in all. When step k L has been reached, L
-  a power of two times the block and k odd, the last L values go to the next L steps. Every pair of steps that do not
-  share a block is in exactly one of these squares.
-- `recurrence`: decaying exponentials, two matrix products for each block of steps, O(n) in all. With
-  S_q = sum over j < m of exp(-s_q (m - 1 - j)) x_j, where m = first - (lag from which exponentials stand) + 1,
+  a power of two times the block and k odd, the last L values are added to the sums of the next L steps. Every pair of
+  steps that do not share a block is in exactly one of these squares.
+- `recurrence`: decaying exponentials, two matrix products for each block of steps, O(n) in all. With states
+  S_q = sum over j < m of exp(-s_q (m - 1 - j)) x_j of the values x_j, m = first - (lag where exponentials begin) + 1,
 
-      memory of step first + i: sum_q c_q exp(-s_q i) S_q,        S_q <- exp(-s_q block) S_q + what the block brings.
+      far sum of step first + i: sum_q c_q exp(-s_q i) S_q,       S_q <- exp(-s_q block) S_q + the block's values' part.
 
-  The coefficients stand where the sets of weights are: on the way out forward, on the way in for the adjoint.
+  The coefficients c_q are applied where the sets of weights are: on the way out of the states in the forward pass, on
+  the way in for the adjoint.
 
 Hairer, Lubich & Schlichte, SIAM J. Sci. Stat. Comput. 6 (1985) 532, for the squares.
 
@@ -30,10 +31,10 @@ from hpfracc_nn.solvers.torch.memory import OPS, Form, Operand, Toeplitz, add_pr
 
 
 class DenseForm(Form):
-    """See `memory.Form`."""
+    """The form (see `memory.Form`) of the kernel `dense`, which keeps nothing but the weights."""
 
     def far(self, values: Tensor, first: int, last: int, out: Tensor) -> None:
-        """See `memory.Form.far`."""
+        """Add to `out` the weighted values of all steps before the block, by one matrix product: see `Form.far`."""
         if not first:
             return
         if isinstance(self.operand, Toeplitz):  # copying rows is faster upwards; the result is small
@@ -69,18 +70,18 @@ _AT_ONCE = 1 << 20  # numbers that are transformed together
 
 
 class FFTForm(Form):
-    """The past of one solve, added up by square blocks, the large ones by FFT; see `memory.Form`."""
+    """The form (see `memory.Form`) of the kernel `fft`: square blocks, the large ones by FFT."""
 
     def __init__(self, operand: Operand):
         super().__init__(operand)
         assert isinstance(operand, Toeplitz), "the mesh is uniform"
         self.columns = operand.columns
-        self._block = 0  # where the second one begins
+        self._block = 0  # the length of a block: the step at which the second block begins
         self._pending: Tensor | None = None
         self._squares: dict[int, Tensor] = {}
 
     def far(self, values: Tensor, first: int, last: int, out: Tensor) -> None:
-        """See `memory.Form.far`."""
+        """Add the newest square to the sums of later steps, and those of the block to `out`: see `Form.far`."""
         if not first:
             return
         ins, steps = self.operand.ins, self.operand.steps
@@ -111,7 +112,7 @@ class FFTForm(Form):
     def _add_by_fft(self, recent: Tensor, target: Tensor, length: int) -> None:
         """Add the part of one square: the sums over the last `length` values in the next steps, as a product of FFTs.
 
-        It is the second half of a circular convolution of twice the length. `recent` holds these values,
+        The part is the second half of a circular convolution of twice the length. `recent` holds the values,
         `[a, length * ins, r]`; `target`, which is added to, the sums of the next steps, [a, outs, rows, r] with at most
         `length` rows.
         """
@@ -157,32 +158,35 @@ for op in (OPS["auto"], OPS["fft"]):
 
 
 class Matrices(NamedTuple):
-    """What a block's step multiplies with."""
+    """The matrices of a recurrence: from new values into the states, the states' decay, and from states to sums.
 
-    into: Tensor  # [a, q, values]
-    decay: Tensor  # [q, 1]
-    out_of: Tensor  # [a, outs or 1, rows, q]
+    Shapes: q exponentials; with one value a step the coefficients are in `out_of`, else in `into`.
+    """
+
+    into: Tensor  # from new values to states, [a, q, values]
+    decay: Tensor  # the factors by which the states decay meanwhile, [q, 1]
+    out_of: Tensor  # from states to the sums of a block's steps, [a, outs or 1, rows, q]
 
 
 class RecurrenceForm(Form):
-    """The past of one solve as the states of decaying exponentials; see `memory.Form`."""
+    """The form (see `memory.Form`) of the kernel `recurrence`: the older past as states of decaying exponentials."""
 
     def __init__(self, operand: Operand):
         super().__init__(operand)
         assert isinstance(operand, Toeplitz), "the mesh is uniform"
         self.toeplitz = operand
-        if operand.nodes is None or operand.coefficients is None:  # so few steps that all lags are exact
+        if operand.nodes is None or operand.coefficients is None:  # so few steps that no exponentials were fitted
             self.overlap = operand.steps
             return
         self.coefficients = operand.coefficients
         self.overlap = operand.nodes.first - 1
         self.rates = torch.as_tensor(operand.nodes.rates)
         self._states: Tensor | None = None
-        self._seen = 0  # values that the states hold
+        self._seen = 0  # steps whose values are in the states
         self._matrices: dict[tuple[str, int], Tensor] = {}
 
     def far(self, values: Tensor, first: int, last: int, out: Tensor) -> None:
-        """See `memory.Form.far`."""
+        """Bring new values into the states, and add the states' part to the block's sums `out`: see `Form.far`."""
         end = first - self.overlap
         if end <= 0:
             return
@@ -194,14 +198,14 @@ class RecurrenceForm(Form):
         self._seen = end
 
     def advance(self, values: Tensor, states: Tensor, fresh: slice, matrices: Matrices, out: Tensor) -> None:
-        """Bring values into the states, and add what those give the block.
+        """Update the states of the exponentials with new values, and add their part to the sums of a block.
 
         Args:
-            values: All that were pushed, [a, (steps + 1) * ins, r].
-            states: [a, q, r], which are replaced.
-            fresh: The values that are new.
-            matrices: Of their number, and of the block's steps.
-            out: [a, outs, rows, r].
+            values: The values of all steps, [a, (steps + 1) * ins, r].
+            states: The states of the exponentials, [a, q, r], which are overwritten.
+            fresh: Which of the values are new.
+            matrices: The matrices for so many new values and for the block's steps.
+            out: The block's sums, which are added to, [a, outs, rows, r].
         """
         torch.baddbmm(states * matrices.decay, matrices.into, values[:, fresh], out=states)
         add_product(matrices.out_of, states, out)
@@ -252,7 +256,7 @@ class RecurrenceForm(Form):
 
 
 def recurrence_refuses(workload: Workload) -> str | None:
-    """Return why the workload cannot be taken, or None."""
+    """Return the reason why a recurrence cannot compute the workload, or None if it can."""
     if workload.exponentials == 0:
         return f"the weights are no sum of exponentials to {workload.dtype} tolerance"
     return None
