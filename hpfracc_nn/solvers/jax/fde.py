@@ -207,7 +207,10 @@ def fdeint(
 
 
 def _checked_method(scheme: Any, history: Any, mesh: Any, options: Options, full: bool) -> Method | None:
-    """Return the method of a scheme with fixed steps, None for collocation, or raise for what does not go together."""
+    """Return the method of a scheme with fixed steps, or None for collocation.
+
+    Raise ValueError for options that only the other of the two has, such as a tolerance with a scheme of fixed steps.
+    """
     if isinstance(scheme, Collocation) or scheme == Collocation.name:
         check_history(OWNER, history)
         return None
@@ -231,9 +234,9 @@ class Times:
 
     Attributes:
         at: The time t of each step, [n_steps + 1].
-        elapsed: The time since the start, [n_steps + 1].
+        elapsed: The time since the start at each step, [n_steps + 1].
         dt: The length of a step, a float or traced; 1 on a mesh whose steps are not equal.
-        unequal: The same as numbers if steps are not equal, else None.
+        unequal: The times `elapsed` as Python floats if steps are not equal, else None.
         index: The output times in units of steps, [outputs]; whole numbers at points of the mesh, else fractions.
         interpolation_error: The output times minus the times that interpolating `elapsed` between the points of the
             mesh gives, [outputs]; None if all outputs are points of the mesh.
@@ -322,9 +325,9 @@ def _at_outputs(times: Times, states: Array, dz0: Array | None) -> Array:
 
 
 def _limits(scheme: Scheme, times: Times, orders: Orders) -> Limits | None:
-    """Return the rates of decay up to which an explicit scheme is stable at these steps.
+    """Return the rates of decay up to which an explicit scheme is stable with steps at `times`.
 
-    None for a scheme that is stable at any rate, and if the step or the orders are traced.
+    The result is None for a scheme that is stable at any rate, and if the step or the orders are traced.
     """
     decay, values = getattr(scheme, "stability", None), orders.values
     if decay is None or values is None or is_traced(times.dt):
@@ -344,11 +347,11 @@ def _reporting(progress: Progress, n_steps: int) -> Callable[[Array], None]:
 
 
 def _checked_solution(scheme: Scheme, f: RightSide, times: Array, found: Solution) -> Array:
-    """Return the states of a solution, or raise an error if they are not finite; traced ones only under `checkify`.
+    """Return the states of a solution, or raise an error if states are not finite; traced states only under `checkify`.
 
     Args:
-        scheme: The scheme, whose name and iteration an error names.
-        f: The right-hand side, evaluated again to see whether it is the cause.
+        scheme: The scheme, whose iteration an error names.
+        f: The right-hand side, evaluated again to see whether f is the cause.
         times: The time of each step, [n_steps + 1].
         found: The solution.
 

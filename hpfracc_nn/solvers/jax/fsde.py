@@ -205,10 +205,10 @@ def fsdeint(
 
 
 def _drawn(noise: Noise, n_steps: int, streams: int, c: Coefficients, key: Any) -> Array:
-    """Return the increments of the noise over all steps, drawn by the key if they are not passed.
+    """Return the increments of the noise over all steps: drawn by the key, or those that the user passed.
 
-    They are [n_steps, *channels], or [n_steps, 2, *channels] for two streams; the channels of an elementwise diffusion
-    are laid out as a state is, [a, *rest].
+    The result is [n_steps, *channels], or [n_steps, 2, *channels] for two streams; the channels of an elementwise
+    diffusion are laid out as a state is, [a, *rest].
     """
     shape = (streams, *c.noise_shape) if streams > 1 else c.noise_shape
     fits(OWNER, noise, shape)
@@ -221,12 +221,12 @@ def _drawn(noise: Noise, n_steps: int, streams: int, c: Coefficients, key: Any) 
 
 
 def checked_finite(states: Array, times: np.ndarray, coefficients: Coefficients, z0: Array) -> Array:
-    """Return the states of a solution, or raise an error if they are not finite; traced ones only under `checkify`.
+    """Return the states of a solution, or raise an error if states are not finite; traced states only under `checkify`.
 
     Args:
         states: The states at the output times, [outputs, *shape].
         times: The output times, [outputs].
-        coefficients: Drift and diffusion, evaluated again at the start to see whether they are the cause.
+        coefficients: Drift and diffusion, evaluated again at the start to see whether one of the two is the cause.
         z0: The state at the start.
 
     Raises:
@@ -247,10 +247,10 @@ def checked_finite(states: Array, times: np.ndarray, coefficients: Coefficients,
 
 
 def times_of(ts: Any) -> np.ndarray:
-    """Return the output times.
+    """Return the output times `ts` as a NumPy array.
 
     Raises:
-        TypeError: They are traced.
+        TypeError: `ts` is traced.
     """
     if is_traced(ts):
         raise TypeError(

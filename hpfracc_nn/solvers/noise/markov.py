@@ -1,11 +1,11 @@
 """Noises that a few exponentially decaying states make: coloured noise and Markovian fractional Brownian motions.
 
-Increments of a few states that decay exponentially, by matrix products over chunks of steps.
+The states y_n and the increments of such a noise are linear in standard normal numbers xi_n:
 
-    increment_n = read . y_n + direct . xi_n,     y_(n+1) = decay * y_n + entry xi_n,     xi_n standard normal.
+    increment_n = read . y_n + direct . xi_n,     y_(n+1) = decay * y_n + entry xi_n.
 
-A chunk of s steps is linear in its normal numbers and in the state before it: one product with a Toeplitz matrix and
-one with the powers of the decays, instead of s small steps.
+A chunk of s steps is linear in its normal numbers and in the state before the chunk: one product with a Toeplitz matrix
+and one with the powers of the decays, instead of s small steps.
 
 MarkovFractionalBrownian and MarkovRiemannLiouvilleBrownian are a few Ornstein-Uhlenbeck processes that share one
 Brownian motion: rates and weights.
@@ -16,12 +16,13 @@ with weights that minimise E int_0^T (B - sum)**2 dt, a small linear system in c
 begins with stationary states and approximates fractional Brownian motion, `AtRest` begins with zeros and approximates
 Riemann and Liouville's.
 
-What rates are good depends on the Hurst index. Rates below `low` leave out a share (low T)**(1 - hurst) of the paths,
-rates above `high` a share (high dt)**-hurst, and a ratio exp(delta) between neighbours one of exp(-pi**2 / delta). The
-range where all three are equal is much wider than [1 / T, 1 / dt]: of a rough path a good part is white noise on the
-mesh, made by states that forget it within a step. From there the two ends are searched for the least error of the path,
-as long as the variance of an increment does not pay for it: the path alone would have states too slow for the mesh, and
-above 1/2 increments several times too large.
+What rates are good depends on the Hurst index. Without rates below `low` a share (low T)**(1 - hurst) of the paths is
+lost, without rates above `high` a share (high dt)**-hurst, and with a ratio exp(delta) between neighbouring rates a
+share exp(-pi**2 / delta). The range for which all three shares are equal is much wider than [1 / T, 1 / dt]: a good
+part of a rough path is white noise on the mesh, made by states that forget everything within a step. From this range
+the two ends are searched for the least error of the path, as long as the variance of an increment does not become
+wrong: by the error of the path alone states would be too slow for the mesh, and above hurst 1/2 increments several
+times too large.
 
 Carmona, Coutin & Montseny, Stat. Inference Stoch. Process. 3 (2000) 161; Harms & Stefanovits, Stoch. Process. Appl. 129
 (2019) 1198; Daems et al., ICLR 2024, proposition 5.
@@ -56,10 +57,10 @@ class Linear:
     """A linear process with k states and r normal numbers a step, float64 arrays of a namespace.
 
     Attributes:
-        rates: Of the decays in a step, [k]; a state is multiplied by exp(-rate).
-        entry: Of the normal numbers into the states, [k, r].
-        read: Of the states into the increment, [k].
-        direct: Of the normal numbers into the increment of their step, [r].
+        rates: The rates at which states decay in a step, [k]; a state is multiplied by exp(-rate).
+        entry: The matrix that takes a step's normal numbers to what they add to the states, [k, r].
+        read: The weights of the states in the increment, [k].
+        direct: The weights of the normal numbers in the increment of their own step, [r].
     """
 
     rates: Array
@@ -76,14 +77,16 @@ def advance(
     state: Array,
     source: Source,
 ) -> tuple[Array, Array]:
-    """Return the increments [n_steps, *shape] and the state [k, width] after them, width the product of `shape`.
+    """Return the increments [n_steps, *shape] of a linear process, and the states [k, width] after these steps.
+
+    `width` is the product of `shape`: all entries are independent paths.
 
     Args:
-        process_of: The process as a function of a namespace and of parameters.
-        parameters: Single numbers, or arrays that may be learned.
+        process_of: Called as process_of(xp, *parameters); returns the process.
+        parameters: Parameters of the process: single numbers, or arrays that may be learned.
         n_steps: How many steps.
-        shape: Of one step.
-        state: Before them.
+        shape: The shape of one step's increments.
+        state: The states before the first step, [k, width].
         source: Where normal numbers come from.
     """
     xp, width = source.xp, math.prod(shape)
@@ -101,7 +104,10 @@ def advance(
 
 
 def covariance(process: Linear, first: np.ndarray, n_steps: int) -> np.ndarray:
-    """Return the covariance of the increments [n_steps, n_steps], `first` a root [k, r] of that of the first state."""
+    """Return the covariance of the increments of a linear process, [n_steps, n_steps].
+
+    `first` is a root [k, r] of the covariance of the first states: first @ first.T is [k, k].
+    """
     decays = np.exp(-process.rates)
     powers = decays ** np.arange(n_steps)[:, None]  # by lag
     states, added = first @ first.T, process.entry @ process.entry.T
@@ -142,7 +148,7 @@ def _chunk(
 
 
 _SMALL = 0.1  # in x - 2 tanh(x / 2), below which the difference has lost too many digits
-_SERIES = (1 / 12, -1 / 120, 17 / 20160, -31 / 362880, 691 / 79833600)  # of it, from x**3 on
+_SERIES = (1 / 12, -1 / 120, 17 / 20160, -31 / 362880, 691 / 79833600)  # coefficients of x**3, x**5, ... in x - 2 tanh
 
 
 @dataclass(frozen=True)
@@ -158,8 +164,8 @@ class Coloured(Noise):
             be learned.
 
     Raises:
-        TypeError: It is neither a number nor a tensor.
-        ValueError: It is not positive, or not a single number.
+        TypeError: `correlation_time` is neither a number nor a tensor.
+        ValueError: `correlation_time` is not positive, or not a single number.
 
     Source: Gillespie, Phys. Rev. E 54 (1996) 2084; Wong & Zakai, Ann. Math. Stat. 36 (1965) 1560.
 
@@ -184,7 +190,7 @@ class Coloured(Noise):
 
     @property
     def regularity(self) -> float:
-        """Paths have a derivative: 1."""
+        """See `Noise.regularity`; 1, because paths have a derivative."""
         return 1.0
 
     @classmethod
@@ -212,11 +218,12 @@ class Coloured(Noise):
 
 
 def _integrated(dt: float, xp: Namespace, correlation_time: Array) -> Linear:
-    """Return the process of coloured noise of correlation time tau, whose increment is its integral over a step.
+    """Return the linear process of coloured noise of correlation time tau, whose increments are integrals over steps.
 
-    With eta of variance 1, x = dt / tau and u = 1 - exp(-x): eta at the end has mean exp(-x) eta and variance
-    u (2 - u); sqrt(2 / tau) times the integral has mean u eta, covariance u**2 with the other and variance
-    u**3 / (2 - u) + 2 (x - 2 tanh(x / 2)).
+    The one state eta, an Ornstein-Uhlenbeck process, has variance 1. With x = dt / tau and u = 1 - exp(-x), given eta at
+    the beginning of a step: eta at its end has mean exp(-x) eta and variance u (2 - u); sqrt(2 / tau) times the
+    increment has mean u eta, covariance u**2 with eta at the end, and given that too the variance
+    2 (x - 2 tanh(x / 2)), beside u**3 / (2 - u) from eta at the end.
     """
     tau = correlation_time[..., None]
     x = dt / tau

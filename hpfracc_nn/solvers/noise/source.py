@@ -1,4 +1,4 @@
-"""Where random numbers come from: a generator, with the dtype and the device of what it draws."""
+"""Sources of random numbers: a framework's generator, with the dtype and the device of the numbers that are drawn."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Formulas = Callable[..., tuple[Array, ...]]  # of a namespace and of parameters 
 
 
 class Source(Protocol):
-    """What a framework offers to the noises; each draw is in the source's dtype.
+    """A framework's random numbers, as the noises draw them; all are in the source's dtype.
 
     Attributes:
-        xp: Its namespace, for what is drawn.
-        at_once: Complex numbers that are drawn and transformed together.
+        xp: The framework's namespace of array functions.
+        at_once: How many complex numbers are drawn and transformed together at most.
     """
 
     @property
@@ -30,8 +30,9 @@ class Source(Protocol):
         """Return formulas(xp, *parameters), computed in float64, in the source's dtype.
 
         Args:
-            formulas: Arrays of parameters; entry [*c, ...] of each depends on entry [*c] of the parameters alone.
-            parameters: Numbers, or arrays that may be learned; [*c], or one for all of c.
+            formulas: Called as formulas(xp, *parameters); returns arrays [*c, ...], whose entries at an index of [*c]
+                depend on the parameters at this index alone.
+            parameters: Numbers, or arrays that may be learned; [*c], or one number for all of [*c].
         """
         ...
 
@@ -40,7 +41,7 @@ class Source(Protocol):
         ...
 
     def uniform(self, shape: tuple[int, ...]) -> Array:
-        """Return uniform numbers in (0, 1), neither end among them."""
+        """Return uniform numbers in (0, 1), none of which is 0 or 1."""
         ...
 
     def exponential(self, shape: tuple[int, ...]) -> Array:
@@ -52,7 +53,7 @@ class Source(Protocol):
         ...
 
     def gamma(self, concentration: Array) -> Array:
-        """Return gamma numbers of scale 1, one for each concentration; 0 where that is 0."""
+        """Return gamma numbers of scale 1, one for each entry of `concentration`; 0 where the concentration is 0."""
         ...
 
     def cast(self, x: Any) -> Array:
@@ -63,22 +64,23 @@ class Source(Protocol):
         """Return `scale` times complex numbers whose real and imaginary parts are independent and standard normal.
 
         Args:
-            shape: Of the result.
-            scale: A namespace's array, which broadcasts to it.
+            shape: The shape of the result.
+            scale: An array of the framework or of NumPy, which broadcasts to `shape`.
         """
         ...
 
     def by_time(self, pairs: Iterable[Array], count: int) -> Array:
-        """Return complex arrays [m, ..., n] as one real array, time first: [n, 2 count, ...].
+        """Return the real and imaginary parts of complex arrays [m, ..., n] as one real array, [n, 2 count, ...].
 
         Args:
-            pairs: Taken one after the other; of each there are m real parts, then m imaginary ones.
+            pairs: The complex arrays, with time as their last axis. Each adds its m real parts, then its m imaginary
+                parts, along the second axis of the result.
             count: The sum of all m, at least 1.
         """
         ...
 
     def joined(self, some: list[Array], axis: int) -> Array:
-        """Return arrays joined along an axis."""
+        """Return the arrays `some` concatenated along `axis`."""
         ...
 
 
@@ -87,11 +89,11 @@ CACHED = 1 << 15  # complex numbers: 512 KiB in double precision, which stay in 
 
 @dataclass(frozen=True)
 class NumpySource:
-    """NumPy's source.
+    """A source of random numbers of NumPy.
 
     Attributes:
-        rng: The generator.
-        dtype: float64 or float32.
+        rng: The generator that all numbers are drawn from.
+        dtype: The dtype of the numbers, float64 or float32.
     """
 
     rng: np.random.Generator
