@@ -14,7 +14,7 @@ HAR_MEANS = (1, 5, MONTH)  # day, week, month
 
 
 def random_walk(series: np.ndarray, start: int) -> np.ndarray:
-    """Return the value of the day before."""
+    """Return the forecasts of a random walk: for each day the value of the day before, [n - start]."""
     _check("random_walk", series, start, 1)
     return series[start - 1 : -1].copy()
 
@@ -23,7 +23,7 @@ def autoregression(series: np.ndarray, start: int, lags: int) -> np.ndarray:
     """Return the forecasts of AR(`lags`) with a constant.
 
     Raises:
-        ValueError: The days before `start` do not determine its coefficients.
+        ValueError: There are too few days before `start` to determine the coefficients.
     """
     _check("autoregression", series, start, 2 * errors.count("autoregression", "lags", lags) + 1)
     past = [series[lags - lag : len(series) - lag] for lag in range(1, lags + 1)]

@@ -69,7 +69,7 @@ class Noise(ABC):
 
     @property
     def is_open(self) -> bool:
-        """Whether paths are more regular than `regularity`, which is the lower bound of a parameter that is a tensor."""
+        """Whether paths are more regular than `regularity`, a parameter's lower bound; True where that is a tensor."""
         return False
 
     @property

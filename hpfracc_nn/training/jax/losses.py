@@ -165,7 +165,7 @@ def _wide(owner: str, ys: Array, observed: Array) -> tuple[Array, Array, Any]:
 
 
 def _whole(paths: Array) -> Array:
-    """Return paths that every device holds whole: `lax.map` goes along no axis that an explicit mesh has split."""
+    """Return the paths, replicated over devices if an explicit mesh has split them: `lax.map` takes no split axis."""
     mesh = jax.typeof(paths).sharding.mesh
     if mesh.empty or mesh.are_all_axes_auto or mesh.are_all_axes_manual:
         return paths

@@ -1,7 +1,7 @@
-"""optax's optimizers along a power-law average of the last gradients; with alpha = 1 they are those optimizers.
+"""optax's optimizers along a power-law average of the last gradients; with alpha = 1 they are optax's optimizers.
 
-Each takes the arguments of the optimizer of optax that it is made of, in its order, then its own by name. Arguments are
-spelled out, so that `optax.inject_hyperparams` finds those that are numbers.
+Each takes the arguments of the optax optimizer that it is made of, in the same order, then its own by name. Arguments
+are spelled out, so that `optax.inject_hyperparams` finds those that are numbers.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def scale_by_fractional(
 
 
 def _length(memory: Any) -> int | str | None:
-    """Return the option `memory` as an int or "exponentials"; None where it is traced, as by inject_hyperparams."""
+    """Return the option `memory` as an int or "exponentials"; None if it is traced, as by `inject_hyperparams`."""
     if isinstance(memory, jax.core.Tracer):
         return None
     if isinstance(memory, jax.Array | np.ndarray) and memory.ndim == 0:

@@ -1,4 +1,4 @@
-"""The average in CUDA: a launch for sixteen parameters, every row read once. See cuda_mix.cu."""
+"""The kernel of `history_mix` in CUDA: one launch for sixteen parameters, every row read once. See cuda_mix.cu."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _launch(lists: np.ndarray, grads: list[Tensor], rows: list[Tensor], averages
 
 
 def source_of(dtype: str) -> Source:
-    """Return the source for a dtype."""
+    """Return the CUDA source of the kernel for a dtype, given by its name such as "float32"."""
     return Source(__package__, "cuda_mix.cu", dtype)
 
 

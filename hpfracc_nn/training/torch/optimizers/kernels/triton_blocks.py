@@ -1,7 +1,7 @@
-"""The average of gradients with what is remembered, in Triton, and as an operation of torch into which compilers see.
+"""The Triton program of `history_mix`, and an operation of torch made of it into which torch's compilers see.
 
-A program has a block of one parameter's values: the gradient stays in registers while every row is read once, and
-written once where it changes. Importing this needs Triton.
+A program takes a block of one parameter's values: the gradient stays in registers while every row is read once, and
+written once where it changes. Importing this module needs Triton.
 """
 
 # mypy: ignore-errors
@@ -18,7 +18,7 @@ BLOCK = 1024  # values of a program
 
 @triton.jit(do_not_specialize=["count"])
 def mix(grad_ptr, rows_ptr, average_ptr, numbers_ptr, size, count, BLOCK: tl.constexpr):
-    """Write the average, and move the rows; see `history_mix`."""
+    """The Triton program: write the average of one block of values, and move its rows; see `history_mix`."""
     T: tl.constexpr = grad_ptr.dtype.element_ty
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here = at < size
@@ -42,7 +42,7 @@ def mix(grad_ptr, rows_ptr, average_ptr, numbers_ptr, size, count, BLOCK: tl.con
 
 
 def launch(wrap, grad: torch.Tensor, rows: torch.Tensor, average: torch.Tensor, numbers: torch.Tensor) -> None:
-    """Launch it for one parameter, by what `wrap` makes of the kernel."""
+    """Launch `mix` for one parameter; `wrap` makes of the kernel what is launched. Shapes are those of `history_mix`."""
     size = grad.numel()
     wrap(mix)[(-(-size // BLOCK),)](grad, rows, average, numbers, size, rows.shape[0], BLOCK=BLOCK, num_warps=4)
 
@@ -60,4 +60,4 @@ OPERATION: Any = torch.library.triton_op("hpfracc_nn::history_mix", history_mix,
 
 @OPERATION.register_fake
 def _fake(*given) -> None:
-    """No kernel runs on tensors without data."""
+    """Do nothing: the operation on tensors without data, which torch's compilers trace."""
