@@ -159,7 +159,7 @@ def is_distributed() -> bool:
 
 
 def is_due(step: int) -> bool:
-    """Return whether the processes exchange wisdom after this step of the optimizer: 16, 32, 64, ...."""
+    """Return whether the processes exchange wisdom after this step of the optimizer, as after 16, 32, 64 and so on."""
     return step >= FIRST and step & (step - 1) == 0
 
 
@@ -275,16 +275,16 @@ class BackendReport(Callback):
     Every `log_every_n_steps` steps, and at the end of `fit` for those that are left, each logger gets, under
     "BackendReport/" (or the logger's own separator), of the steps since the last time, without validation:
 
-    - `share/<backend>`: part of the calls;
-    - `select_per_step`: calls per batch;
-    - `plans`: plans that were used;
+    - `share/<backend>`: part of the consultations;
+    - `select_per_step`: consultations per batch;
+    - `plans`: plans in use so far;
     - `explore_fraction`: part of the time that trials cost;
     - `switches`, `fallbacks`: kernels that took over, and calls at which one ran in place of another that failed;
     - `quarantined`: workloads, sizes or places at which a kernel is not used now, because it failed;
     - `regret_estimate`: part of the predicted time that the best kernel everywhere would have saved;
-    - `overhead_us`: microseconds of deciding and learning per call; the look-up at each call does not count;
+    - `overhead_us`: microseconds of deciding and learning per consultation, without the look-up at each call;
     - `op_ms/<module>.forward` and `.backward`: 20 % quantile of sampled calls, in milliseconds, of the
-      module's plan with most calls;
+      module's plan that was consulted most;
     - `gpu_free_MB`: free memory of the device, where it is not the host.
 
     Checkpoints keep the counts and all that was learnt, so that a resumed run explores nothing anew. Several processes

@@ -301,7 +301,7 @@ def fit_fde(
 
 
 def _check_framework(fs: Any, y0: Any, dy0: Any) -> None:
-    """Raise TypeError for a y0 or dy0 that is neither a tensor nor a function; warn of an f with parameters to learn."""
+    """Raise TypeError for a y0 or dy0 that is neither a tensor nor a function; warn of an f with learned parameters."""
     equations.check_starts(y0, dy0, lambda each: isinstance(each, Tensor), "a tensor", "torch.as_tensor")
     if any(isinstance(f, nn.Module) and any(each.requires_grad for each in f.parameters()) for f in fs):
         warnings.warn(

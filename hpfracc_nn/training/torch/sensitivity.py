@@ -38,7 +38,7 @@ _BYTES = 1 << 25  # bytes of Jacobians that are computed together
 Parametric = Callable[[Tensor, Tensor, Tensor], Tensor]  # f(t, y, numbers)
 T = TypeVar("T")
 
-# Errors that a function may raise under vmap. The function is then called step by step, and raises its own errors again.
+# Errors that a function may raise under vmap. The function is then called step by step, and raises its own again.
 _NOT_TOGETHER = (
     ArithmeticError,
     AssertionError,

@@ -136,11 +136,11 @@ class FractionalRMSprop(Fractional, torch.optim.RMSprop):
         super().__init__(params, lr, smoothing, *options, **named)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group; alpha, kind and memory that it does not bring are the defaults.
+        """Add a group; alpha, kind and memory missing in the group are the defaults.
 
         Raises:
-            TypeError: One of these has no usable type.
-            ValueError: One of these is out of range or unknown.
+            TypeError: alpha, kind or memory has no usable type.
+            ValueError: alpha, kind or memory is out of range or unknown.
         """
         if "smoothing" not in self.defaults:
             self.defaults.update({"smoothing": self.defaults.pop("alpha"), _SAVED_ORDER: None})
@@ -170,7 +170,7 @@ class FractionalRMSprop(Fractional, torch.optim.RMSprop):
 
     def _adopted_group(self, saved: Group, present: Group) -> Group:
         order = saved.get(_SAVED_ORDER)
-        if order is not None or "smoothing" not in saved:  # or else it is a group as it is here
+        if order is not None or "smoothing" not in saved:  # otherwise the saved group has the names of this class
             smoothing = saved.get("alpha", present["smoothing"])
             order = present["alpha"] if order is None else order
             saved = {**saved, "alpha": order, "smoothing": smoothing, _SAVED_ORDER: None}
@@ -178,9 +178,9 @@ class FractionalRMSprop(Fractional, torch.optim.RMSprop):
 
 
 def _with_torchs_alpha(_: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
-    """Return a state_dict that torch's RMSprop can load: `alpha` is its smoothing constant, not the order.
+    """Return a state_dict that torch's RMSprop can load: `alpha` is torch's smoothing constant, not the order.
 
-    It is registered as a hook, which torch calls with the optimizer first.
+    This function is registered as a hook, which torch calls with the optimizer first.
     """
     groups = [
         {**group, "alpha": group["smoothing"], _SAVED_ORDER: group["alpha"]} for group in state_dict["param_groups"]
@@ -188,23 +188,23 @@ def _with_torchs_alpha(_: torch.optim.Optimizer, state_dict: dict[str, Any]) -> 
     return {**state_dict, "param_groups": groups}
 
 
-Alpha = Callable[[int], float]  # of how many steps
+Alpha = Callable[[int], float]  # takes the number of steps to alpha
 
 
 class AlphaSchedule:
     """Set the alpha of an optimizer's groups, as torch's LambdaLR sets their learning rate.
 
     A window of past gradients does not depend on alpha, and neither do the rates of the exponentials: a new alpha
-    weighs what was remembered anew, at once.
+    weighs the gradients that are kept anew, at once.
 
     Args:
-        optimizer: A fractional one, or one around it, such as ZeroRedundancyOptimizer.
-        alpha: Returns alpha, in (0, 1], for how often `step` was called: for all groups, also those that are added
-            later. Or a list or tuple with such a function for each group, or None for one that is to keep its alpha;
-            groups that are added later keep theirs.
+        optimizer: A fractional optimizer, or a wrapper of one, such as ZeroRedundancyOptimizer.
+        alpha: A function from the number of calls of `step` to alpha, in (0, 1], for all groups, also those that are
+            added later. Or a list or tuple with such a function for each group, or None for a group that is to keep its
+            alpha; groups that are added later keep theirs.
 
     Raises:
-        TypeError: The optimizer has no fractional alpha.
+        TypeError: The optimizer has no fractional alpha, or `alpha` is no function and no list of functions.
         ValueError: There is another number of functions than of groups, or an alpha is out of range; then none is set.
 
     Examples:
@@ -241,7 +241,7 @@ class AlphaSchedule:
         self._set(0)
 
     def step(self) -> None:
-        """Go on to the next alpha."""
+        """Count a step, and set the alpha of the groups for the new count."""
         self._set(self.last_epoch + 1)
 
     def get_last_alpha(self) -> list[float]:
@@ -253,7 +253,7 @@ class AlphaSchedule:
         return {"last_epoch": self.last_epoch}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where another schedule was."""
+        """Continue from the count of steps that another schedule's `state_dict` holds, and set alpha for it."""
         self._set(state_dict["last_epoch"])
 
     def _set(self, epoch: int) -> None:

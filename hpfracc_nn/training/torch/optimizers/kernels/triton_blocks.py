@@ -42,7 +42,10 @@ def mix(grad_ptr, rows_ptr, average_ptr, numbers_ptr, size, count, BLOCK: tl.con
 
 
 def launch(wrap, grad: torch.Tensor, rows: torch.Tensor, average: torch.Tensor, numbers: torch.Tensor) -> None:
-    """Launch `mix` for one parameter; `wrap` makes of the kernel what is launched. Shapes are those of `history_mix`."""
+    """Launch wrap(mix) for one parameter; `wrap` is torch's or this package's way to call a Triton kernel.
+
+    Shapes are those of `history_mix`.
+    """
     size = grad.numel()
     wrap(mix)[(-(-size // BLOCK),)](grad, rows, average, numbers, size, rows.shape[0], BLOCK=BLOCK, num_warps=4)
 
