@@ -20,7 +20,7 @@ def random_walk(series: np.ndarray, start: int) -> np.ndarray:
 
 
 def autoregression(series: np.ndarray, start: int, lags: int) -> np.ndarray:
-    """Return the forecasts of AR(`lags`) with a constant.
+    """Return the forecasts of an autoregression on the last `lags` days with a constant, [n - start].
 
     Raises:
         ValueError: There are too few days before `start` to determine the coefficients.
@@ -31,7 +31,7 @@ def autoregression(series: np.ndarray, start: int, lags: int) -> np.ndarray:
 
 
 def har(series: np.ndarray, start: int) -> np.ndarray:
-    """Return the forecasts of the heterogeneous autoregression: the means of the last day, week and month.
+    """Return the forecasts of the heterogeneous autoregression, on the means of the last day, week and month.
 
     Raises:
         ValueError: There are too few days before `start`.
@@ -45,9 +45,9 @@ def har(series: np.ndarray, start: int) -> np.ndarray:
 
 
 def _least_squares(past: np.ndarray, series: np.ndarray, start: int) -> np.ndarray:
-    """Regress the series before `start` on a constant and the columns of `past`; return the forecasts from then on.
+    """Regress the series before `start` on a constant and the columns of `past`; return the forecasts from `start` on.
 
-    `past`, [days, features], belongs to the last days of the series.
+    `past` are the features of the last days of the series, [days, features].
     """
     columns = np.column_stack([np.ones(len(past)), past])
     fitted = start - (len(series) - len(past))

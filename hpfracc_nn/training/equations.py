@@ -192,7 +192,7 @@ def _notes(orders: Orders, found: np.ndarray) -> tuple[str, ...]:
 
 
 def named_values(names: Sequence[str], values: np.ndarray) -> str:
-    """Return values with their names, for a message."""
+    """Return values with their names as text for a message, such as "alpha=0.5, rate=1"."""
     return ", ".join(f"{name}={value:g}" for name, value in zip(names, values, strict=True))
 
 
@@ -260,7 +260,7 @@ def series_of(
 
 
 def _observations(ts: Any, observed: Any, weights: Any, t0: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return times, data and weights of one experiment as float64 arrays."""
+    """Return times, data and weights of one experiment as float64 arrays; raise ValueError for data of no use."""
     times, values = np.asarray(ts, dtype=np.float64), np.asarray(observed, dtype=np.float64)
     if times.ndim != 1 or values.shape[:1] != times.shape:
         raise ValueError(

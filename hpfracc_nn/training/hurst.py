@@ -84,17 +84,17 @@ def whittle(x: np.ndarray, *, dt: float = 1.0, has_noise: bool = False, level: f
 
     Args:
         x: Samples of the path (not its increments) at equal times, [n].
-        dt: Their spacing, in the caller's time unit; only `scale` depends on it.
+        dt: The spacing of the samples, in the caller's time unit; only `scale` depends on it.
         has_noise: Whether each sample has independent noise of a variance that is estimated too, as a logarithm of a
-            volatility that was itself estimated from prices. Without it such noise makes the path look rougher.
+            volatility that was itself estimated from prices. If such noise is ignored, the path looks rougher.
         level: The level of the confidence interval.
 
     Returns:
         The estimate; its standard error is that of this estimator, exact to first order.
 
     Raises:
-        ValueError: There are fewer than 32 samples, one of them is not finite, all lie on a straight line, or a number
-            is out of range.
+        ValueError: There are fewer than 32 samples, a sample is not finite, all lie on a straight line, or `dt` or
+            `level` is out of range.
 
     Source: Whittle (1953); Sykulski et al., Biometrika 106 (2019) 251, equation (9); Fukasawa, Takabatake & Westphal,
     Math. Finance 32 (2022) 1086, for the noise.
@@ -144,8 +144,8 @@ def structure_function(
         powers: The powers of the increments, positive.
 
     Raises:
-        ValueError: There are fewer than 32 samples, one of them is not finite, all are the same, or a lag or power is
-            out of range.
+        ValueError: There are fewer than 32 samples, a sample is not finite, all samples are the same, or a lag or power
+            is out of range.
         TypeError: A lag is no whole number.
 
     Source: Gatheral, Jaisson & Rosenbaum, Quant. Finance 18 (2018) 933, section 2.1.

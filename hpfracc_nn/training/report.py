@@ -64,7 +64,7 @@ class SiteCounts:
         self._leaving: dict[str, tuple[Plan, ...]] = {}
 
     def attach(self, sites: Mapping[str, Site]) -> None:
-        """Count the calls of `sites` from now on."""
+        """Count the calls of `sites`, given by name, from now on, and no longer those of former sites."""
         self.detach()
         self._sites = dict(sites)
         for site in self._sites.values():

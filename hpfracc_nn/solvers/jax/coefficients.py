@@ -98,7 +98,7 @@ class Coefficients:
         return g, slope(g * factor)
 
     def applied(self, g: Array, noise: Array) -> Array:
-        """Return the product of g with the noise of a step, [a, *rest]."""
+        """Return the product of g, a value of the diffusion, with the noise of a step: an array [a, *rest]."""
         if self.is_elementwise:
             return g * noise
         if self.noise_type == "scalar":

@@ -100,12 +100,13 @@ def fdeint(
         scheme: "rectangle", "predictor_corrector", "trapezoid", "bdf2", "collocation", or a `Scheme` or `Collocation`
             with its options; None is "collocation" with a tolerance and "predictor_corrector" without.
         rtol: The error that a step by collocation may have, relative to the state: the root mean square over a sample
-            of its error divided by atol + rtol |y| is at most 1. A sample is what belongs to one index of the first
-            axis of y0, if it has several axes, else all of y0; all have the same steps, unless `jax.vmap` gives each
-            its own. It may be traced: one program serves all tolerances. At least 100 times the dtype's rounding, for
-            which 0 stands; None beside `atol` is 1e-3.
-        atol: The same, absolute: a number, or an array that broadcasts to y0; None beside `rtol` is 1e-6.
-        max_steps: How many steps to a tolerance there is room for: memory for a derivative grows with it.
+            of the step's error divided by atol + rtol |y| is at most 1. A sample is what belongs to one index of the
+            first axis of y0, if y0 has several axes, else all of y0; all samples have the same steps, unless `jax.vmap`
+            gives each its own. rtol may be traced: one program serves all tolerances. It is at least 100 times the
+            dtype's rounding, which is taken for 0; None beside `atol` is 1e-3.
+        atol: The absolute error that a step may have: a number, or an array that broadcasts to y0; None beside `rtol`
+            is 1e-6.
+        max_steps: The greatest number of steps to a tolerance: arrays have room for so many, also for a derivative.
         max_step: The longest step to a tolerance; None is any.
         breakpoints: Increasing times at which f may jump, where steps to a tolerance end and begin small again; traced
             ones need not increase.
@@ -306,8 +307,8 @@ def _at_outputs(times: Times, states: Array, dz0: Array | None) -> Array:
     Args:
         times: The times of the steps and of the outputs.
         states: The states at all steps, [n_steps + 1, a, *rest].
-        dz0: The derivative at the start, [a, *rest], or None. Its part of the solution, elapsed time times dz0, is made
-            exact after the interpolation between steps.
+        dz0: The derivative at the start, [a, *rest], or None. The solution's part (elapsed time) * dz0 is made exact
+            after the interpolation between steps.
     """
     if times.interpolation_error is not None:
         places, weights = interpolation(np.asarray(times.index), states.shape[0] - 1)
@@ -338,7 +339,7 @@ def _limits(scheme: Scheme, times: Times, orders: Orders) -> Limits | None:
 
 
 def _reporting(progress: Progress, n_steps: int) -> Callable[[Array], None]:
-    """Return a function of a step's number that calls the user's `progress`, from compiled programs too."""
+    """Return a function of a step's number that calls progress(step, n_steps), from compiled programs too."""
 
     def report(step: Array) -> None:
         jax.debug.callback(lambda step: progress(min(int(step), n_steps), n_steps), step)

@@ -52,7 +52,7 @@ class Anew(NamedTuple):
     blocks: bool
 
     def each(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function `step`, under `jax.checkpoint` if steps are computed again."""
+        """Return the function `step`, wrapped in `jax.checkpoint` if a backward pass computes each step again."""
         return jax.checkpoint(step, prevent_cse=False) if self.steps else step  # in a loop nothing is merged
 
 

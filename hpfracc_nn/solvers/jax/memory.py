@@ -64,7 +64,7 @@ def toeplitz(columns: Array, lags: np.ndarray) -> Array:
 
 
 def padded(columns: Array, length: int) -> Array:
-    """Return columns [a, sets, lags] with zeros appended up to `length` lags; NumPy arrays remain NumPy arrays."""
+    """Return columns of weights, [a, sets, lags], with zeros appended up to `length` lags; NumPy arrays remain such."""
     missing = max(0, length - columns.shape[-1])
     if not missing:
         return columns

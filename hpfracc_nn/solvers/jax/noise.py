@@ -113,16 +113,16 @@ def increments(
 ) -> Array:
     """Return the increments of a noise over equal steps, [n_steps, *shape].
 
-    A pure function of the key, differentiable in the noise's parameters that are arrays; what is a function of these
-    alone, such as spectra, is computed in float64 whatever the process has enabled.
+    A pure function of the key, differentiable in the noise's parameters that are arrays; functions of these parameters
+    alone, such as spectra, are computed in float64 whatever the process has enabled.
 
     Args:
         noise: The noise.
         n_steps: How many steps.
-        shape: Of one step: batch axes and channels; all entries are independent.
+        shape: The shape of one step's increments: batch axes and channels; all entries are independent.
         dt: The step, positive, in the caller's time unit.
         key: The random key, from `jax.random.key`.
-        dtype: Floating; None is JAX's default. Half precision is drawn in float32.
+        dtype: The dtype of the increments, floating; None is JAX's default. Half precision is drawn in float32.
 
     Raises:
         ValueError: A number is out of range, `shape` is not that of the noise's parameters, or the dtype not floating.
@@ -151,7 +151,8 @@ def increments(
 def paths(noise: Noise, n_steps: int, shape: Sequence[int] = (), *, dt: float, key: Array, dtype: Any = None) -> Array:
     """Return paths of a noise at the times 0, dt, ..., n_steps dt, [n_steps + 1, *shape]: zero, and running sums.
 
-    They are the sums of what `increments` returns for the same key. Arguments and errors as of `increments`.
+    The sums are those of the increments that `increments` returns for the same key. Arguments and errors are as of
+    `increments`.
 
     Examples:
         >>> from hpfracc_nn.solvers import FractionalBrownian

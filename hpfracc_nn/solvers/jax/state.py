@@ -178,7 +178,10 @@ def smallest_order(owner: str, orders: Orders, mesh: Mesh | Points) -> float:
 
 
 def slope_of(owner: str, dy0: State, layout: Layout, orders: Orders) -> Array:
-    """Return the user's `dy0` as an array [a, *rest], with 0 for orders up to 1, which need no derivative."""
+    """Return the user's derivative at the start, `dy0`, as an array [a, *rest], with 0 for orders up to 1.
+
+    Raise ValueError for another tree or shapes than the state's.
+    """
     shapes = tuple(tuple(leaf.shape) for leaf in jax.tree.leaves(dy0))
     if jax.tree.structure(dy0) != layout.tree or shapes != layout.shapes:
         raise checks.slope_shape(owner, shapes, layout.shapes)
@@ -234,8 +237,8 @@ class Layout:
 
     Attributes:
         tree: The structure of the pytree.
-        shapes: The shapes of its leaves.
-        given: The dtype of its leaves.
+        shapes: The shapes of the pytree's leaves.
+        given: The dtype of the pytree's leaves.
         varying: alpha's shape with as many axes as the state has: 1 on axes along which alpha does not vary.
     """
 

@@ -49,7 +49,9 @@ def fgn_autocovariance(hurst: Array, n: int, xp: Namespace) -> Array:
 
 
 def riemann_liouville_covariance(hurst: float, s: np.ndarray, t: np.ndarray) -> np.ndarray:
-    """Return E B_s B_t of Riemann and Liouville's fractional Brownian motion, of variance t**(2 H), for times > 0.
+    """Return the covariance E B_s B_t of Riemann and Liouville's fractional Brownian motion at times s, t > 0.
+
+    The motion is scaled to the variance t**(2 hurst); s and t broadcast to the result.
 
     Source: Marinucci & Robinson, J. Statist. Plann. Inference 80 (1999) 111; Gradshteyn & Ryzhik, 3.197.8.
     """
@@ -360,7 +362,8 @@ def _fixed_columns(hurst: float | tuple[float, ...], n: int) -> list[np.ndarray]
 def _rules() -> tuple[np.ndarray, np.ndarray]:
     """Return quadrature points in (0, 1), and weights for the integrals against Legendre polynomials.
 
-    The weights are [r, points], one row for each of the first r polynomials, which are orthonormal on (0, 1).
+    The points are [points]. The weights are [r, points], with a row for each of the first r polynomials, which are
+    orthonormal on (0, 1).
     """
     nodes, weights = legendre.leggauss(_POINTS)
     values = legendre.legvander(nodes, _TERMS - 1).T * np.sqrt(2 * np.arange(_TERMS) + 1)[:, None]

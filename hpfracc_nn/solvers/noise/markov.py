@@ -276,7 +276,10 @@ class Stationary:
         return duration * (own[:, None] + own) / (rates[:, None] + rates)
 
     def cross(self, rates: np.ndarray, hurst: float, duration: float) -> np.ndarray:
-        """Return int_0^T E B(t) (Y_i(t) - Y_i(0)) dt for B with the kernel t**(a - 1) / Gamma(a), a = H + 1/2, [k]."""
+        """Return int_0^T E B(t) (Y_i(t) - Y_i(0)) dt for each state Y_i, [k].
+
+        B is the process to approximate, with the kernel t**(a - 1) / Gamma(a), a = hurst + 1/2.
+        """
         a, x = hurst + 0.5, rates * duration
         return rates**-a * duration * _crossed(a, x)
 
@@ -643,11 +646,11 @@ class MarkovFractionalBrownian(MarkovNoise):
     """Fractional Brownian motion as a weighted sum of `n_states` Ornstein-Uhlenbeck processes driven by one noise.
 
     Time O(n), and a state of fixed size, from which blocks of steps can be drawn again. The states are drawn exactly on
-    the mesh, and the weights minimise the mean square error of the path, which `error` knows in closed form: with 16
-    states and 1000 steps it is 0.5 % of the path at hurst 0.3 and 0.7, 4 % at 0.1 and 7 % at 0.9; beyond, use the exact
-    process. Their rates are searched for the least such error, some 50 ms for each new number of steps, of states and
-    Hurst index, or bounds of a learned one. Normalised: Var B_t = t**(2 hurst) to the same errors. Differentiable in
-    the Hurst index.
+    the mesh, and the weights minimise the mean square error of the path, which `error` gives in closed form: with 16
+    states and 1000 steps its root is 0.5 % of the path at hurst 0.3 and 0.7, 4 % at 0.1 and 7 % at 0.9; beyond, use the
+    exact process. The rates of the states are searched for the least such error, some 50 ms for each new number of
+    steps, of states and Hurst index, or bounds of a learned index. Normalised: Var B_t = t**(2 hurst) to the same
+    errors. Differentiable in the Hurst index.
 
     Args:
         hurst: In (0, 1); one number, or a framework's tensor of no axes, which may be learned and is not checked.
@@ -656,8 +659,8 @@ class MarkovFractionalBrownian(MarkovNoise):
 
     Raises:
         TypeError: `hurst` is neither a number nor a tensor, or `n_states` no whole number.
-        ValueError: One of them is out of range, or `hurst` is not within its bounds or several numbers, or a tensor's
-            bounds are wider than (0.05, 0.95).
+        ValueError: `hurst` or `n_states` is out of range, `hurst` is not within its bounds or is several numbers, or a
+            tensor's bounds are wider than (0.05, 0.95).
 
     Source: Daems et al., Variational Inference for SDEs Driven by Fractional Noise, ICLR 2024, with other rates.
 
@@ -675,7 +678,8 @@ class MarkovFractionalBrownian(MarkovNoise):
 class MarkovRiemannLiouvilleBrownian(MarkovNoise):
     """Riemann and Liouville's fractional Brownian motion by states that begin with zero.
 
-    As `MarkovFractionalBrownian`, whose arguments, errors and source it has, but for `RiemannLiouvilleBrownian`.
+    This class approximates `RiemannLiouvilleBrownian` as `MarkovFractionalBrownian` approximates `FractionalBrownian`;
+    arguments, errors and source are the same.
 
     Examples:
         >>> noise = MarkovRiemannLiouvilleBrownian(0.3)

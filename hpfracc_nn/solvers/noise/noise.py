@@ -58,7 +58,7 @@ class Noise(ABC):
     def is_semimartingale(self) -> bool:
         """Whether sums of left-point values times increments converge to an Ito integral as steps become short.
 
-        By default where paths jump, have bounded variation, or are as regular as those of Brownian motion.
+        By default this is so if paths jump, have bounded variation, or are as regular as those of Brownian motion.
         """
         return not self.is_continuous or self.regularity >= 1 or (self.regularity == 0.5 and not self.is_open)
 
@@ -241,7 +241,7 @@ def shape_of(value: Parameter) -> Shape:
 class Brownian(Noise):
     """Standard Brownian motion: independent normal increments of variance dt.
 
-    Its unit is the root of the caller's time unit.
+    The unit of Brownian motion is the root of the caller's time unit.
 
     Source: Kloeden & Platen, Numerical Solution of Stochastic Differential Equations (1992), section 2.4.
 

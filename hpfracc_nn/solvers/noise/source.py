@@ -37,19 +37,19 @@ class Source(Protocol):
         ...
 
     def normal(self, shape: tuple[int, ...]) -> Array:
-        """Return standard normal numbers."""
+        """Return independent standard normal numbers, an array of the given shape."""
         ...
 
     def uniform(self, shape: tuple[int, ...]) -> Array:
-        """Return uniform numbers in (0, 1), none of which is 0 or 1."""
+        """Return uniform numbers in (0, 1), none of which is 0 or 1, in the given shape."""
         ...
 
     def exponential(self, shape: tuple[int, ...]) -> Array:
-        """Return exponential numbers of mean 1, all positive."""
+        """Return exponential numbers of mean 1, all of them positive, in the given shape."""
         ...
 
     def poisson(self, mean: float, shape: tuple[int, ...]) -> Array:
-        """Return Poisson counts, as floating numbers."""
+        """Return Poisson counts of the given mean as floating numbers, in the given shape."""
         ...
 
     def gamma(self, concentration: Array) -> Array:
@@ -57,7 +57,7 @@ class Source(Protocol):
         ...
 
     def cast(self, x: Any) -> Array:
-        """Return numbers, or an array of the namespace, in the source's dtype and on its device."""
+        """Return x, numbers or an array, as an array in the source's dtype and on its device."""
         ...
 
     def complex_normal(self, shape: tuple[int, ...], scale: Array) -> Array:

@@ -134,9 +134,9 @@ def fit_fde(
         y0: The state at t0, an array, or a function of the parameters that returns it; or a list of such.
         params: First values by name; every parameter must change what is observed, and in a way of its own.
         alpha: First value of the order, or of one for each entry along some of y0's axes: alpha_1, alpha_2 and so on.
-        bounds: Where the orders stay, (low, high), or such a pair for each.
+        bounds: The least and the largest order, (low, high), or such a pair for each order.
         dy0: The derivative of the state at t0, for orders above 1, or a function of the parameters that returns it.
-        t0: Where the derivative begins.
+        t0: The time at which the fractional derivative begins.
         observe: Computes from the states [observations, *state] what is observed; None if the states are observed.
         weights: The weights of the squares, or a mask; an observation of weight 0 is left out, and may be NaN.
         scheme: As in `fdeint`.

@@ -73,7 +73,7 @@ class Steering:
         self._before = []
 
     def stop_learning(self, mode: Mode) -> None:
-        """Set `mode` for the managers that learn, until `learn_again`."""
+        """Switch the managers that learn to another mode, such as "frozen", until `learn_again`."""
         for manager in self.managers:
             if manager.settings.mode == "learn":
                 manager.configure(mode=mode)
@@ -154,7 +154,7 @@ class Exchange:
 
 
 def is_distributed() -> bool:
-    """Return whether other processes train the same model."""
+    """Return whether several processes train the model, by torch.distributed."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
@@ -239,7 +239,7 @@ class BarEntry:
         self._before: dict[str, Any] = {}  # the bar's own attribute that the entry replaces, if it had one
 
     def attach(self, bar: ProgressBar) -> None:
-        """Add the entry to what the bar shows."""
+        """Add the entry to those that a progress bar shows."""
         self._before = {name: value for name, value in vars(bar).items() if name == "get_metrics"}
         self._says, self._due = "", 0.0
         bar.get_metrics = self._metrics  # type: ignore[method-assign]

@@ -160,7 +160,7 @@ def suggest_batch_size(
     backward: bool = True,
     most: int = 65536,
 ) -> int:
-    """Return the largest batch whose forward, and backward, pass keeps within the memory there is.
+    """Return the largest batch whose forward, and backward, pass fits into the available memory.
 
     On a GPU batches are tried, doubling and then bisecting; a batch that runs out of memory is too large, and what
     counts is the peak of what torch's allocator hands out. On a CPU memory is never exhausted: small batches are run

@@ -242,7 +242,7 @@ class Forecast:
 
     @property
     def error(self) -> float:
-        """The model's mean squared error."""
+        """The mean squared error of the model's forecasts, in units of the training variance."""
         return self.errors[MODEL]
 
 

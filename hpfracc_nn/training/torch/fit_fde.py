@@ -217,32 +217,32 @@ def fit_fde(
 ) -> Fit:
     """Return alpha and the parameters of D^alpha y = f(t, y, params) that fit observations best, in least squares.
 
-    The model is fitted twice: with n_steps, and from there with twice as many, whose estimates are returned. Where
-    an order moves by more than a quarter of its standard error a warning says so: the solver's error is in the estimate
-    then. Another says that an order is at a bound. Derivatives are exact, and parameters may be of any size.
+    The model is fitted twice: with n_steps, and from there with twice as many, whose estimates are returned. A warning
+    says if an order moves by more than a quarter of its standard error: the solver's error is in the estimate then.
+    Another warning says if an order is at a bound. Derivatives are exact, and parameters may be of any size.
     Standard errors are those of independent errors, of equal variance unless there are weights. An order that is
-    estimated beside a network is a hyper-parameter and no measurement, since the network makes up for a wrong one: a
+    estimated beside a network is a hyper-parameter and no measurement, since the network makes up for a wrong order: a
     model with parameters of its own gives a warning.
 
-    Several experiments are fitted jointly where `ts` and `observed` are lists, of times and of observations. Then `f`,
-    `y0`, `dy0`, `t0` and `weights` are lists too, or one for all.
+    Several experiments are fitted jointly if `ts` and `observed` are lists, of times and of observations. Then `f`,
+    `y0`, `dy0`, `t0` and `weights` are lists too, or one value for all.
 
     Args:
-        f: Called as f(t, y, params) with tensors of no axes by name; differentiable in y and in them. Once the states
-            are known it may be called for many times at once under `torch.func.vmap`. A list has one function for each
-            experiment, such as its force.
+        f: Called as f(t, y, params) with params a dict of tensors of no axes by name; differentiable in y and params.
+            Once the states are known, f may be called for many times at once under `torch.func.vmap`. A list has one
+            function for each experiment, such as one with the experiment's force.
         ts: Times of the observations, increasing, not before t0; [observations].
         observed: [observations, ...], finite where weights are positive.
         y0: The state at t0, or a function of the parameters that returns it.
         params: First values by name; every parameter must change what is observed, and in a way of its own.
         alpha: First value of the order; an array where there are several, one for each entry along some of y0's axes
             (a shape that broadcasts to y0's). They are called alpha_1, alpha_2 and so on.
-        bounds: Where the orders stay, the bounds themselves allowed: (low, high), or such a pair for each order; above
-            1 with `dy0`, at most below 2. None is (0.02, 1), with a dy0 of zeros (0.02, 1.98), with another one
-            (1.02, 1.98), because the solution jumps where such an order passes 1.
+        bounds: The least and the largest order, (low, high), or such a pair for each order; above 1 with `dy0` only,
+            and below 2. None is (0.02, 1), with a dy0 of zeros (0.02, 1.98), with another dy0 (1.02, 1.98), because the
+            solution jumps where such an order passes 1.
         dy0: The derivative of the state at t0, for orders above 1, or a function of the parameters that returns it.
-            Entries of orders up to 1 are not looked at.
-        t0: Where the derivative begins.
+            Entries of orders up to 1 are ignored.
+        t0: The time at which the fractional derivative begins.
         observe: Computes from the states [observations, *state] what is observed; None if the states are observed.
         weights: The weights of the squares, such as one over variances; broadcasts to `observed`. Only their ratios
             count. An observation of weight 0 is left out, and may be NaN. A mask of booleans says which are used.

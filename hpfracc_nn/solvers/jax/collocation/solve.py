@@ -216,7 +216,7 @@ class Solution:
 
     @property
     def end(self) -> Array:
-        """The time up to which there is a solution, in the caller's unit."""
+        """The time up to which the equation was solved, in the caller's unit."""
         return self.path.begin + self.path.end
 
     def __call__(self, ts: Any, derivative: int = 0) -> Any:

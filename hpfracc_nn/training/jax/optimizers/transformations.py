@@ -336,7 +336,7 @@ def fixed_terminal(alpha: Alpha) -> optax.GradientTransformationExtraArgs:
 
 
 def _mean_gradients(value_fn: Callable[[Tree], Array], params: Tree, alpha: float | Array) -> Tree:
-    """Return the mean of the gradients of the loss at s * params, 0 < s < 1, weighted by `(1 - s)**-alpha`.
+    """Return the mean of the gradients of the loss at s * params over s in (0, 1), weighted by `(1 - s)**-alpha`.
 
     Args:
         value_fn: The loss of parameters.

@@ -318,7 +318,7 @@ class Average:
             state["history_start"] = int(state.get("step", 0))
 
     def memory(self, group: Group) -> Memory:
-        """Return the memory that the group's options name."""
+        """Return the memory, a `Window` or `Exponentials`, that a group's options ask for."""
         if group["memory"] == EXPONENTIALS:
             return Exponentials()
         return Window(group["memory"], self.law.weights, self.law.is_normalised)

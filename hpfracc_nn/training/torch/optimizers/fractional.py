@@ -114,12 +114,12 @@ class Fractional(_Base):
         """Take a step, and return what the closure returned.
 
         Args:
-            closure: Evaluates the loss anew and returns it. For kind "caputo_terminal" it must be given, and must
-                clear the gradients itself; it is called at other points first.
+            closure: Evaluates the loss anew and returns it. Kind "caputo_terminal" needs a closure, which must clear
+                the gradients itself, and is called at other points first.
 
         Raises:
-            RuntimeError: A gradient cannot be averaged: it is sparse, a tensor's subclass, or still scaled; the state
-                is that of another memory or parameter; or there is no closure where one is needed.
+            RuntimeError: A gradient cannot be averaged, because it is sparse, a tensor's subclass, or still scaled; the
+                state is that of another memory or parameter; or kind "caputo_terminal" has no closure.
             LookupError: No kernel accepts the gradients.
         """
         makes_states = closure is None and self._only_makes_states()
@@ -396,7 +396,7 @@ def _is_zero(rate: Any) -> bool:
 class _Exchange:
     """The exchange of gradients for directions: `do` writes directions into `.grad`, `undo` puts the gradients back.
 
-    In between the base optimizer steps.
+    Between `do` and `undo` the base optimizer takes its step.
     """
 
     def __init__(self) -> None:
@@ -465,7 +465,7 @@ def _as_laid(grad: Tensor, p: Tensor) -> Tensor:
 
 
 def _part(value: Any) -> Any:
-    """Return this process's part of a DTensor, and all else as it is."""
+    """Return this process's part of a DTensor; any other value is returned as it is."""
     if not isinstance(value, Tensor) or not is_spread(value):
         return value
     with torch.no_grad():  # the part itself, not a view

@@ -20,7 +20,7 @@ class FractionalSGD(Fractional, torch.optim.SGD):
     """`torch.optim.SGD` along a power-law average of the last gradients; with alpha = 1 it is that optimizer.
 
     Takes the options of `torch.optim.SGD`, in its order and by name, and those below by name. With momentum the average
-    is what enters the velocity: it is one kernel of past gradients after another.
+    enters the velocity: past gradients are weighted twice, by the power law and by momentum.
 
     Args:
         params: Tensors, named tensors or groups; a group may have its own alpha, kind and memory.
@@ -34,9 +34,10 @@ class FractionalSGD(Fractional, torch.optim.SGD):
         memory: How many gradients are averaged, that of the step included: as many copies of the parameters are kept.
             "exponentials" keeps 5 copies, and weighs like the power law times exp(-lag / 50). The kinds "caputo" (1
             copy) and "caputo_terminal" (none) leave it unused.
-        generator: Where the random numbers of "fcgd" begin; it must be alike in all processes that train one model.
-            None is the same numbers in every run.
-        manager: Who chooses the kernel that averages, anew at each step; None is the process-wide BackendManager.
+        generator: The generator of the seeds of "fcgd"; it must be alike in all processes that train one model. None is
+            the same random numbers in every run.
+        manager: The manager that chooses the kernel for the average, anew at each step; None is the process-wide
+            BackendManager.
 
     Raises:
         ValueError: alpha is not in (0, 1], memory is less than 1, a kind is unknown or does not support an option, or
@@ -69,8 +70,8 @@ class FractionalAdam(Fractional, torch.optim.Adam):
         params: Tensors, named tensors or groups; a group may have its own alpha, kind and memory.
         options: As of `torch.optim.Adam`: lr, betas, eps, weight_decay, amsgrad, foreach, maximize, capturable,
             differentiable, fused.
-        named: The same by name; alpha, kind, memory, generator and manager are as of `FractionalSGD`, errors and
-            source too.
+        named: Options of the base optimizer by name; and alpha, kind, memory, generator and manager, as of
+            `FractionalSGD`. Errors and source are as of `FractionalSGD`, too.
 
     Examples:
         >>> w = nn.Parameter(torch.zeros(1))
@@ -92,8 +93,8 @@ class FractionalAdamW(Fractional, torch.optim.AdamW):
         params: Tensors, named tensors or groups; a group may have its own alpha, kind and memory.
         options: As of `torch.optim.AdamW`: lr, betas, eps, weight_decay, amsgrad, maximize, foreach, capturable,
             differentiable, fused.
-        named: The same by name; alpha, kind, memory, generator and manager are as of `FractionalSGD`, errors and
-            source too.
+        named: Options of the base optimizer by name; and alpha, kind, memory, generator and manager, as of
+            `FractionalSGD`. Errors and source are as of `FractionalSGD`, too.
 
     Examples:
         >>> w = nn.Parameter(torch.zeros(1))
@@ -110,17 +111,17 @@ class FractionalRMSprop(Fractional, torch.optim.RMSprop):
 
     Takes the options of `torch.optim.RMSprop`, in its order and by name, and those below by name. Torch's own `alpha`,
     the smoothing constant, is `smoothing` here: `alpha` is the order, as everywhere in this package. Only in
-    `state_dict`, which either of the two optimizers can load, `alpha` is torch's and the order `fractional_alpha`; in a
-    group that is None.
+    `state_dict`, which either of the two optimizers can load, `alpha` is torch's constant, and `fractional_alpha` the
+    order; in a group of the optimizer itself `fractional_alpha` is None.
 
     Args:
         params: Tensors, named tensors or groups; a group may have its own alpha, kind and memory.
         lr: Learning rate.
-        smoothing: What torch calls `alpha`.
+        smoothing: The smoothing constant, which torch calls `alpha`.
         options: As of `torch.optim.RMSprop`: eps, weight_decay, momentum, centered, capturable, foreach, maximize,
             differentiable.
-        named: The same by name; alpha, kind, memory, generator and manager are as of `FractionalSGD`, errors and
-            source too.
+        named: Options of the base optimizer by name; and alpha, kind, memory, generator and manager, as of
+            `FractionalSGD`. Errors and source are as of `FractionalSGD`, too.
 
     Examples:
         >>> w = nn.Parameter(torch.zeros(1))
