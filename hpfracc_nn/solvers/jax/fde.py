@@ -102,8 +102,8 @@ def fdeint(
         rtol: The error that a step by collocation may have, relative to the state: the root mean square over a sample
             of the step's error divided by atol + rtol |y| is at most 1. A sample is what belongs to one index of the
             first axis of y0, if y0 has several axes, else all of y0; all samples have the same steps, unless `jax.vmap`
-            gives each its own. rtol may be traced: one program serves all tolerances. It is at least 100 times the
-            dtype's rounding, which is taken for 0; None beside `atol` is 1e-3.
+            gives each its own. rtol may be traced: one program serves all tolerances. The least rtol is 100 times the
+            dtype's rounding, for which 0 may be passed; None beside `atol` is 1e-3.
         atol: The absolute error that a step may have: a number, or an array that broadcasts to y0; None beside `rtol`
             is 1e-6.
         max_steps: The greatest number of steps to a tolerance: arrays have room for so many, also for a derivative.

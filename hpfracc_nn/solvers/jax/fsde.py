@@ -158,7 +158,7 @@ def fsdeint(
         return coefficients_of(sde, args, layout, times, z)
 
     z0, c = varying(beside(layout.joined(y0), (args, alpha)), traced)
-    # An order of 1 that is traced is solved with weights, as others are.
+    # A traced order is solved with weights even if it is 1, because its value is not known yet.
     has_memory = orders.values is None or bool((orders.values < 1).any())
     method = StochasticMethod.of(OWNER, Brownian(), scheme, weights, interpretation, history)
     streams = 1 + method.weights.has_residual if has_memory else method.scheme.streams
@@ -171,7 +171,7 @@ def fsdeint(
     begin = beside(z0, rows)
     if begin is not z0:
         z0, c = varying(begin, traced)
-    # At the end all states are looked at, whatever the outputs are.
+    # The states of the last steps are needed to see whether the solution explodes, whatever the outputs are.
     last = np.arange(max(0, n_steps - WINDOW), n_steps + 1)
     places = np.union1d(index, last)
     if has_memory:

@@ -53,7 +53,8 @@ class Anew(NamedTuple):
 
     def each(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function `step`, wrapped in `jax.checkpoint` if a backward pass computes each step again."""
-        return jax.checkpoint(step, prevent_cse=False) if self.steps else step  # in a loop nothing is merged
+        # In a loop XLA cannot merge the second computation with the first, so that prevent_cse is not needed.
+        return jax.checkpoint(step, prevent_cse=False) if self.steps else step
 
 
 class Solution(NamedTuple):
@@ -109,7 +110,7 @@ class Deterministic:
         @self.anew.each
         def taken(memory: Array, begun: Array, x: dict[str, Array]) -> tuple[Array, Array]:
             y = step(self.scheme, partial(f, x["t"]), memory, spread(x["own"]), begun)
-            # f is not looked at after the last step, where it need not be defined.
+            # After the last step f is evaluated at the start, not at y: f need not be defined at y, nor is it used.
             return y, f(x["inner"], jnp.where(x["step"] < n_steps, y, z0))
 
         def advance(given: Carry, past: Array, x: dict[str, Array], counts: Any) -> tuple[Carry, Array, Any]:

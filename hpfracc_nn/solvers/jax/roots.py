@@ -246,7 +246,7 @@ def _by_products(apply: Map, b: Array, tolerance: float, way: str) -> Array:
 
     Saad & Schultz, SIAM J. Sci. Stat. Comput. 7 (1986) 856.
     """
-    if is_placed(b) or is_varying(b):  # JAX's GMRES begins with arrays that lie elsewhere than those it ends with
+    if is_placed(b) or is_varying(b):  # the loop in JAX's GMRES would change the sharding of its carry
         where, otherwise = (
             ("over the explicit axes of a mesh", "make the mesh with axis_types=AxisType.Auto")
             if is_placed(b)

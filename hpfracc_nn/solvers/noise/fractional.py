@@ -115,7 +115,7 @@ def in_pairs(
     paths = math.prod(shape[: len(shape) - len(channels)])
     pairs = -(-paths // 2)
     if not pairs or not math.prod(channels):
-        return source.normal((n_steps, *shape))  # nothing
+        return source.normal((n_steps, *shape))  # an empty array
     most = max(1, source.at_once // (math.prod(channels) * length))
     both = source.by_time((drawn(min(most, pairs - begin)) for begin in range(0, pairs, most)), pairs)
     return both[:, :paths].reshape(n_steps, *shape)
@@ -251,7 +251,7 @@ def _fixed_roots(hurst: float | tuple[float, ...], n: int) -> np.ndarray:
 
 
 _TERMS = 5  # Legendre polynomials on a cell; each one more divides the error by six
-_POINTS = 20  # of Gauss and Legendre
+_POINTS = 20  # points of the Gauss-Legendre quadrature
 
 
 @dataclass(frozen=True)

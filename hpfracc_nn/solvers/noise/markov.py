@@ -140,7 +140,7 @@ def _chunk(
     columns = xp.concat([process.direct, by_lag.reshape(steps * r), 0 * process.direct[:1]], axis=-1)
     lag = np.arange(steps)[:, None] - np.arange(steps)
     index = lag[:, :, None] * r + np.arange(r)
-    index = np.where(lag[:, :, None] >= 0, index, (steps + 1) * r)  # the zero behind
+    index = np.where(lag[:, :, None] >= 0, index, (steps + 1) * r)  # the place of the zero at the end of `columns`
     own = xp.take(columns, index.reshape(steps, steps * r), axis=-1)
     kept = xp.exp(-process.rates * steps)[:, None]
     new = (xp.flip(powers, axis=-1)[:, :, None] * process.entry[:, None, :]).reshape(k, steps * r)
@@ -459,11 +459,11 @@ def error_of(form: Form, rates: np.ndarray, weights: np.ndarray, hurst: float, n
     `weights` are those of `weights_of`, for B with the kernel t**(a - 1) / Gamma(a).
     """
     duration = n_steps * dt
-    rounding = float(np.finfo(np.float64).eps)  # of a mean square that is a difference
+    rounding = float(np.finfo(np.float64).eps)  # of the mean square error, which is a difference of larger numbers
     path = math.sqrt(max(rounding, mean_square(form, rates, weights, hurst, duration)))
     normal = weights / math.sqrt(form.variance(hurst))
     starts = dt * np.arange(n_steps)
-    wide = rates.astype(np.longdouble), normal.astype(np.longdouble)  # of sums that cancel, 4e10 to one at H = 0.9
+    wide = rates.astype(np.longdouble), normal.astype(np.longdouble)  # sums cancel, by a factor of 4e10 at H = 0.9
     steps = form.steps(*wide, starts, dt) / form.true_steps(hurst, starts, dt) - 1
     end = form.variances(*wide, np.array([duration]))[0] / duration ** (2 * hurst) - 1
     return MarkovError(path, float(np.max(np.abs(steps))), abs(float(end)))

@@ -10,7 +10,7 @@ import numpy as np
 
 from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
 
-Formulas = Callable[..., tuple[Array, ...]]  # of a namespace and of parameters in it
+Formulas = Callable[..., tuple[Array, ...]]  # called with a namespace and parameters, arrays of this namespace
 
 
 class Source(Protocol):

@@ -83,7 +83,7 @@ def moment_loss(ys: Array, observed: Array, *, orders: int = 2) -> Array:
     ys, observed, dtype = _wide("moment_loss", ys, observed)
     found, wanted = ys.mean(1), observed.mean(1)
     centred, others = ys - found[:, None], observed - wanted[:, None]
-    # By rounding of the mean a variance is seldom 0. Not observed[:, :1], which a split batch does not have.
+    # A variance of equal numbers is seldom 0, as the mean is rounded. A sharded batch does not have observed[:, :1].
     varies = observed.max(1) != observed.min(1)
     unit = jnp.where(varies, _deviation(others), 1.0)
     total = jnp.square((found - wanted) / unit).mean()

@@ -20,8 +20,8 @@ from hpfracc_nn.fractional.torch.parameters import Alpha, ProbabilisticAlpha, is
 
 log = logging.getLogger(__name__)
 
-_VERSION = 1  # of what a checkpoint holds
-_PARTS = ("derivative", "difference")  # of a layer that computes with a `FractionalLayer`
+_VERSION = 1  # of the history in a checkpoint
+_PARTS = ("derivative", "difference")  # attributes by which layers of this package hold a `FractionalLayer`
 
 
 class AlphaRow(NamedTuple):
@@ -114,7 +114,7 @@ class AlphaLogger(Callback):
         return list(self._rows)
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        if stage == "fit" and trainer.global_step == 0:  # of the trainer; a checkpoint is read after this
+        if stage == "fit" and trainer.global_step == 0:  # a new run; a checkpoint is read after `setup`
             self._rows = []
 
     def on_load_checkpoint(
@@ -148,7 +148,7 @@ class AlphaLogger(Callback):
     ) -> None:
         every = self.log_every_n_steps or trainer.log_every_n_steps  # type: ignore[attr-defined]
         loop = trainer.fit_loop.epoch_loop
-        step = loop._batches_that_stepped + 1  # Lightning counts this one after the callbacks
+        step = loop._batches_that_stepped + 1  # Lightning counts this batch after the callbacks
         if every and step % every == 0 and not loop._should_accumulate():
             self._note(trainer, step, trainer.loggers)
 

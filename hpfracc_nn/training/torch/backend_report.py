@@ -365,7 +365,7 @@ class BackendReport(Callback):
         return self._counts.rows()
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        self._end()  # a run that raised never came to teardown
+        self._end()  # a former run that raised an error did not reach `teardown`
         if self.otel is not None:
             enable_otlp(self.otel)
 
@@ -407,7 +407,7 @@ class BackendReport(Callback):
         self._counts.resume()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._freeze(trainer.global_step)  # a resumed run may be beyond that step
+        self._freeze(trainer.global_step)  # a resumed run may be beyond step `freeze_after`
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int

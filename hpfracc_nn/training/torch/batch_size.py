@@ -390,7 +390,7 @@ def _tried(run: Callable[[int], None], place: torch.device) -> Callable[[int], i
             ran_out = True
         else:
             ran_out = False
-        if ran_out:  # not inside `except`: the exception holds the frames, and they the tensors
+        if ran_out:  # not inside `except`: the exception holds the frames, and the frames hold the tensors
             gc.collect()
             torch.cuda.empty_cache()
             return None

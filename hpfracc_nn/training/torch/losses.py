@@ -79,7 +79,7 @@ def moment_loss(ys: Tensor, observed: Tensor, *, orders: int = 2) -> Tensor:
     ys, observed, dtype = _wide("moment_loss", ys, observed)
     found, wanted = ys.mean(1), observed.mean(1)
     centred, others = ys - found[:, None], observed - wanted[:, None]
-    varies = (observed != observed[:, :1]).any(1)  # by rounding of the mean a variance is seldom 0
+    varies = (observed != observed[:, :1]).any(1)  # a variance of equal numbers is seldom 0, as the mean is rounded
     unit = torch.where(varies, _deviation(others), 1.0)
     total = ((found - wanted) / unit).square().mean()
     if orders > 1:

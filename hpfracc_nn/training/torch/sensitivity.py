@@ -362,7 +362,7 @@ def _tangent(scheme: Scheme, m: Tensor, w: Weight, own: Tensor, at: Line, guesse
         guesses: f and its derivatives at the predictions of y_n, in the order of evaluation.
     """
     orders = own.shape[1]
-    if scheme.is_implicit:  # (1 - w J) s = m + w q + own f
+    if scheme.is_implicit:  # the equation is (1 - w J) s = m + w q + own f
         known = m + w * at.slopes
         known[:, :orders] += own * at.value[:, None]
         return torch.linalg.solve_ex(newton_matrix(at.jacobian, w, at.value[:, None]), known).result

@@ -141,7 +141,7 @@ def fading(alpha: Alpha, dtype: Any) -> optax.GradientTransformation:
             wide = exact(row)
             held = row.astype(wide)
             faded = held + wide.type(1 - decay) * (grad.astype(wide) - held)
-            return jnp.where(order == 1, 0.0, faded).astype(row.dtype)  # at alpha = 1 what was remembered is dropped
+            return jnp.where(order == 1, 0.0, faded).astype(row.dtype)  # at alpha = 1 the history is dropped
 
         weigh = cache(partial(_fading_weights, order, stored))
         mixed = jax.tree.map(lambda grad, *rows: _mixed(grad, rows, weigh), updates, *averages)

@@ -106,7 +106,7 @@ class Window:
 
         `seed` is that of a law that drops gradients at random, else None.
         """
-        turn = stored if stored < self.rows else self.rows + stored % self.rows  # what the ring looks like
+        turn = stored if stored < self.rows else self.rows + stored % self.rows  # steps with one `turn` have one mix
         return _window_mix(self, alpha, turn, None if seed is None else dropped(seed, stored, self.rows))
 
     def recorded(self, alpha: float, stored: Tensor, grad: Tensor, rows: Tensor) -> Tensor:
@@ -144,7 +144,7 @@ def _window_mix(window: Window, alpha: float, turn: int, without: int | None) ->
     return Mix(float(by_lag[0] / total), tuple((weights / total).tolist()), gains)
 
 
-@placed  # while a graph is captured nothing can be copied from the host: the steps before it do so
+@placed  # nothing can be copied from the host while a graph is captured: steps before the capture do so
 def _weights_on(window: Window, alpha: float, device: torch.device) -> Tensor:
     return torch.as_tensor(window.weights(alpha, window.memory), device=device)
 

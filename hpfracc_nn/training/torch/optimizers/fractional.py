@@ -334,7 +334,7 @@ class Fractional(_Base):
     def _adopted(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """Return a saved state_dict whose groups have all options of this optimizer's groups."""
         saved, present = state_dict["param_groups"], self.param_groups
-        if len(saved) != len(present):  # the base optimizer says so
+        if len(saved) != len(present):  # the base optimizer raises an error for this
             return state_dict
         groups = [self._adopted_group(*each) for each in zip(saved, present, strict=True)]
         return {**state_dict, "param_groups": groups}
@@ -369,7 +369,7 @@ class Fractional(_Base):
         Numbers become Python's own, and groups of kind "fcgd" get a seed.
         """
         for place, group in enumerate(self.param_groups):
-            group["alpha"] = float(group["alpha"])  # what is saved is read without knowing NumPy
+            group["alpha"] = float(group["alpha"])  # so that a saved state holds no numbers of NumPy
             if not isinstance(group["memory"], str):
                 group["memory"] = int(group["memory"])
             if group["kind"] == "fcgd" and "seed" not in group:
@@ -419,7 +419,7 @@ class _Exchange:
 
     @uncompiled
     def undo(self) -> None:
-        for p, gradient in reversed(self._gradients):  # a parameter may be there twice: its own gradient came first
+        for p, gradient in reversed(self._gradients):  # of a parameter that is there twice, the first is its gradient
             p.grad = gradient
 
 
@@ -470,7 +470,7 @@ def _part(value: Any) -> Any:
         return value
     with torch.no_grad():  # the part itself, not a view
         part: Any = value.to_local()  # type: ignore[attr-defined]
-    return part.wait() if hasattr(type(part), "wait") else part  # of a sum that is still under way
+    return part.wait() if hasattr(type(part), "wait") else part  # an asynchronous result of a collective operation
 
 
 def _spread(part: Tensor, p: Tensor) -> Tensor:

@@ -10,9 +10,9 @@ from hpfracc_nn.fractional.torch.kernels.cuda_launch import Source
 from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, register
 from hpfracc_nn.training.torch.optimizers.mix import Mix, cost_of_one_pass, passes_of
 
-_TENSORS, _MOST = 16, 64  # parameters of a launch, rows
-_THREADS, _EACH = 256, 4  # of a block, and values of a thread
-_LAUNCHES = 4  # small calls of torch that a launch takes, with its lists
+_TENSORS, _MOST = 16, 64  # the most parameters of a launch, and the most rows
+_THREADS, _EACH = 256, 4  # threads of a block, and values of a thread
+_LAUNCHES = 4  # a launch, with its lists, takes as long as so many small calls of torch
 
 # As `Mix` in cuda_mix.cu.
 _LISTS = np.dtype(

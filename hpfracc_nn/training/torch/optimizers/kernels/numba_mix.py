@@ -18,7 +18,7 @@ from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, register
 from hpfracc_nn.training.torch.optimizers.mix import Mix, passes_of
 
 BLOCK = 8192  # values: a few rows of a block stay in the caches nearest to the core
-_GRAIN = 1 << 16  # values for a thread: to start a thread takes as long as some 20000 values
+_GRAIN = 1 << 16  # values for a thread: to hand work to a thread takes as long as some 20000 values
 _DTYPES = {"float32": np.float32, "float64": np.float64}
 _COMPILED, _LOADED = 2.0, 0.1  # seconds, on a core of 2.5 GHz
 

@@ -36,7 +36,7 @@ def run_lists(grads: list[Tensor], rows: list[Tensor], averages: list[Tensor], m
     if rows[0].dtype != grads[0].dtype:
         torch._foreach_copy_(sums, grads)
         grads = sums
-    # From here on nothing is allocated, which could fail: the rows are changed last, all of them or none.
+    # From here on nothing is allocated, so that nothing can fail: the rows are changed last, all of them or none.
     for row, gain in enumerate(mix.gains):
         if gain:
             follow([each[row] for each in rows], grads, gain)

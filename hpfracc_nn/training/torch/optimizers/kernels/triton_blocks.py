@@ -29,7 +29,7 @@ def mix(grad_ptr, rows_ptr, average_ptr, numbers_ptr, size, count, BLOCK: tl.con
         gain = tl.load(numbers_ptr + 1 + count + row).to(T)
         held = rows_ptr + row * size.to(tl.int64) + at
         before = tl.zeros_like(grad)
-        if (weight != 0) | ((gain != 0) & (gain != 1)):  # a row that weighs nothing may hold what is not finite
+        if (weight != 0) | ((gain != 0) & (gain != 1)):  # a row of weight 0 may hold numbers that are not finite
             before = tl.load(held, here, 0.0)
         if weight != 0:
             average += weight * before
