@@ -250,7 +250,7 @@ def _steps(jacobian: np.ndarray, residuals: np.ndarray, is_free: np.ndarray) -> 
     The damping is added to the diagonal of the normal equations (Levenberg-Marquardt).
 
     Args:
-        jacobian: Of the residuals by the parameters, [residuals, parameters], with columns of length 1.
+        jacobian: The Jacobian of the model, [residuals, parameters], with columns of length 1.
         residuals: The residuals that the step is to make small, [residuals].
         is_free: Which parameters may move, booleans [parameters].
     """

@@ -52,7 +52,7 @@ class MultiTerm(Terms):
         return self.orders
 
     def state(self, *initial: Array) -> Array:
-        """Return the state at the start.
+        """Return the state at the start, [*shape, entries]: y and its derivatives of the orders `derivatives`.
 
         Args:
             initial: y and its whole derivatives below the highest order, arrays of one shape.

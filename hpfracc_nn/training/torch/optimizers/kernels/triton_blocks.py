@@ -63,4 +63,4 @@ OPERATION: Any = torch.library.triton_op("hpfracc_nn::history_mix", history_mix,
 
 @OPERATION.register_fake
 def _fake(*given) -> None:
-    """Do nothing: the operation on tensors without data, which torch's compilers trace."""
+    """The operation for tensors without data, with which torch's compilers trace: it does nothing."""
