@@ -14,16 +14,16 @@ HAR_MEANS = (1, 5, MONTH)  # day, week, month
 
 
 def random_walk(series: np.ndarray, start: int) -> np.ndarray:
-    """Return the value of the day before."""
+    """Return the forecasts of a random walk: for each day the value of the day before, [n - start]."""
     _check("random_walk", series, start, 1)
     return series[start - 1 : -1].copy()
 
 
 def autoregression(series: np.ndarray, start: int, lags: int) -> np.ndarray:
-    """Return the forecasts of AR(`lags`) with a constant.
+    """Return the forecasts of an autoregression on the last `lags` days with a constant, [n - start].
 
     Raises:
-        ValueError: The days before `start` do not determine its coefficients.
+        ValueError: There are too few days before `start` to determine the coefficients.
     """
     _check("autoregression", series, start, 2 * errors.count("autoregression", "lags", lags) + 1)
     past = [series[lags - lag : len(series) - lag] for lag in range(1, lags + 1)]
@@ -31,7 +31,7 @@ def autoregression(series: np.ndarray, start: int, lags: int) -> np.ndarray:
 
 
 def har(series: np.ndarray, start: int) -> np.ndarray:
-    """Return the forecasts of the heterogeneous autoregression: the means of the last day, week and month.
+    """Return the forecasts of the heterogeneous autoregression, on the means of the last day, week and month.
 
     Raises:
         ValueError: There are too few days before `start`.
@@ -45,9 +45,9 @@ def har(series: np.ndarray, start: int) -> np.ndarray:
 
 
 def _least_squares(past: np.ndarray, series: np.ndarray, start: int) -> np.ndarray:
-    """Regress the series before `start` on a constant and the columns of `past`; return the forecasts from then on.
+    """Regress the series before `start` on a constant and the columns of `past`; return the forecasts from `start` on.
 
-    `past`, [days, features], belongs to the last days of the series.
+    `past` are the features of the last days of the series, [days, features].
     """
     columns = np.column_stack([np.ones(len(past)), past])
     fitted = start - (len(series) - len(past))

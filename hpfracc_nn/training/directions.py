@@ -12,35 +12,36 @@ With r = 1 - alpha and GL_r(j), the coefficient of z**j in (1 - z)**r (Grünwald
 Each is 1, 0, 0, ... at alpha = 1.
 
 The four exponentials stand for the integral's weights, tempered: k_0 = 1 and k_j = sum_q c_q exp(-rate_q (j - 1)) for
-j >= 1, about w_j exp(-j / 50). They are an approximation, and of a law that is cut off: what lies much more than 50
-steps back hardly counts, where the power law would go on. The rates do not depend on alpha, so that what was remembered
-stays good when alpha changes; they come from a numerical search for a small relative error over alpha, and are not
-shown to be the best. Measured for alpha from 0.01 to 1, k_j differs from w_j exp(-j / 50) by less than 4 % at every lag
-up to 100, and the two, divided by their sums, by less than 1.3 % in all (half the sum of the absolute differences, over
-all lags).
+j >= 1, about w_j exp(-j / 50). The sum of exponentials is an approximation, and of a law that is cut off: gradients
+much more than 50 steps back hardly count, where the power law would go on. The rates do not depend on alpha, so that
+the moving averages that are kept remain valid when alpha changes; the rates come from a numerical search for a small
+relative error over alpha, and are not shown to be the best. Measured for alpha from 0.01 to 1, k_j differs from
+w_j exp(-j / 50) by less than 4 % at every lag up to 100, and the two, divided by their sums, by less than 1.3 % in all
+(half the sum of the absolute differences, over all lags).
 
 Sources: Oldham & Spanier (1974), section 3.4 (integral, difference); Zhou, Zhao & Huang, Mathematics 11(2) 316 (2023)
 (fcgd); Sabzikar, Meerschaert & Chen, J. Comput. Phys. 293 (2015) 14 (tempering).
 
-Directions made of Caputo's derivative of the loss along the way of the parameters; for reproducing papers.
+Directions may also be made of Caputo's derivative of the loss along the way of the parameters, to reproduce papers.
 
 `caputo` is the closed form with the previous point as moving terminal, first term of the series:
 
     direction_t = gradient_t * abs(theta_t - theta_(t-1))**(1 - alpha) / Gamma(2 - alpha)
 
-Its only limits are points where the gradient is zero, but near them the steps shrink with the distance that the last
-one went, and it stalls. A tensor that did not move at all, as under a learning rate of 0, takes the gradient as it is,
-as at the first step, or it would stay for good. Source: Wei, Kang, Yin & Wang, J. Franklin Inst. 357(4) 2514 (2020).
+An optimizer with this direction can only converge to points where the gradient is zero, but near such points each step
+shrinks with the length of the step before, and the optimizer stalls. A tensor that did not move at all, as under a
+learning rate of 0, takes the gradient as it is, as at the first step, or the tensor would stay for good. Source: Wei,
+Kang, Yin & Wang, J. Franklin Inst. 357(4) 2514 (2020).
 
 `caputo_terminal` is Caputo's derivative from the fixed terminal 0, along the straight line from there to theta:
 
     direction = abs(theta)**(1 - alpha) / Gamma(1 - alpha) * integral_0^1 gradient(s theta) (1 - s)**-alpha ds
 
 by Gauss-Jacobi quadrature, whose nodes are the eigenvalues of a small matrix, and the weights squares of the first
-entries of its eigenvectors. Where the loss is a sum over coordinates this is the derivative in each coordinate. It
-vanishes at another point than the gradient: at 3 (2 - alpha) for (theta - 3)**2 / 2. A step takes the gradients at
-`NODES` more points. Sources: Shin, Darbon & Karniadakis, arXiv 2104.02259, section 2; Golub & Welsch, Math. Comp. 23
-(1969) 221.
+entries of its eigenvectors. Where the loss is a sum over coordinates this is the derivative in each coordinate. The
+direction vanishes at another point than the gradient: at 3 (2 - alpha) for (theta - 3)**2 / 2. A step takes the
+gradients at `NODES` more points. Sources: Shin, Darbon & Karniadakis, arXiv 2104.02259, section 2; Golub & Welsch,
+Math. Comp. 23 (1969) 221.
 """
 
 from __future__ import annotations
@@ -65,12 +66,12 @@ FITTED = 100  # lags
 
 @dataclass(frozen=True)
 class Law:
-    """How a kind of average weighs past gradients.
+    """The law by which a kind of average weighs past gradients.
 
     Args:
-        weights: By lag: of alpha, how many, and the namespace.
-        is_normalised: Whether they are divided by their sum.
-        drops: Whether one of the past gradients is left out at each step, at random.
+        weights: Called as weights(alpha, count, xp); returns the weights of lags 0 to count - 1, [*alpha, count].
+        is_normalised: Whether the weights are divided by their sum.
+        drops: Whether one of the past gradients, drawn at random, is left out at each step.
         fades: Whether exponentials can stand for the weights.
     """
 
@@ -104,27 +105,28 @@ LAWS = {
 
 
 def log_decays() -> np.ndarray:
-    """Return the logarithms of what each exponential fades by in a step: shape [4], float64."""
+    """Return the logarithm of the factor by which each exponential fades in a step: shape [4], float64."""
     return -np.array(RATES) - 1 / TEMPER
 
 
 def decays() -> np.ndarray:
-    """Return by what factor each exponential fades in a step: shape [4], float64."""
+    """Return the factor by which each exponential fades in a step: shape [4], float64."""
     return np.exp(log_decays())
 
 
 @lru_cache(maxsize=256)
 def coefficients(alpha: float) -> np.ndarray:
-    """Return the exponentials' values at lag 1: shape [4], float64."""
+    """Return the coefficients c_q of the exponentials, which are their values at lag 1: shape [4], float64."""
     matrix, target, scale = fit_problem(alpha, NUMPY)
     return scale * np.linalg.lstsq(matrix, target)[0]
 
 
 def fit_problem(alpha: Array, xp: Namespace) -> tuple[Array, np.ndarray, Array]:
-    """Return matrix, target and scale: the coefficients are the scale times the least-squares solution.
+    """Return (matrix, target, scale) of the fit of the exponentials to the integral's weights.
 
-    What is fitted are the weights divided by 1 - alpha, GL_(alpha-2)(j - 1) / j, which do not vanish at alpha = 1:
-    there the scale is 0, and no derivative is lost.
+    The coefficients c_q are the scale times the least-squares solution of matrix x = target. The fit is to the weights
+    divided by 1 - alpha, GL_(alpha-2)(j - 1) / j, which do not vanish at alpha = 1: there the scale is 0, and no
+    derivative is lost.
 
     Shapes: alpha [*c], matrix [*c, 100, 4], target [100], scale [*c].
     """
@@ -140,13 +142,16 @@ NODES = 8  # exact for gradients that are polynomials of degree 15 along the lin
 
 
 def quadrature(alpha: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return nodes in (0, 1] and weights of sum 1 for integrals with (1 - s)**-alpha: two of shape [8]."""
+    """Return the nodes in (0, 1] and the weights of Gauss-Jacobi quadrature, [8] each.
+
+    The quadrature is for integrals over s in (0, 1) with the factor (1 - s)**-alpha; the weights have the sum 1.
+    """
     nodes, vectors = np.linalg.eigh(jacobi_matrix(alpha, NUMPY))
     return nodes, vectors[0] ** 2
 
 
 def jacobi_matrix(alpha: Array, xp: Namespace) -> Array:
-    """Return the symmetric matrix whose eigenvalues are the nodes.
+    """Return the symmetric tridiagonal matrix whose eigenvalues are the nodes of `quadrature`.
 
     At alpha = 1 its first row holds nothing but a 1 on the diagonal: that node has all the weight.
 
@@ -172,7 +177,12 @@ IN_RANGE = "needs 0 < alpha <= 1; pass alpha=1 for the base optimizer"
 
 
 def check_alpha(alpha: Any) -> None:
-    """Raise unless an order is a number in (0, 1]."""
+    """Raise an error unless an order alpha is a number in (0, 1].
+
+    Raises:
+        TypeError: alpha is no number.
+        ValueError: alpha is not in (0, 1].
+    """
     order = as_float(alpha)
     if order is None:
         raise TypeError(f"Invalid alpha type: {type(alpha).__name__}: needs a number; pass a float such as alpha=0.9")
@@ -181,14 +191,19 @@ def check_alpha(alpha: Any) -> None:
 
 
 def check_kind(kind: Any, kinds: Iterable[str]) -> None:
-    """Raise unless a kind is one of the names."""
+    """Raise ValueError unless `kind`, an optimizer's option, is one of the names `kinds`."""
     names = tuple(kinds)
     if not (isinstance(kind, str) and kind in names):
         raise ValueError(f"Invalid kind: {kind!r}: needs one of {', '.join(map(repr, names))}; pass one of these names")
 
 
 def check_memory(memory: Any) -> None:
-    """Raise unless a memory is a whole number of at least 1, or "exponentials"."""
+    """Raise an error unless `memory`, an optimizer's option, is a whole number of at least 1, or "exponentials".
+
+    Raises:
+        TypeError: `memory` is neither a whole number nor "exponentials".
+        ValueError: `memory` is less than 1, or 2**63 or more.
+    """
     if isinstance(memory, str) and memory == EXPONENTIALS:
         return
     length = as_index(memory) if isinstance(memory, Integral) else None
@@ -207,7 +222,7 @@ def check_memory(memory: Any) -> None:
 
 
 def cannot_fade(kind: str) -> str:
-    """Return what is wrong with exponentials for a kind of average that they do not stand for."""
+    """Return the error message for memory="exponentials" with a kind of average whose weights are no such sum."""
     return (
         f"Invalid memory value: {EXPONENTIALS!r} with kind {kind!r}: exponentials stand for the "
         "weights of kind='integral'; pass the number of gradients, such as memory=10"
@@ -215,7 +230,7 @@ def cannot_fade(kind: str) -> str:
 
 
 def keeps_no_gradients(kind: str) -> str:
-    """Return what is wrong with exponentials for a kind that is no average."""
+    """Return the error message for memory="exponentials" with a kind that is no average."""
     return (
         f"Invalid memory value: {EXPONENTIALS!r} with kind {kind!r}, which keeps no past gradients; pass "
         "a number, such as memory=10, which it leaves unused"

@@ -1,6 +1,6 @@
-"""Fits of fractional differential equations, without a framework: the data, both numbers of steps, and the remarks.
+"""Fits of fractional differential equations, without a framework: checks of the data, and the fit at two step counts.
 
-A framework brings the solver: how predictions and their derivatives follow from a point. A point is a vector
+A framework brings the solver, which computes predictions and their derivatives at a point. A point is a vector
 [orders + numbers]: the a orders alpha, and the k numbers, which are the parameters of f in the order of their names.
 """
 
@@ -20,23 +20,23 @@ from hpfracc_nn.solvers import Graded, Mesh, checks
 from hpfracc_nn.solvers.method import Method
 from hpfracc_nn.training.fit import FIRST, NEAR, Coordinates, Fit, Minimum, Model, covariance_of, least_squares
 
-_SHIFT = 0.25  # of an order's standard error
-_ROUGH, _FEW = 1e-3, 20  # tolerance and least number of steps where a fit only looks for the mesh
+_SHIFT = 0.25  # relative to an order's standard error: a larger shift between both numbers of steps gives a warning
+_ROUGH, _FEW = 1e-3, 20  # tolerance and least number of steps of a first fit that only chooses the mesh
 _LOW, _HIGH = 0.02, 0.02  # bounds of an order, away from 0 or 1, and from 2
 
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """What was observed in one experiment, and how it began.
+    """One experiment of a fit: its observations, its equation and its start.
 
     Attributes:
         f: The right-hand side.
-        y0: The state at the start, or a function of the parameters.
-        dy0: Its derivative there, or such a function; None where all orders are at most 1.
-        t0: Where the derivative begins.
-        times: Of the observations, [observations].
-        data: [observations, ...], 0 where the weight is 0.
-        roots: Of the weights, flat.
+        y0: The state at the start, or a function of the parameters that returns this state.
+        dy0: The derivative at the start, or a function of the parameters; None where all orders are at most 1.
+        t0: The time of the start, at which the fractional derivative begins.
+        times: The times of the observations, [observations].
+        data: The observations, [observations, ...]; 0 where the weight is 0.
+        roots: The square roots of the weights, flat.
     """
 
     f: Callable[..., Any]
@@ -49,16 +49,16 @@ class Series:
 
     @property
     def is_first(self) -> bool:
-        """Whether the first observation is of the start."""
+        """Whether the first observation is at the time of the start."""
         return bool(self.times[0] == self.t0)
 
     @property
     def solved_at(self) -> np.ndarray:
-        """The times of the observations and the start."""
+        """The times at which the equation is solved: the start, then the observations; a time at both counts once."""
         return self.times if self.is_first else np.concatenate([[self.t0], self.times])
 
     def check_shape(self, shape: Sequence[int]) -> None:
-        """Raise ValueError unless predictions of that shape are of these data, axes of length 1 left aside."""
+        """Raise ValueError unless predictions of this shape fit the data; axes of length 1 are ignored."""
         if [size for size in shape if size != 1] != [size for size in self.data.shape if size != 1]:
             raise ValueError(
                 f"fit_fde(observed of shape {self.data.shape}): needs the shape of what is predicted; the model "
@@ -68,11 +68,11 @@ class Series:
 
 @dataclass(frozen=True, eq=False)
 class Orders:
-    """The orders of a fit.
+    """The orders alpha that a fit estimates.
 
     Attributes:
-        first: Their first values, [a].
-        shape: Of alpha.
+        first: The first values, [a].
+        shape: The shape of the user's alpha.
         bounds: Least and largest values, [2, a].
     """
 
@@ -87,7 +87,7 @@ class Orders:
 
 
 def order_names(shape: tuple[int, ...]) -> tuple[str, ...]:
-    """Return the names of orders alpha of that shape."""
+    """Return the names of orders alpha of a shape: "alpha" for one number, else "alpha_1", "alpha_2" and so on."""
     return tuple(f"alpha_{k + 1}" for k in range(math.prod(shape))) if shape else ("alpha",)
 
 
@@ -106,16 +106,16 @@ def fitted(
     """Return the fit of the orders and the parameters, with `n_steps` and then with twice as many.
 
     Args:
-        predictor: Of one experiment, a mesh and a number of steps; returns its predictions as a function of a point in
-            real units.
+        predictor: Called as predictor(experiment, mesh, number of steps); returns the experiment's predictions as a
+            function of a point in real units.
         series: The experiments.
-        orders: First values and bounds.
-        params: First values by name.
+        orders: The orders, with first values and bounds.
+        params: The first values of the parameters by name.
         method: How the equation is solved.
-        n_steps: Of the first solve.
-        level: Of the confidence intervals.
-        tolerance: Of the optimisation.
-        iterations: At most, for each number of steps.
+        n_steps: The number of steps of the first fit.
+        level: The level of the confidence intervals.
+        tolerance: The tolerance of the optimisation; see `least_squares`.
+        iterations: The greatest number of iterations for each number of steps.
     """
     names, a = (*orders.names, *params), orders.first.size
     limits = np.full((2, len(names)), [[-np.inf], [np.inf]])
@@ -151,7 +151,7 @@ def fitted(
         return replace(best, point=found, jacobian=best.jacobian / coordinates.slope(found))
 
     start, total = np.array([*orders.first, *params.values()], dtype=np.float64), 0
-    if held(method.mesh, orders.first.min()) != method.mesh:  # a mesh that suits alpha: where about is it?
+    if held(method.mesh, orders.first.min()) != method.mesh:  # the mesh depends on alpha, which a rough fit finds
         rough = minimum(start, max(n_steps // 2, min(n_steps, _FEW)), max(tolerance, _ROUGH))
         start, total = rough.point, rough.iterations
     first = minimum(start, n_steps, damping=NEAR if total else FIRST)
@@ -175,7 +175,7 @@ def fitted(
 
 
 def held(mesh: Mesh, alpha: float) -> Mesh:
-    """Return a mesh that does not change with the orders: for a graded mesh, that which suits the least, `alpha`.
+    """Return a mesh that does not change with the orders: for a graded mesh, the one for the smallest order `alpha`.
 
     Predictions on a fixed mesh are smooth in the orders.
     """
@@ -192,12 +192,12 @@ def _notes(orders: Orders, found: np.ndarray) -> tuple[str, ...]:
 
 
 def named_values(names: Sequence[str], values: np.ndarray) -> str:
-    """Return values with their names, for a message."""
+    """Return values with their names as text for a message, such as "alpha=0.5, rate=1"."""
     return ", ".join(f"{name}={value:g}" for name, value in zip(names, values, strict=True))
 
 
 def unsolved(names: Sequence[str], values: np.ndarray, reason: str) -> RuntimeError:
-    """Return what is said where the equation has no solution at the first point; `reason` is a sentence."""
+    """Return the error for an equation that has no solution at the first values; `reason` is a sentence."""
     return RuntimeError(
         f"fit_fde: the equation has no solution at the first values {named_values(names, values)}: {reason} Else begin "
         "with others."
@@ -207,20 +207,20 @@ def unsolved(names: Sequence[str], values: np.ndarray, reason: str) -> RuntimeEr
 def series_of(
     f: Any, ts: Any, observed: Any, y0: Any, dy0: Any, weights: Any, t0: Any, count: int
 ) -> tuple[Series, ...]:
-    """Return the experiments, or raise for data that no fit can use.
+    """Return the experiments; raise ValueError for data that no fit can use.
 
-    Several are lists of times and of data; the other arguments are then lists of as many, or one for all. The weights
-    have a mean of 1 over what is used.
+    For several experiments `ts` and `observed` are lists; the other arguments are then lists of as many, or one value
+    for all. The returned weights have a mean of 1 over the observations that are used.
 
     Args:
-        f: Right-hand sides.
-        ts: Times.
-        observed: Data, time first.
-        y0: States at the start.
-        dy0: Their derivatives, or None.
-        weights: Of the data, or None.
-        t0: Where the derivatives begin.
-        count: Number of parameters of the fit.
+        f: The right-hand side.
+        ts: The times of the observations.
+        observed: The observations, time first.
+        y0: The state at the start.
+        dy0: The derivative at the start, or None.
+        weights: The weights of the observations, or None.
+        t0: The time at which the fractional derivative begins.
+        count: The number of orders and parameters of the fit.
     """
     is_several = isinstance(ts, list | tuple) and len(ts) > 0 and all(np.ndim(each) == 1 for each in ts)
     if is_several and not (isinstance(observed, list | tuple) and len(observed) == len(ts)):
@@ -260,7 +260,7 @@ def series_of(
 
 
 def _observations(ts: Any, observed: Any, weights: Any, t0: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return times, data and weights of one experiment as float64 arrays."""
+    """Return times, data and weights of one experiment as float64 arrays; raise ValueError for data of no use."""
     times, values = np.asarray(ts, dtype=np.float64), np.asarray(observed, dtype=np.float64)
     if times.ndim != 1 or values.shape[:1] != times.shape:
         raise ValueError(
@@ -302,12 +302,12 @@ def _weights(weights: Any, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def orders_of(alpha: Any, bounds: Any, dy0: Any) -> Orders:
-    """Return the orders, or raise for first values or bounds out of range.
+    """Return the orders of a fit; raise an error for first values or bounds that are out of range or no numbers.
 
     Args:
-        alpha: The first value, or several.
-        bounds: A pair, or one for each order, or None.
-        dy0: The derivative at the start, of which it is looked whether it is 0.
+        alpha: The first value of the order, or several.
+        bounds: The least and the largest order, or such a pair for each order, or None for the default.
+        dy0: The derivative at the start, or None; the default bounds depend on whether it is given and 0.
     """
     first = errors.as_numbers(alpha)
     if first is None or first.size == 0:
@@ -349,14 +349,14 @@ def _is_zero(dy0: Any) -> bool:
 
 
 def check_starts(y0: Any, dy0: Any, is_array: Callable[[Any], bool], kind: str, made_by: str) -> None:
-    """Raise TypeError unless states at the start, and slopes there if given, are arrays or functions that return one.
+    """Raise TypeError unless states at the start, and slopes if given, are arrays of the framework or functions.
 
     Args:
-        y0: As of `fit_fde`, or a list for several experiments.
-        dy0: The same.
-        is_array: Whether a value is an array of the framework.
-        kind: What it calls one, for messages.
-        made_by: What makes one of numbers, for messages.
+        y0: The argument `y0` of `fit_fde`, or a list for several experiments.
+        dy0: The argument `dy0` of `fit_fde`, or a list for several experiments.
+        is_array: Called with a value; returns whether the value is an array of the framework.
+        kind: The framework's word for an array, such as "a tensor", for messages.
+        made_by: The framework's function that makes an array of numbers, for messages.
     """
     for argument, given in (("y0", y0), ("dy0", dy0)):
         for each in given if isinstance(given, list | tuple) else [given]:
@@ -368,7 +368,10 @@ def check_starts(y0: Any, dy0: Any, is_array: Callable[[Any], bool], kind: str, 
 
 
 def check(params: Any, level: Any, tolerance: Any, names: Sequence[str]) -> None:
-    """Raise for parameters that have no first values or the name of an order, and numbers out of range."""
+    """Raise an error for a wrong argument of `fit_fde`: parameters, `level` or `tolerance`.
+
+    Parameters need a name that no order has (the orders' names are `names`) and a finite first value.
+    """
     if not 0 < errors.real("fit_fde", "level", level, 0.0, above=True) < 1:
         raise ValueError(f"fit_fde(level={level}): needs 0 < level < 1; pass for example 0.95.")
     if not 0 < errors.real("fit_fde", "tolerance", tolerance, 0.0, above=True) < 1:

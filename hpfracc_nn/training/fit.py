@@ -1,4 +1,4 @@
-"""What the fits share: least squares, the covariance of estimates, and what a fit has found."""
+"""Least squares for fits of models, the covariance of estimates, and the results `Fit` and `StochasticFit`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from scipy import stats
 
 from hpfracc_nn.layers.estimates import Estimates, LeastSquares
 
-# A point to predictions [observations], and what computes their Jacobian there, [observations, parameters].
+# Takes a point to predictions [observations] and a function that returns their Jacobian [observations, parameters].
 Model = Callable[[np.ndarray], tuple[np.ndarray, Callable[[], np.ndarray]]]
 
-_LEAST, _MOST = 1e-12, 1e12  # of the damping
-_POOR = 0.25  # of the decrease of a linear model
-FIRST, NEAR = 1e-3, 1e-9  # that of the first step, from anywhere and from where another fit has ended
-_SINGULAR = 1e-10  # of the largest singular value: derivatives are right to about 1e-13
-_PART = 0.05  # of the largest entry of the direction that changes nothing
-_ROUNDING, _FLAT = 1e-8, 1e-3
-_EXACT = 1e-13  # of the data: residuals that are rounding
-_NEAR_ZERO = 1e-2  # of a parameter's first value
+_LEAST, _MOST = 1e-12, 1e12  # bounds of the damping
+_POOR = 0.25  # a step that brings less than this part of the decrease that a linear model predicts is damped more
+FIRST, NEAR = 1e-3, 1e-9  # damping of the first step: from any point, and from the result of another fit
+_SINGULAR = 1e-10  # relative to the largest singular value; derivatives are right to about 1e-13
+_PART = 0.05  # relative to the largest entry of a direction that changes nothing: which parameters a message names
+_ROUNDING, _FLAT = 1e-8, 1e-3  # residuals that are rounding, relative to the data; a slope of 0, relative to residuals
+_EXACT = 1e-13  # relative to the data: residuals with which a fit is exact
+_NEAR_ZERO = 1e-2  # relative to a parameter's first value: below, a coordinate is linear
 
 
 @dataclass(frozen=True)
@@ -28,16 +28,16 @@ class Fit(LeastSquares):
     """Estimates of a fractional model.
 
     Attributes:
-        names: Of the parameters: "alpha", or "alpha_1" and so on, then those of f.
-        values: Their estimates, [parameters].
-        covariance: Of the estimates, [parameters, parameters].
+        names: The names of the parameters: "alpha", or "alpha_1" and so on, then those of f.
+        values: The estimates, [parameters].
+        covariance: The covariance of the estimates, [parameters, parameters].
         deviation: Standard deviation of the residuals.
         observations: How many numbers were fitted.
-        iterations: Of the optimisation, at both numbers of steps.
-        n_steps: Of the solver, at the end.
+        iterations: The iterations of the optimisation, in all.
+        n_steps: The number of the solver's steps at the end.
         shift: By how much alpha moved at most when the number of steps was doubled.
-        level: Of the confidence intervals.
-        notes: What else is to be known of the estimates.
+        level: The level of the confidence intervals, such as 0.95.
+        notes: Remarks on the estimates, such as that an order is at its bound.
 
     Source: Seber & Wild, Nonlinear Regression (1989), chapters 2 and 5.
 
@@ -62,7 +62,7 @@ class Fit(LeastSquares):
         return self.intervals_at(self.level)
 
     def summary(self) -> str:
-        """Return a table of the estimates, and what to think of them."""
+        """Return a table of the estimates as text, with the residuals' deviation and the remarks below."""
         lines = self.table(self.level)
         lines.append(
             f"residual deviation {self.deviation:.3g} over {self.observations} observations, {self.iterations} "
@@ -76,13 +76,13 @@ class Fit(LeastSquares):
 
 @dataclass(frozen=True)
 class Minimum:
-    """Where a sum of squares is least.
+    """The minimum of a sum of squares.
 
     Attributes:
-        point: There, [parameters].
-        residuals: There, [observations].
-        jacobian: Of the model there, [observations, parameters].
-        iterations: It took.
+        point: The point at which the sum is least, [parameters].
+        residuals: The residuals at this point, [observations].
+        jacobian: The Jacobian of the model at this point, [observations, parameters].
+        iterations: The iterations that were taken.
     """
 
     point: np.ndarray
@@ -92,15 +92,15 @@ class Minimum:
 
 
 class Coordinates:
-    """What the optimisation moves: u with parameter = s sinh(u), s a hundredth of its first value.
+    """Coordinates u in which the optimisation moves: parameter = s sinh(u), s a hundredth of its first value.
 
-    That is nearly the logarithm of a parameter of either sign, and linear around 0. A rate in units in which the times
-    are not near 1 goes like t**-alpha: by its logarithm and alpha the valley of the sum of squares is straight. A
-    parameter that begins at 0 has no size, and stays as it is.
+    So u is nearly the logarithm of a parameter of either sign, and linear around 0. A rate in units in which the times
+    are not near 1 goes like t**-alpha: in the rate's logarithm and alpha the valley of the sum of squares is straight.
+    A parameter that begins at 0 has no size, and is its own coordinate.
 
     Args:
         first: First values, [parameters].
-        is_plain: Which of them stay as they are.
+        is_plain: Which parameters are their own coordinates, booleans [parameters].
     """
 
     def __init__(self, first: np.ndarray, is_plain: np.ndarray):
@@ -109,16 +109,16 @@ class Coordinates:
         self._divisor = np.where(self._is_plain, 1.0, self._size)
 
     def of(self, values: np.ndarray) -> np.ndarray:
-        """Return the coordinates of values."""
+        """Return the coordinates of parameters' values, [parameters]."""
         return np.where(self._is_plain, values, np.arcsinh(values / self._divisor))
 
     def values(self, point: np.ndarray) -> np.ndarray:
-        """Return the values at a point; infinite ones where they overflow."""
+        """Return the parameters' values at a point given by coordinates; a value that overflows is infinite."""
         with np.errstate(over="ignore"):
             return np.where(self._is_plain, point, self._size * np.sinh(np.where(self._is_plain, 0.0, point)))
 
     def slope(self, values: np.ndarray) -> np.ndarray:
-        """Return the derivatives of the values by their coordinates."""
+        """Return the derivative of each parameter by its coordinate, at the parameters' values, [parameters]."""
         return np.where(self._is_plain, 1.0, np.hypot(self._size, values))
 
 
@@ -134,25 +134,26 @@ def least_squares(
     owner: str = "fit_fde",
     is_search: bool = False,
 ) -> Minimum:
-    """Return the minimum of the sum of squares by Gauss-Newton steps, damped where they do not go down.
+    """Return the minimum of the sum of squared residuals, by Gauss-Newton steps with damping where the sum would grow.
 
-    Steps do not depend on the units of the parameters: each is in terms of what it changes in the predictions.
+    Steps do not depend on the units of the parameters, which are scaled by how much they change the predictions.
 
     Args:
-        model: Point to predictions [observations], and a function that returns their Jacobian, which is called only for
-            points that are gone to. Predictions or a Jacobian that are not finite are no way down.
-        observed: What is predicted.
-        start: First point, where predictions are finite.
-        tolerance: A step is the last one where it changes the sum of squares, relatively, and every parameter, in units
-            of its standard error, by less.
-        iterations: At most.
-        damping: Of the first step; small where the start is near the minimum.
-        bounds: Least and largest values, [parameters] each; None is none. Where the two are equal it stays.
-        owner: Who fits, for messages.
-        is_search: Whether to return the point that was reached where the iterations were not enough.
+        model: Called with a point; returns the predictions [observations], and a function that returns their Jacobian,
+            which is called only for points that steps lead to. A step to predictions or a Jacobian that are not finite
+            is not taken.
+        observed: The data, [observations].
+        start: First point, where predictions are finite, [parameters].
+        tolerance: A step is the last one if the sum of squares changes by at most this part, and if the step without
+            damping would move each parameter by at most about sqrt(tolerance) standard errors.
+        iterations: The greatest number of iterations.
+        damping: The damping of the first step; small if the start is near the minimum.
+        bounds: Least and largest values, [parameters] each; None is none. A parameter whose bounds are equal stays.
+        owner: The name of the public function, for messages.
+        is_search: Whether to return the point that was reached if the iterations were not enough.
 
     Raises:
-        RuntimeError: They were not enough, or nothing goes down from a point where the gradient is not small.
+        RuntimeError: The iterations were not enough, or no step makes the sum less although the gradient is not small.
 
     Source: Marquardt, J. SIAM 11 (1963) 431.
     """
@@ -167,7 +168,7 @@ def least_squares(
         scale = scale_of(jacobian)
         last, was = residuals @ residuals, damping
         deviation = np.sqrt(max(last, np.finfo(float).tiny) / observed.size)
-        # Of a step without damping, which says how far it is: one with damping is short also where it is far.
+        # By the step without damping it is judged how far the minimum is: a damped step may be short far from it.
         step = _steps(jacobian / scale, residuals, is_free)
         is_near = np.abs(step(0.0)).max() <= np.sqrt(tolerance) * deviation
         while True:
@@ -176,7 +177,7 @@ def least_squares(
             found = observed - predicted
             reached = found @ found
             is_last = is_near and abs(reached - last) <= tolerance * last
-            if is_last or reached <= last:  # what is not finite is neither
+            if is_last or reached <= last:  # a sum that is not finite is neither
                 slopes = differentiated()
                 if np.isfinite(slopes).all():
                     break
@@ -192,7 +193,7 @@ def least_squares(
         point, residuals, jacobian = following, found, slopes
         if is_poor:
             damping = min(10 * damping, _MOST)
-        elif damping == was:  # what was too little is so once more
+        elif damping == was:  # a damping that was just raised, because it was too little, is not lowered at once
             damping = max(damping / 10, _LEAST)
         if is_last or residuals @ residuals <= exact or (is_search and iteration == iterations):
             return Minimum(point, residuals, jacobian, iteration)
@@ -203,7 +204,10 @@ def least_squares(
 
 
 def scale_of(jacobian: np.ndarray) -> np.ndarray:
-    """Return how much each parameter changes the predictions, [parameters]; 1 for those that change nothing."""
+    """Return the length of each column of a Jacobian [predictions, parameters], [parameters]; 1 in place of 0.
+
+    The length says how much the parameter changes the predictions.
+    """
     found = np.sqrt((jacobian * jacobian).sum(axis=0))
     return np.where(found > 0, found, 1.0)
 
@@ -211,17 +215,17 @@ def scale_of(jacobian: np.ndarray) -> np.ndarray:
 def covariance_of(
     jacobian: np.ndarray, variance: float, names: Sequence[str], owner: str = "fit_fde", what: str = "observations"
 ) -> np.ndarray:
-    """Return the covariance of estimates.
+    """Return the covariance of least-squares estimates, variance * (J' J)**-1, [parameters, parameters].
 
     Args:
-        jacobian: Of the predictions, [predictions, parameters].
-        variance: Of a prediction's error; the errors of several are independent.
-        names: Of the parameters.
-        owner: Who fits, for messages.
-        what: Is predicted.
+        jacobian: The Jacobian J of the predictions, [predictions, parameters].
+        variance: The variance of the error of each prediction; the errors are independent.
+        names: The names of the parameters, for messages.
+        owner: The name of the public function, for messages.
+        what: What is predicted, in the plural, for messages.
 
     Raises:
-        ValueError: The predictions do not determine all parameters; the text names those that they do not.
+        ValueError: The predictions do not determine all parameters; the message names those that are not determined.
     """
     scale = scale_of(jacobian)
     _, sizes, directions = np.linalg.svd(jacobian / scale, full_matrices=False)
@@ -246,9 +250,9 @@ def _steps(jacobian: np.ndarray, residuals: np.ndarray, is_free: np.ndarray) -> 
     The damping is added to the diagonal of the normal equations (Levenberg-Marquardt).
 
     Args:
-        jacobian: Of the residuals by the parameters, [residuals, parameters], with columns of length 1.
-        residuals: What the step is to take away.
-        is_free: Which parameters may move.
+        jacobian: The Jacobian of the model, [residuals, parameters], with columns of length 1.
+        residuals: The residuals that the step is to make small, [residuals].
+        is_free: Which parameters may move, booleans [parameters].
     """
     left, sizes, right = np.linalg.svd(jacobian[:, is_free], full_matrices=False)
     squares, parts = sizes * sizes, sizes * (residuals @ left)
@@ -266,13 +270,13 @@ def _steps(jacobian: np.ndarray, residuals: np.ndarray, is_free: np.ndarray) -> 
 def _check_gradient(owner: str, columns: np.ndarray, residuals: np.ndarray, observed: np.ndarray) -> None:
     """Raise RuntimeError unless the gradient is 0, relative to the residuals; for a search that found no better step.
 
-    Residuals of the size of rounding do not raise: no step makes those less.
+    Residuals of the size of rounding do not raise an error: no step makes them less.
 
     Args:
-        owner: Who fits, for messages.
+        owner: The name of the public function, for messages.
         columns: The Jacobian [residuals, parameters], with columns of length 1.
-        residuals: At the point where the fit stands.
-        observed: The data, which say what rounding amounts to.
+        residuals: The residuals at the point that the search has reached.
+        observed: The data, relative to which rounding is measured.
     """
     left = float(np.linalg.norm(residuals))
     steepness = float(np.abs(columns.T @ residuals).max(initial=0.0))
@@ -289,16 +293,17 @@ class StochasticFit(Estimates):
     """Estimates by simulated moments.
 
     Attributes:
-        names: Of the parameters.
-        values: Their estimates, [parameters].
-        covariance: Of the estimates, [parameters, parameters].
-        statistic: n times the weighted square of what is left between observed and simulated moments.
-        freedom: Moments less parameters: what `statistic` is expected to be where the model is right.
+        names: The names of the parameters.
+        values: The estimates, [parameters].
+        covariance: The covariance of the estimates, [parameters, parameters].
+        statistic: The square of the difference between observed and simulated moments, weighted by the inverse of its
+            covariance.
+        freedom: Number of moments less number of parameters: the mean of `statistic` where the model is right.
         observed: How many paths were observed.
-        simulated: How many were simulated.
-        evaluations: Of the objective and its gradient.
-        level: Of the confidence intervals.
-        converged: Whether the optimisation did, in its last round; where not, neither estimates nor errors hold.
+        simulated: How many paths were simulated.
+        evaluations: How often the objective and its gradient were evaluated.
+        level: The level of the confidence intervals, such as 0.95.
+        converged: Whether the last round of the optimisation converged; if not, neither estimates nor errors hold.
 
     Source: McFadden, Econometrica 57 (1989) 995; Duffie & Singleton, Econometrica 61 (1993) 929.
 
@@ -326,11 +331,11 @@ class StochasticFit(Estimates):
 
     @property
     def p_value(self) -> float:
-        """How probable a statistic as large as this is where the model is right; NaN without spare moments."""
+        """The probability of a statistic at least as large if the model is right; NaN without spare moments."""
         return float(stats.chi2.sf(self.statistic, self.freedom)) if self.freedom else float("nan")
 
     def summary(self) -> str:
-        """Return a table of the estimates, and what to think of them."""
+        """Return a table of the estimates as text, with the numbers of paths and the test of the model below."""
         lines = self.table(self.level)
         lines.append(f"{self.observed} paths observed, {self.simulated} simulated, {self.evaluations} evaluations")
         if not self.converged:

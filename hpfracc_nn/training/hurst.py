@@ -1,7 +1,7 @@
-"""The Hurst index of a series that is a multiple of fractional Brownian motion, with or without noise upon it.
+"""Estimates of the Hurst index of a series that is a multiple of fractional Brownian motion, with or without noise.
 
-`whittle` is a likelihood, with an interval. `structure_function` is the plot that shows whether there is such an index
-at all: noise upon the samples bends it, and reads as a roughness that is not there.
+`whittle` maximises a likelihood and gives an interval. `structure_function` makes the plot that shows whether there is
+a Hurst index at all: noise upon the samples bends its lines, and makes the series look rougher than it is.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.solvers.noise.fractional import fgn_autocovariance
 
 _FEWEST = 32  # samples: below, the intervals have little to do with the estimates
-_LOW, _HIGH = 0.002, 0.998  # of the Hurst index
-_SHARES = (-14.0, 14.0)  # of the logarithm of the noise's variance over that of an increment
+_LOW, _HIGH = 0.002, 0.998  # bounds of the Hurst index
+_SHARES = (-14.0, 14.0)  # bounds of the logarithm of the noise's variance over that of an increment
 _ROUNDING = 4.0  # times eps: a line's samples are off by one eps each, their differences by two, the range by four
 _STEP = 1e-4  # of central differences of the logarithm of the spectrum, which is smooth
 
 
 @dataclass(frozen=True)
 class HurstEstimate:
-    """What `whittle` found: x_k = scale * B(k dt) + level + noise_k.
+    """The estimate of `whittle`: a model x_k = scale * B(k dt) + constant + noise_k of a series.
 
     Attributes:
-        hurst: The Hurst index.
-        standard_error: Its own.
-        interval: Its confidence interval.
-        level: Of the interval.
+        hurst: The Hurst index of the fractional Brownian motion B.
+        standard_error: The standard error of `hurst`.
+        interval: The confidence interval of `hurst`.
+        level: The level of the interval, such as 0.95.
         scale: Standard deviation of an increment over one unit of time, without the noise; in the series' units.
-        noise: Standard deviation of the noise upon each sample, in the same; 0 where none was fitted.
+        noise: Standard deviation of the noise upon each sample, in the series' units; 0 where none was fitted.
 
     Examples:
         >>> # Brownian motion
@@ -53,14 +53,14 @@ class HurstEstimate:
 
 @dataclass(frozen=True)
 class StructureFunction:
-    """What `structure_function` found: moments that grow like lag**slope.
+    """The result of `structure_function`: moments of a series' increments, which grow like lag**slope.
 
     Attributes:
-        lags: In steps, [lags].
-        powers: Of the increments, [powers].
+        lags: The lags in steps, [lags].
+        powers: The powers of the increments, [powers].
         moments: Means of |x_(k + lag) - x_k|**power, [powers, lags].
-        slopes: Of their logarithms, [powers].
-        hurst: Of the line through the origin that is nearest to the slopes.
+        slopes: The slopes of log(moment) against log(lag), [powers].
+        hurst: The estimate of the Hurst index: the slope of the line through the origin that is nearest to `slopes`.
 
     Examples:
         >>> # a straight line has the Hurst index 1
@@ -78,23 +78,23 @@ class StructureFunction:
 def whittle(x: np.ndarray, *, dt: float = 1.0, has_noise: bool = False, level: float = 0.95) -> HurstEstimate:
     """Return the Hurst index of a path by Whittle's likelihood of its increments.
 
-    The periodogram is compared with its own expectation at this number of samples, from the exact covariance: what
-    other frequencies fold or leak into each is in it, so that no series of the spectrum is cut short and short paths
-    have no bias from either. O(n log n).
+    The periodogram is compared with its own expectation at this number of samples, from the exact covariance. This
+    expectation contains what other frequencies fold or leak into each ordinate, so that no series of the spectrum is
+    cut short and short paths have no bias from either. O(n log n).
 
     Args:
         x: Samples of the path (not its increments) at equal times, [n].
-        dt: Their spacing, in the caller's time unit; only `scale` depends on it.
+        dt: The spacing of the samples, in the caller's time unit; only `scale` depends on it.
         has_noise: Whether each sample has independent noise of a variance that is estimated too, as a logarithm of a
-            volatility that was itself estimated from prices. Without it such noise makes the path look rougher.
-        level: Of the interval.
+            volatility that was itself estimated from prices. If such noise is ignored, the path looks rougher.
+        level: The level of the confidence interval.
 
     Returns:
-        The estimate; its standard error is that of this estimator, exact to first order in it.
+        The estimate; its standard error is that of this estimator, exact to first order.
 
     Raises:
-        ValueError: There are fewer than 32 samples, one of them is not finite, all lie on a straight line, or a number
-            is out of range.
+        ValueError: There are fewer than 32 samples, a sample is not finite, all lie on a straight line, or `dt` or
+            `level` is out of range.
 
     Source: Whittle (1953); Sykulski et al., Biometrika 106 (2019) 251, equation (9); Fukasawa, Takabatake & Westphal,
     Math. Finance 32 (2022) 1086, for the noise.
@@ -133,19 +133,19 @@ def whittle(x: np.ndarray, *, dt: float = 1.0, has_noise: bool = False, level: f
 def structure_function(
     x: np.ndarray, *, lags: Sequence[int] | None = None, powers: Sequence[float] = (0.5, 1.0, 1.5, 2.0, 3.0)
 ) -> StructureFunction:
-    """Return the moments of a path's increments over some lags, their slopes, and the Hurst index of these.
+    """Return the moments of a path's increments over some lags, their slopes, and the Hurst index that fits the slopes.
 
-    Of one Hurst index the slopes are hurst * power, a straight line. No interval is given: increments of different lags
-    depend on each other; `whittle` has one.
+    A path with one Hurst index has slopes hurst * power, a straight line. No interval is given: increments of different
+    lags depend on each other; `whittle` has one.
 
     Args:
         x: Samples of the path at equal times, [n].
-        lags: In steps, two or more; None is some twelve of about equal ratios from 1 to n / 10.
-        powers: Positive.
+        lags: The lags in steps, two or more; None is some twelve of about equal ratios from 1 to n / 10.
+        powers: The powers of the increments, positive.
 
     Raises:
-        ValueError: There are fewer than 32 samples, one of them is not finite, all are the same, or a lag or power is
-            out of range.
+        ValueError: There are fewer than 32 samples, a sample is not finite, all samples are the same, or a lag or power
+            is out of range.
         TypeError: A lag is no whole number.
 
     Source: Gatheral, Jaisson & Rosenbaum, Quant. Finance 18 (2018) 933, section 2.1.
@@ -187,7 +187,7 @@ class _Spectrum:
         self._taper = 1 - np.arange(self.n) / self.n
 
     def expected(self, hurst: float, ratio: float) -> np.ndarray:
-        """Return the mean of the periodogram for increments of variance 1 + 2 ratio."""
+        """Return the expectation of the periodogram, [frequencies], for increments of variance 1 + 2 ratio."""
         covariance = self._covariance(hurst, ratio)
         return 2 * np.fft.rfft(covariance * self._taper).real[self._frequencies] - covariance[0]
 
@@ -198,16 +198,16 @@ class _Spectrum:
         return covariance
 
     def variance(self, hurst: float, ratio: float) -> float:
-        """Return the best variance of an increment."""
+        """Return the variance of an increment, without noise, for which the likelihood is greatest."""
         return float(np.mean(self.periodogram / self.expected(hurst, ratio)))
 
     def loss(self, hurst: float, ratio: float) -> float:
-        """Return the negative logarithm of the likelihood at the best variance, per frequency."""
+        """Return the negative logarithm of the likelihood per frequency, at the `variance` for which it is least."""
         expected = self.expected(hurst, ratio)
         return float(np.log(np.mean(self.periodogram / expected)) + np.mean(np.log(expected)))
 
     def best(self, has_noise: bool) -> tuple[float, float]:
-        """Return the Hurst index and the ratio of the greatest likelihood."""
+        """Return the Hurst index and the ratio for which the likelihood is greatest; without noise the ratio is 0."""
         if not has_noise:
             return self._best_hurst(0.0)[0], 0.0
         # For each ratio there is one best index; the likelihood along them may have two maxima.
@@ -234,8 +234,8 @@ class _Spectrum:
     def deviation(self, hurst: float, ratio: float, has_noise: bool) -> float:
         """Return the standard error of the Hurst index.
 
-        From the expected curvature of the likelihood in all parameters and the variance of its slope, in which
-        neighbouring ordinates of a periodogram are not independent: at hurst 0.05 that makes a fifth.
+        The error follows from the expected curvature of the likelihood in all parameters and the covariance of its
+        slope. Neighbouring ordinates of a periodogram are not independent: at hurst 0.05 this makes a fifth.
         """
         step = min(_STEP, hurst / 2, (1 - hurst) / 2)
         here = self.expected(hurst, ratio)
@@ -250,14 +250,14 @@ class _Spectrum:
         return math.sqrt((inverse @ self._score_covariance(jacobian, hurst, ratio) @ inverse)[0, 0])
 
     def _score_covariance(self, slopes: np.ndarray, hurst: float, ratio: float) -> np.ndarray:
-        """Return the covariance [p, p] of p sums over frequencies: of slopes times the periodogram over its mean.
+        """Return the covariance [p, p] of the likelihood's p slopes: sums of slopes * periodogram / expectation.
 
-        The slopes have shape [p, frequencies]. With D the transform of n increments, S_j = sum_(t > 0) covariance_t
-        sin(2 pi j t / n) and j, k of either sign,
+        The sums are over frequencies, and `slopes` are [p, frequencies]. With D the transform of n increments,
+        S_j = sum_(t > 0) covariance_t sin(2 pi j t / n) and j, k of either sign,
 
             |E D_j D_k*|**2 / n**2 = (S_j - S_k)**2 / [n sin(pi (j - k) / n)]**2        for j != k,
 
-        geometric sums, which are the covariances of the ordinates; and the sum over all pairs is a few convolutions.
+        by geometric sums, are the covariances of the ordinates; the sum over all pairs is a few convolutions.
         """
         n = self.n
         weights = np.zeros((len(slopes), n))

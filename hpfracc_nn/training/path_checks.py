@@ -1,4 +1,4 @@
-"""What losses for paths [time, batch, state] refuse, alike in every framework: they look at shapes alone."""
+"""Checks of the arguments of losses for paths [time, batch, state], for every framework: of shapes and dtypes alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ _MOMENTS = 4
 
 
 def check_batches(owner: str, ys: Any, observed: Any, least: int = 2, least_observed: int | None = None) -> None:
-    """Raise unless two batches of paths can be compared, with so many paths or more in each."""
+    """Raise ValueError unless two batches of paths [time, batch, state] can be compared.
+
+    Times and states must be as many in both; `least` is the least number of paths in `ys`, and `least_observed` that in
+    `observed`, or None for `least`.
+    """
     for name, paths in (("ys", ys), ("observed", observed)):
         if paths.ndim != 3:
             raise ValueError(
@@ -30,7 +34,7 @@ def check_batches(owner: str, ys: Any, observed: Any, least: int = 2, least_obse
 
 
 def check_observed(owner: str, ys: Any, observed: Any) -> None:
-    """Raise unless what was observed broadcasts to the paths."""
+    """Raise ValueError unless the shape of `observed` broadcasts to that of the paths `ys`."""
     if not _broadcasts(observed, ys):
         raise ValueError(
             f"{owner}(ys of shape {tuple(ys.shape)}, observed of shape {tuple(observed.shape)}): needs observations "
@@ -39,7 +43,7 @@ def check_observed(owner: str, ys: Any, observed: Any) -> None:
 
 
 def check_mask(owner: str, ys: Any, mask: Any, is_boolean: bool) -> None:
-    """Raise unless a mask is boolean and broadcasts to the paths."""
+    """Raise ValueError unless a mask is boolean (`is_boolean`) and broadcasts to the paths `ys`."""
     if not is_boolean or not _broadcasts(mask, ys):
         raise ValueError(
             f"{owner}(mask of {mask.dtype} and shape {tuple(mask.shape)}): needs booleans that broadcast to the paths' "
@@ -48,7 +52,7 @@ def check_mask(owner: str, ys: Any, mask: Any, is_boolean: bool) -> None:
 
 
 def check_real(owner: str, name: str, dtype: Any, is_real: bool) -> None:
-    """Raise unless paths are real: the square of a complex number is no distance."""
+    """Raise TypeError unless paths are real (`is_real`): the square of a complex number is no distance."""
     if not is_real:
         raise TypeError(
             f"{owner}({name} of dtype {dtype}): needs real paths; pass real and imaginary parts as two entries."
@@ -56,13 +60,13 @@ def check_real(owner: str, name: str, dtype: Any, is_real: bool) -> None:
 
 
 def check_orders(owner: str, orders: int) -> None:
-    """Raise unless so many moments are compared."""
+    """Raise ValueError unless `orders`, the number of moments that are compared, is from 1 to 4."""
     if not 1 <= orders <= _MOMENTS:
         raise ValueError(f"{owner}(orders={orders}): needs 1 <= orders <= {_MOMENTS}; pass for example 2.")
 
 
 def check_lags(owner: str, lags: Sequence[int], ys: Any) -> None:
-    """Raise unless there are lags, each smaller than the number of times."""
+    """Raise ValueError unless there are lags, each at least 1 and smaller than the number of times of `ys`."""
     if not lags or not all(1 <= lag < ys.shape[0] for lag in lags):
         raise ValueError(
             f"{owner}(lags={tuple(lags)}): needs lags from 1 to {ys.shape[0] - 1}, one less than there are "
@@ -71,6 +75,6 @@ def check_lags(owner: str, lags: Sequence[int], ys: Any) -> None:
 
 
 def _broadcasts(some: Any, other: Any) -> bool:
-    """Whether the shape of `some` broadcasts to that of `other`."""
+    """Return whether the shape of `some` broadcasts to that of `other`."""
     missing = other.ndim - some.ndim
     return missing >= 0 and all(a in (1, b) for a, b in zip(some.shape, other.shape[missing:], strict=True))

@@ -1,6 +1,7 @@
-"""What ran where while a model was trained: counts by call site, over a resumed run too, and their summary.
+"""Which kernels ran while a model was trained: counts by call site, kept over resumed runs, and their summary.
 
-A snapshot holds the calls counted so far: a row for each call site, kernel and workload, which its key names.
+A call site is a place in a program for which a `BackendManager` picks kernels, such as a layer of the model. A snapshot
+holds the calls counted so far: a row for each call site, kernel and workload; its keys consist of these three.
 """
 
 import hashlib
@@ -19,16 +20,16 @@ from hpfracc_nn.selection.recorder import MOST_LOOKS, Look, milliseconds, row_of
 from hpfracc_nn.selection.workload import DIRECTIONS, wall_time
 
 SCHEMA = 3
-MOST_ROWS = 1024  # of a table; what was consulted least beyond them is summed by module and kernel
+MOST_ROWS = 1024  # of a table; rows with the fewest calls beyond them are summed by module and kernel
 MOST_COUNTED = 4 * MOST_ROWS  # rows that are counted one by one
-OTHERS = "others"  # in place of a workload, in the row of such a sum
+OTHERS = "others"  # stands in place of a workload in a row that is a sum over several
 
-Key = tuple[Any, ...]  # name, kernel, then the workload's fields: what tells two rows apart
+Key = tuple[Any, ...]  # a row's key: name of the call site, kernel, then the workload's fields
 
 
 @dataclass(frozen=True, slots=True)
 class SiteRow:
-    """The counts of one call site with one kernel and workload, and the plan that was used last."""
+    """The counts of one call site with one kernel and workload, and a plan of that kernel and workload."""
 
     name: str
     plan: Plan
@@ -41,9 +42,9 @@ Snapshot = dict[Key, SiteRow]
 class SiteCounts:
     """Counts of the calls of some sites, by site, kernel and workload: the difference of two snapshots.
 
-    Rows are named by the names given to `attach`, so that two sites with one label stay apart. Plans that a site lets
-    go keep their row. Workloads beyond the first thousands share one row for each module and kernel, so that memory
-    does not grow with their number.
+    Rows are named by the names given to `attach`, so that two sites with one label stay apart. Plans that a site drops
+    keep their rows. Workloads beyond the first `MOST_COUNTED` rows share one row for each module and kernel, so that
+    memory does not grow with the number of workloads.
     """
 
     def __init__(self) -> None:
@@ -53,17 +54,17 @@ class SiteCounts:
         self._clear()
 
     def _clear(self) -> None:
-        self._since: Snapshot = {}  # what was counted before
-        self._logged: Snapshot = {}  # of what was counted since, what was logged or is not to be logged
+        self._since: Snapshot = {}  # calls before `attach`, or while paused
+        self._logged: Snapshot = {}  # calls since then that were logged or are not to be logged
         self._paused: Snapshot | None = None
         self._aside: Snapshot | None = None
         self._known: set[Key] = set()
         self._ended: Snapshot = {}
-        self._closed: dict[str, WeakSet[Usage]] = {}  # whose counts are in `_ended`
+        self._closed: dict[str, WeakSet[Usage]] = {}  # usages of dropped plans, whose counts are in `_ended`
         self._leaving: dict[str, tuple[Plan, ...]] = {}
 
     def attach(self, sites: Mapping[str, Site]) -> None:
-        """Count the calls of `sites` from now on."""
+        """Count the calls of `sites`, given by name, from now on, and no longer those of former sites."""
         self.detach()
         self._sites = dict(sites)
         for site in self._sites.values():
@@ -71,7 +72,7 @@ class SiteCounts:
         self._since = self._snapshot()
 
     def detach(self) -> None:
-        """Add the counts to the past ones, and drop the sites."""
+        """Stop counting: add the counts since `attach` to those of earlier runs, and drop the sites."""
         for site in self._sites.values():
             site.unfollow(self)
         self._past = self._collected()
@@ -79,9 +80,10 @@ class SiteCounts:
         self._clear()
 
     def retiring(self, site: Site, plans: tuple[Plan, ...]) -> None:
-        """Keep the plans that a site drops; the site calls it.
+        """Keep the counts of the plans that a site drops; the site calls this method.
 
-        Counts of those that it let go the time before are final: of the last ones a backward pass may still be counted.
+        The counts of plans that the site dropped at the previous call become final now: a backward pass of the newest
+        dropped plans may still be counted.
         """
         with self._lock:
             for name in (name for name, each in self._sites.items() if each is site):
@@ -91,35 +93,35 @@ class SiteCounts:
                 self._leaving[name] = plans
 
     def pause(self) -> None:
-        """Leave out the calls from here to `resume`."""
+        """Stop counting calls until `resume`."""
         self._paused = self._snapshot()
 
     def resume(self) -> None:
-        """Count again."""
+        """Count calls again; those since `pause` are left out."""
         now, paused, self._paused = self._snapshot(), self._paused, None
         self._since = now if paused is None else _plus(self._since, _minus(now, paused))
 
     def set_aside(self) -> None:
-        """Count the calls from here to `take_up` in the rows, and in nothing that is logged by the step."""
+        """Leave the calls until `take_up` out of what is logged by the step; the rows of the table count them."""
         self._aside = self.look()
 
     def take_up(self) -> None:
-        """Log what is called from here on."""
+        """Count calls again in what is logged by the step; the opposite of `set_aside`."""
         aside, self._aside = self._aside, None
         if aside is not None:
             self._logged = _plus(self._logged, _minus(self.look(), aside))
 
     def look(self) -> Snapshot:
-        """Return the counts since `attach`."""
+        """Return the counts of calls since `attach`, without those between `pause` and `resume`."""
         return _minus(self._snapshot(), self._since)
 
     def recent(self, now: Snapshot) -> list[SiteRow]:
-        """Return what was counted from what is logged to `now`, which is logged then."""
+        """Return rows with the calls since the last `recent`, up to the snapshot `now`, which then counts as logged."""
         before, self._logged = self._logged, now
         return list(_minus(now, before).values())
 
     def most_consulted(self) -> str:
-        """Return the name of the kernel that was consulted most, "" where none was."""
+        """Return the name of the kernel that was called most since `attach`, or "" if there were no calls."""
         calls = Counter[str]()
         for each in self.look().values():
             calls[each.plan.kernel.name] += each.counts.calls
@@ -127,9 +129,9 @@ class SiteCounts:
         return most if count else ""
 
     def rows(self) -> list[ReportRow]:
-        """Return one row per site and workload that was consulted, the most consulted first within a site.
+        """Return one row per site, kernel and workload that was called, within a site the one with most calls first.
 
-        A row's share is its part of all calls.
+        A row's share is the part of all calls that it counts.
         """
         found = [row for row in self._collected().values() if row.counts.calls]
         places = {name: place for place, name in enumerate(dict.fromkeys(row.label for row in found))}
@@ -137,12 +139,12 @@ class SiteCounts:
         return shared(found)
 
     def state(self) -> dict[str, Any]:
-        """Return the counts in numbers, strings, lists and dicts only."""
+        """Return the counts for a checkpoint, made of numbers, strings, lists and dicts only."""
         rows = [{"key": list(key), "row": asdict(row)} for key, row in self._collected().items()]
         return {"schema": SCHEMA, "rows": rows}
 
     def load(self, state: Mapping[str, Any]) -> bool:
-        """Count on from `state`; return False, and change nothing, if it is of another schema."""
+        """Continue the counts of a checkpoint's `state`; return False, and change nothing, if its schema is another."""
         names = {each.name for each in fields(ReportRow)}
         rows = state.get("rows", [])
         if state.get("schema") != SCHEMA or any(set(line["row"]) != names for line in rows):
@@ -168,7 +170,7 @@ class SiteCounts:
         counts, before = plan.usage.counts(), found.get(key)
         if before is not None:
             counts = counts.plus(before.counts)
-            plan = before.plan if plan.quantile() is None else plan  # whose times are known
+            plan = before.plan if plan.quantile() is None else plan  # rather a plan whose times were measured
         found[key] = SiteRow(name, plan, counts)
 
     def _collected(self) -> dict[Key, ReportRow]:
@@ -196,14 +198,14 @@ def _plus(some: Snapshot, others: Snapshot) -> Snapshot:
 
 
 class Steps:
-    """How often each kernel had been consulted after some steps: at most a few hundred, spread over the run."""
+    """The calls of each kernel so far, after some of the training steps: at most `MOST_LOOKS` steps over the run."""
 
     def __init__(self) -> None:
         self.steps: list[int] = []
         self.looks: list[Look] = []
 
     def add(self, step: int, rows: Iterable[SiteRow]) -> None:
-        """Keep the counts after a step; of too many every other one goes."""
+        """Keep the counts of calls up to a step; if there are too many entries, drop every other one."""
         uses = Counter[tuple[str, str]]()
         for each in rows:
             uses[each.plan.workload.op, each.plan.kernel.name] += each.counts.calls
@@ -214,7 +216,7 @@ class Steps:
 
 
 def shares(calls: Iterable[tuple[str, int]]) -> dict[str, float]:
-    """Return each name's part of all calls; 0 for each where there are none."""
+    """Return by name the part of all calls, between 0 and 1; 0 for each name if there are no calls."""
     totals = Counter[str]()
     for name, count in calls:
         totals[name] += count
@@ -223,9 +225,9 @@ def shares(calls: Iterable[tuple[str, int]]) -> dict[str, float]:
 
 
 def _shortened(rows: dict[Key, ReportRow]) -> dict[Key, ReportRow]:
-    """Return at most `MOST_ROWS` rows; those consulted least are merged into one for each module and kernel.
+    """Return `MOST_ROWS` rows at most; beyond them, one row for each module and kernel sums up those with fewest calls.
 
-    A merged row has the times of the most consulted row in it.
+    Such a sum has the times of the row in it with most calls.
     """
     if len(rows) <= MOST_ROWS:
         return rows
@@ -244,8 +246,8 @@ def _added(past: ReportRow | None, row: ReportRow) -> ReportRow:
     """Return `row` with the counts of `past` added, and with the times of `past` where `row` has none.
 
     Args:
-        past: The row of the run that was resumed, or None.
-        row: That of the present run.
+        past: The row of earlier runs with the same key, or None.
+        row: The row of the present run.
     """
     if past is None:
         return row
@@ -262,13 +264,13 @@ BASELINE = "fft"  # what people use without this package
 
 @dataclass(frozen=True)
 class Spent:
-    """What managers have spent so far.
+    """The time that managers have spent so far, and the calls at which kernels failed.
 
     Args:
         deciding: Seconds for deciding and learning.
-        exploring: Seconds that trials took longer than the best kernel would have.
-        total: Seconds of all calls, as far as is known.
-        stand_ins: Calls at which a kernel ran in place of one that failed.
+        exploring: Seconds that trials took longer than the best kernel would have taken.
+        total: Seconds of all calls, as far as known.
+        stand_ins: Calls at which a kernel ran in place of another that failed.
     """
 
     deciding: float = 0.0
@@ -278,13 +280,13 @@ class Spent:
 
     @classmethod
     def of(cls, managers: Iterable[BackendManager]) -> "Spent":
-        """Return what these have spent, together."""
+        """Return what several managers have spent in all."""
         found = [(each.overhead(), *each.exploration(), each.recorder.counts.stand_ins.total()) for each in managers]
         deciding, exploring, total, stand_ins = map(sum, zip(*found, strict=True)) if found else (0.0, 0.0, 0.0, 0)
         return cls(deciding, exploring, total, int(stand_ins))
 
     def since(self, before: "Spent") -> "Spent":
-        """Return how much more this is."""
+        """Return what was spent since `before`: this minus `before`."""
         return Spent(
             self.deciding - before.deciding,
             self.exploring - before.exploring,
@@ -294,13 +296,13 @@ class Spent:
 
 
 def scalars(found: list[SiteRow], spent: Spent, batches: int, quarantined: int) -> dict[str, float]:
-    """Return what happened in so many batches.
+    """Return the metrics of `BackendReport` for some training batches, numbers by name.
 
     Args:
-        found: What each plan did.
-        spent: By the managers meanwhile.
-        batches: How many there were.
-        quarantined: Workloads, sizes or places at which a kernel is left alone now.
+        found: The counts of each site, kernel and workload in these batches.
+        spent: What the managers have spent in these batches.
+        batches: The number of batches.
+        quarantined: The number of workloads, sizes or places at which a kernel is not used now, because it failed.
     """
     calls = sum(each.counts.calls for each in found)
     by_backend = shares((each.plan.backend, each.counts.calls) for each in found)
@@ -317,7 +319,7 @@ def scalars(found: list[SiteRow], spent: Spent, batches: int, quarantined: int) 
 
 
 def times(found: Iterable[SiteRow]) -> dict[str, float]:
-    """Return the measured milliseconds of each module's plan that was consulted most."""
+    """Return the measured milliseconds of the plan with most calls of each module, forward and backward, by name."""
     most: dict[str, SiteRow] = {}
     for each in found:
         if each.name not in most or each.counts.calls > most[each.name].counts.calls:
@@ -341,7 +343,10 @@ def regret(found: Iterable[SiteRow]) -> float:
 
 
 def saved(rows: Iterable[SiteRow]) -> float | None:
-    """Return the predicted seconds that the same calls would have taken longer by FFT; None where none could be."""
+    """Return how many seconds more, as predicted, the same calls would have taken by FFT.
+
+    The result is None if no call has an FFT kernel to compare with.
+    """
     found = None
     for each in rows:
         others = [(each.plan.kernel.name, each.plan.seconds), *each.plan.alternatives]
@@ -352,7 +357,7 @@ def saved(rows: Iterable[SiteRow]) -> float | None:
 
 
 def plan_table(managers: Iterable[BackendManager]) -> dict[str, str]:
-    """Return the kernel of each workload that is in use, as text: what processes compare."""
+    """Return the name of the kernel in use by workload, both as text; processes compare these tables."""
     return {
         repr(plan.workload): plan.kernel.name
         for manager in managers
@@ -362,13 +367,13 @@ def plan_table(managers: Iterable[BackendManager]) -> dict[str, str]:
 
 
 def plan_hash(table: Mapping[str, str]) -> str:
-    """Return 12 hexadecimal digits that differ where another kernel is chosen for a workload."""
+    """Return a hash of a `plan_table`, 12 hexadecimal digits: tables with other kernels have another hash."""
     lines = "\n".join(f"{workload} {kernel}" for workload, kernel in sorted(table.items()))
     return hashlib.sha256(lines.encode()).hexdigest()[:12]
 
 
 def footer(rows: Iterable[SiteRow], managers: list[BackendManager]) -> str:
-    """Return the line below the table: what was gained, what it cost, and what would bring the same plans again."""
+    """Return the line below the table: time saved, time for deciding, and hash, mode and wisdom file of the plans."""
     spent, calls = Spent.of(managers), sum(counts.calls for each in managers for counts in each.totals().values())
     said, gained = [], saved(rows)
     if gained is not None:

@@ -1,6 +1,6 @@
-"""The rows of a report as a table: plain text, or rich where it is wanted.
+"""The rows of a report as a table: plain text, Markdown, or printed by the package rich.
 
-`cells` are the texts of a table: a list for the header, then one for each row.
+`cells` are the texts of a table: a list of texts for the header, then a list for each row.
 """
 
 import importlib
@@ -43,8 +43,8 @@ PARTS = (WHAT, HOW, WHY)
 ALL = {**WHAT, **HOW, **WHY}
 TEXT = (*WHAT, "Reason")  # the columns that hold no number
 TITLE = "Which kernel ran"
-WIDTH = 80  # columns, where the terminal says nothing else
-LEAST = 12  # characters of a cell that is shortened
+WIDTH = 80  # characters, where the terminal says nothing else
+LEAST = 12  # characters that are left of a cell at least when its text is cut
 CAPTION = (
     "Input: rows x n x width. Forward and backward ms: 20 % quantiles of sampled\n"
     "calls; predicted: both together. x vs 2nd best: predicted. Confidence: that none\n"
@@ -73,7 +73,7 @@ def render(rows: Sequence[ReportRow], form: str) -> str:
 
 
 def plain(rows: Sequence[ReportRow], width: int = WIDTH) -> str:
-    """Return the table as text, in three parts if it is wider than `width`; of long names the end is shown."""
+    """Return the table as text, in three parts if it is wider than `width`; only the ends of long names are shown."""
     text = aligned(_cells(rows, ALL))
     if max(map(len, text)) > width:
         parts = [_shortened(_numbered(rows, part), width, _plain_width) for part in PARTS]
@@ -83,14 +83,14 @@ def plain(rows: Sequence[ReportRow], width: int = WIDTH) -> str:
 
 
 def markdown(rows: Sequence[ReportRow], footer: str) -> str:
-    """Return the table in Markdown, with what is said below it."""
+    """Return the table in Markdown, with the caption and the text `footer` below."""
     header, *lines = cells(rows)
     marked = [" | ".join(line) for line in (header, ["---"] * len(header), *lines)]
     return "\n".join([*(f"| {line} |" for line in marked), "", CAPTION, "", footer])
 
 
 def cells(rows: Sequence[ReportRow]) -> list[list[str]]:
-    """Return the header and a line for each row, as text."""
+    """Return the table's cells as text: a list for the header, then a list for each row."""
     return _cells(rows, ALL)
 
 
@@ -117,9 +117,9 @@ def _rich(rows: Sequence[ReportRow]) -> str:
 def _shortened(
     cells: list[list[str]], width: int, width_of: Callable[[Sequence[Sequence[str]]], int]
 ) -> list[list[str]]:
-    """Return the cells with long texts cut to their ends, until the table fits into `width` characters; modules first.
+    """Return the cells, changed in place: long texts cut to their ends until the table fits into `width` characters.
 
-    `width_of` returns how wide a table of such cells is.
+    The names of modules, in the first column of texts, are cut first. `width_of` returns the width of a table's cells.
     """
     header, *lines = cells
     for column, name in enumerate(header):
@@ -149,7 +149,7 @@ def _folded(name: str) -> str:
 
 
 def _headed(cells: Sequence[Sequence[str]]) -> list[Sequence[str]]:
-    """Return the cells with the header broken into several lines, each of them a row."""
+    """Return the cells with the header broken into several lines, each a row of the table."""
     header, *lines = cells
     folded = [_folded(name).split("\n") for name in header]
     height = max(map(len, folded))
@@ -162,13 +162,13 @@ def _cells(rows: Sequence[ReportRow], columns: dict[str, Callable[[ReportRow], s
 
 
 def _numbered(rows: Sequence[ReportRow], columns: dict[str, Callable[[ReportRow], str]]) -> list[list[str]]:
-    """Return the cells of some columns, after a column with the number of each row.
+    """Return the cells of some columns, after a first column with the number of each row.
 
-    By the number the parts of a table can be read together.
+    By these numbers the parts of a table that is printed in several can be read together.
 
     Args:
-        rows: Of the report.
-        columns: By header, what makes the text of a row.
+        rows: The rows of the report.
+        columns: By header, the function that makes a cell's text of a row.
     """
     header, *lines = _cells(rows, columns)
     return [["#", *header], *([str(number), *line] for number, line in enumerate(lines, 1))]

@@ -1,9 +1,10 @@
-"""Drift and diffusion as functions of everything that they depend on, checked when a solve begins.
+"""Drift f and diffusion g of a stochastic equation as traced functions, checked when a solve begins.
 
-Each is traced once. Arrays that it reads besides t and y, from `args`, a closure or a module, become arguments, so that
-JAX differentiates in all of them.
+Each is traced once. Arrays that f or g reads besides t and y, from `args`, a closure or a module, become arguments, so
+that JAX differentiates in all of these arrays.
 
-Shapes: a state is an array [a, *rest], as in `state`; m channels of noise drive it.
+Shapes: a state is an array [a, *rest], as in `state`; m channels of noise drive the state. A general or scalar g is
+[*shape, m], `shape` that of the user's state.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ class Coefficients:
         noise_type: "additive", "diagonal", "scalar" or "general".
         dt: The length of a step.
         times: The times of all steps, [n_steps + 1], a NumPy array.
-        layout: How the user's state is laid out.
-        f: The drift.
-        g: The diffusion in the user's shape, for a pytree joined into a vector.
+        layout: How the user's state is laid out as [a, *rest].
+        f: The drift, traced.
+        g: The diffusion, traced; returns an array in the user's shape, or for a pytree a vector of all its entries.
     """
 
     noise_type: str
@@ -60,30 +61,30 @@ class Coefficients:
 
     @property
     def is_elementwise(self) -> bool:
-        """Whether g has a state's shape and is multiplied with the noise entry by entry; else it is [*shape, m]."""
+        """Whether g has a state's shape and is multiplied with the noise entry by entry; otherwise g is [*shape, m]."""
         return not self.layout.is_array or len(self.g.shape) == len(self.layout.shapes[0])
 
     @property
     def noise_shape(self) -> tuple[int, ...]:
-        """The shape of the noise of a step: of g if it is elementwise, else [*batch, m]."""
+        """The shape of the noise of a step: that of g if g is elementwise, else [*batch, m]."""
         return self.g.shape if self.is_elementwise else (*self.g.shape[:-2], self.g.shape[-1])
 
     @property
     def read(self) -> tuple[Array, ...]:
-        """What f and g read besides t and y."""
+        """The arrays that f and g read besides t and y: those of f, then those of g."""
         return (*self.f.read, *self.g.read)
 
     def reading(self, read: tuple[Array, ...]) -> Coefficients:
-        """Return coefficients with other values for the arrays that f and g read."""
+        """Return coefficients whose f and g read the arrays `read` in place of their own, in the order of `read`."""
         count = len(self.f.read)
         return replace(self, f=self.f.reading(read[:count]), g=self.g.reading(read[count:]))
 
     def drift(self, n: Any, y: Array) -> Array:
-        """Return f at step n."""
+        """Return the drift f at step n and state y, [a, *rest]."""
         return self.f(self._time(n), y)
 
     def diffusion(self, n: Any, y: Array) -> Array:
-        """Return g at step n: [a, *rest] if it is elementwise, else [*shape, m]."""
+        """Return the diffusion g at step n and state y: [a, *rest] if g is elementwise, else [*shape, m]."""
         g = self.g(self._time(n), y)
         return self.layout.joined(g) if self.is_elementwise else g
 
@@ -92,12 +93,12 @@ class Coefficients:
         return t + self._shift * self.dt if self._shift else t
 
     def with_slope(self, n: Any, y: Array, factor: Array) -> tuple[Array, Array]:
-        """Return g, and g g' times a factor, of a diagonal diffusion."""
+        """Return a diagonal diffusion g at step n and state y, and g g' * factor with g' = dg/dy; [a, *rest] both."""
         g, slope = jax.linearize(lambda z: self.diffusion(n, z), y)
         return g, slope(g * factor)
 
     def applied(self, g: Array, noise: Array) -> Array:
-        """Return the product of g with the noise of a step, [a, *rest]."""
+        """Return the product of g, a value of the diffusion, with the noise of a step: an array [a, *rest]."""
         if self.is_elementwise:
             return g * noise
         if self.noise_type == "scalar":
@@ -106,31 +107,32 @@ class Coefficients:
         return self.layout.joined(found)
 
     def shifted(self, part: float) -> Coefficients:
-        """Return coefficients that are evaluated `part` of a step later, such as 0.5."""
+        """Return coefficients whose f and g are evaluated later, by the fraction `part` of a step, such as 0.5."""
         return replace(self, _shift=part)
 
     @property
     def reads_state(self) -> bool:
-        """Whether g is computed from y, even if its derivative is 0, as that of a threshold or of rounding."""
+        """Whether g is computed from y, even if its derivative is 0, as for a threshold or for rounding."""
         jaxpr = self.g.jaxpr
-        computing = jaxpr.replace(eqns=[each for each in jaxpr.eqns if each.outvars])  # what only prints y returns none
+        # An equation that only prints y has no outputs, and does not count.
+        computing = jaxpr.replace(eqns=[each for each in jaxpr.eqns if each.outvars])
         _, reads = partial_eval.dce_jaxpr(computing, [True] * len(jaxpr.outvars))
         return bool(reads[1])
 
 
 def coefficients_of(sde: Any, args: Any, layout: Layout, times: np.ndarray, z: Array) -> Coefficients:
-    """Return the coefficients of an equation.
+    """Return drift and diffusion of the user's equation, traced and checked.
 
     Args:
         sde: The user's equation, with drift, diffusion and noise_type.
         args: A pytree that drift and diffusion get besides t and y, or None.
         layout: How the user's state is laid out.
         times: The times of all steps, [n_steps + 1].
-        z: A state, of whose shape and dtype drift and diffusion are traced.
+        z: A state [a, *rest], for whose shape and dtype drift and diffusion are traced.
 
     Raises:
         TypeError: Drift or diffusion return no arrays of the state's dtype.
-        ValueError: They return another shape than is theirs.
+        ValueError: Drift or diffusion return another shape than the state and the noise type demand.
     """
     t = jnp.zeros((), layout.dtype)
     f = traced(f"{OWNER}(sde.drift)", sde.drift, args, layout, t, z)
@@ -140,7 +142,12 @@ def coefficients_of(sde: Any, args: Any, layout: Layout, times: np.ndarray, z: A
 
 
 def _diffused(noise_type: str, what: str, found: Any, layout: Layout) -> Array:
-    """Return what a diffusion returned as one array, for a pytree joined into a vector; or raise."""
+    """Return `found`, the result of the user's diffusion, as one array; a pytree is joined into a vector.
+
+    Raises:
+        TypeError: A state that is one array has a diffusion that is none, or the dtype is not the state's.
+        ValueError: The shape does not fit the state and the noise type.
+    """
     leaves, tree = jax.tree.flatten(found)
     if not layout.is_array:
         is_alike = tree == layout.tree
@@ -158,12 +165,13 @@ def _diffused(noise_type: str, what: str, found: Any, layout: Layout) -> Array:
 def checked_structure(coefficients: Coefficients, z0: Array, needs_diagonal: bool) -> Array:
     """Return the state at the start, or raise unless the diffusion depends on the state as its noise type says.
 
-    For an additive diffusion its traced program shows this. For a diagonal one its Jacobian is checked with numbers: at
-    the first time for the start and a state nearby, and at the last time for that state; if these are traced,
-    `jax.experimental.checkify` raises.
+    Whether an additive diffusion reads the state is seen in its traced program. The Jacobian of a diagonal diffusion is
+    checked with numbers: at the first time for the state at the start and a state nearby, and at the last time for the
+    state nearby. If these numbers are traced, `jax.experimental.checkify` raises.
 
     Raises:
-        ValueError: It depends on y where it is additive, or on other entries of y where a scheme needs it diagonal.
+        ValueError: An additive diffusion depends on y, or a diagonal diffusion depends on other entries of y although
+            the scheme needs it diagonal.
     """
     c = coefficients
     if c.noise_type == "additive" and c.reads_state:
@@ -183,9 +191,9 @@ def checked_structure(coefficients: Coefficients, z0: Array, needs_diagonal: boo
 
 
 def _is_coupled(c: Coefficients, n: int, y: Array) -> Array:
-    """Return whether the Jacobian of an elementwise diffusion at step n and state y is not diagonal, a scalar.
+    """Return whether the Jacobian J of an elementwise diffusion at step n and state y is not diagonal, a scalar.
 
-    Two products with its transpose show this to rounding: `J^T d` and `d * J^T 1` agree for a diagonal J.
+    Two products with the transpose of J show this up to rounding: `J^T d` and `d * J^T 1` agree for a diagonal J.
     """
     g, pull = jax.vjp(lambda z: c.diffusion(n, z), y)
     direction = beside(jnp.cos(jnp.arange(1.0, g.size + 1, dtype=g.dtype)).reshape(g.shape), g)

@@ -100,12 +100,13 @@ def fdeint(
         scheme: "rectangle", "predictor_corrector", "trapezoid", "bdf2", "collocation", or a `Scheme` or `Collocation`
             with its options; None is "collocation" with a tolerance and "predictor_corrector" without.
         rtol: The error that a step by collocation may have, relative to the state: the root mean square over a sample
-            of its error divided by atol + rtol |y| is at most 1. A sample is what belongs to one index of the first
-            axis of y0, if it has several axes, else all of y0; all have the same steps, unless `jax.vmap` gives each
-            its own. It may be traced: one program serves all tolerances. At least 100 times the dtype's rounding, for
-            which 0 stands; None beside `atol` is 1e-3.
-        atol: The same, absolute: a number, or an array that broadcasts to y0; None beside `rtol` is 1e-6.
-        max_steps: How many steps to a tolerance there is room for: memory for a derivative grows with it.
+            of the step's error divided by atol + rtol |y| is at most 1. A sample is what belongs to one index of the
+            first axis of y0, if y0 has several axes, else all of y0; all samples have the same steps, unless `jax.vmap`
+            gives each its own. rtol may be traced: one program serves all tolerances. The least rtol is 100 times the
+            dtype's rounding, for which 0 may be passed; None beside `atol` is 1e-3.
+        atol: The absolute error that a step may have: a number, or an array that broadcasts to y0; None beside `rtol`
+            is 1e-6.
+        max_steps: The greatest number of steps to a tolerance: arrays have room for so many, also for a derivative.
         max_step: The longest step to a tolerance; None is any.
         breakpoints: Increasing times at which f may jump, where steps to a tolerance end and begin small again; traced
             ones need not increase.
@@ -207,7 +208,10 @@ def fdeint(
 
 
 def _checked_method(scheme: Any, history: Any, mesh: Any, options: Options, full: bool) -> Method | None:
-    """Return the method of a scheme with fixed steps, None for collocation, or raise for what does not go together."""
+    """Return the method of a scheme with fixed steps, or None for collocation.
+
+    Raise ValueError for options that only the other of the two has, such as a tolerance with a scheme of fixed steps.
+    """
     if isinstance(scheme, Collocation) or scheme == Collocation.name:
         check_history(OWNER, history)
         return None
@@ -231,9 +235,9 @@ class Times:
 
     Attributes:
         at: The time t of each step, [n_steps + 1].
-        elapsed: The time since the start, [n_steps + 1].
+        elapsed: The time since the start at each step, [n_steps + 1].
         dt: The length of a step, a float or traced; 1 on a mesh whose steps are not equal.
-        unequal: The same as numbers if steps are not equal, else None.
+        unequal: The times `elapsed` as Python floats if steps are not equal, else None.
         index: The output times in units of steps, [outputs]; whole numbers at points of the mesh, else fractions.
         interpolation_error: The output times minus the times that interpolating `elapsed` between the points of the
             mesh gives, [outputs]; None if all outputs are points of the mesh.
@@ -303,8 +307,8 @@ def _at_outputs(times: Times, states: Array, dz0: Array | None) -> Array:
     Args:
         times: The times of the steps and of the outputs.
         states: The states at all steps, [n_steps + 1, a, *rest].
-        dz0: The derivative at the start, [a, *rest], or None. Its part of the solution, elapsed time times dz0, is made
-            exact after the interpolation between steps.
+        dz0: The derivative at the start, [a, *rest], or None. The solution's part (elapsed time) * dz0 is made exact
+            after the interpolation between steps.
     """
     if times.interpolation_error is not None:
         places, weights = interpolation(np.asarray(times.index), states.shape[0] - 1)
@@ -322,9 +326,9 @@ def _at_outputs(times: Times, states: Array, dz0: Array | None) -> Array:
 
 
 def _limits(scheme: Scheme, times: Times, orders: Orders) -> Limits | None:
-    """Return the rates of decay up to which an explicit scheme is stable at these steps.
+    """Return the rates of decay up to which an explicit scheme is stable with steps at `times`.
 
-    None for a scheme that is stable at any rate, and if the step or the orders are traced.
+    The result is None for a scheme that is stable at any rate, and if the step or the orders are traced.
     """
     decay, values = getattr(scheme, "stability", None), orders.values
     if decay is None or values is None or is_traced(times.dt):
@@ -335,7 +339,7 @@ def _limits(scheme: Scheme, times: Times, orders: Orders) -> Limits | None:
 
 
 def _reporting(progress: Progress, n_steps: int) -> Callable[[Array], None]:
-    """Return a function of a step's number that calls the user's `progress`, from compiled programs too."""
+    """Return a function of a step's number that calls progress(step, n_steps), from compiled programs too."""
 
     def report(step: Array) -> None:
         jax.debug.callback(lambda step: progress(min(int(step), n_steps), n_steps), step)
@@ -344,11 +348,11 @@ def _reporting(progress: Progress, n_steps: int) -> Callable[[Array], None]:
 
 
 def _checked_solution(scheme: Scheme, f: RightSide, times: Array, found: Solution) -> Array:
-    """Return the states of a solution, or raise an error if they are not finite; traced ones only under `checkify`.
+    """Return the states of a solution, or raise an error if states are not finite; traced states only under `checkify`.
 
     Args:
-        scheme: The scheme, whose name and iteration an error names.
-        f: The right-hand side, evaluated again to see whether it is the cause.
+        scheme: The scheme, whose iteration an error names.
+        f: The right-hand side, evaluated again to see whether f is the cause.
         times: The time of each step, [n_steps + 1].
         found: The solution.
 

@@ -158,7 +158,7 @@ def fsdeint(
         return coefficients_of(sde, args, layout, times, z)
 
     z0, c = varying(beside(layout.joined(y0), (args, alpha)), traced)
-    # An order of 1 that is traced is solved with weights, as others are.
+    # A traced order is solved with weights even if it is 1, because its value is not known yet.
     has_memory = orders.values is None or bool((orders.values < 1).any())
     method = StochasticMethod.of(OWNER, Brownian(), scheme, weights, interpretation, history)
     streams = 1 + method.weights.has_residual if has_memory else method.scheme.streams
@@ -171,7 +171,7 @@ def fsdeint(
     begin = beside(z0, rows)
     if begin is not z0:
         z0, c = varying(begin, traced)
-    # At the end all states are looked at, whatever the outputs are.
+    # The states of the last steps are needed to see whether the solution explodes, whatever the outputs are.
     last = np.arange(max(0, n_steps - WINDOW), n_steps + 1)
     places = np.union1d(index, last)
     if has_memory:
@@ -205,10 +205,10 @@ def fsdeint(
 
 
 def _drawn(noise: Noise, n_steps: int, streams: int, c: Coefficients, key: Any) -> Array:
-    """Return the increments of the noise over all steps, drawn by the key if they are not passed.
+    """Return the increments of the noise over all steps: drawn by the key, or those that the user passed.
 
-    They are [n_steps, *channels], or [n_steps, 2, *channels] for two streams; the channels of an elementwise diffusion
-    are laid out as a state is, [a, *rest].
+    The result is [n_steps, *channels], or [n_steps, 2, *channels] for two streams; the channels of an elementwise
+    diffusion are laid out as a state is, [a, *rest].
     """
     shape = (streams, *c.noise_shape) if streams > 1 else c.noise_shape
     fits(OWNER, noise, shape)
@@ -221,12 +221,12 @@ def _drawn(noise: Noise, n_steps: int, streams: int, c: Coefficients, key: Any) 
 
 
 def checked_finite(states: Array, times: np.ndarray, coefficients: Coefficients, z0: Array) -> Array:
-    """Return the states of a solution, or raise an error if they are not finite; traced ones only under `checkify`.
+    """Return the states of a solution, or raise an error if states are not finite; traced states only under `checkify`.
 
     Args:
         states: The states at the output times, [outputs, *shape].
         times: The output times, [outputs].
-        coefficients: Drift and diffusion, evaluated again at the start to see whether they are the cause.
+        coefficients: Drift and diffusion, evaluated again at the start to see whether one of the two is the cause.
         z0: The state at the start.
 
     Raises:
@@ -247,10 +247,10 @@ def checked_finite(states: Array, times: np.ndarray, coefficients: Coefficients,
 
 
 def times_of(ts: Any) -> np.ndarray:
-    """Return the output times.
+    """Return the output times `ts` as a NumPy array.
 
     Raises:
-        TypeError: They are traced.
+        TypeError: `ts` is traced.
     """
     if is_traced(ts):
         raise TypeError(

@@ -1,4 +1,4 @@
-"""The loops over the steps. JAX differentiates them, in either mode, to any order.
+"""The loops over the steps of `fdeint` and `fsdeint`. JAX differentiates them, in either mode, to any order.
 
 Only the inputs of a step are saved, and `jax.checkpoint` computes the step again in a backward pass: O(n) states are
 saved, and nothing of what f computes. Memories are linear in the values, so that nothing is saved for them if the
@@ -6,8 +6,10 @@ weights are constants. The derivative in the weights of a traced order is writte
 derivative with the values of all steps, which the linearised loop adds to its memories. JAX's own rule would save the
 past once more for each block.
 
-Shapes and terms (a value, a memory, the head, [a, *rest], sets) are those of `memory`. A drive is an array that is
-added to the memories of all steps, [steps, sets, a, *rest].
+Shapes and terms are those of `memory`: [a, *rest] is a state, with a orders alpha; a step's value is what the step adds
+to the past, such as f(t_j, y_j); a step's memory is the weighted sum of the values of all steps before it, one for each
+of `sets` columns of weights; the head are the first values, which have weights of their own. A drive is an array that
+is added to the memories of all steps, [steps, sets, a, *rest].
 """
 
 from __future__ import annotations
@@ -39,28 +41,29 @@ Carry = tuple[Array, ...]  # what a step passes to the next
 
 
 class Anew(NamedTuple):
-    """What a backward pass computes again instead of saving it.
+    """What a backward pass computes again instead of saving.
 
     Attributes:
-        steps: Whether it computes each step again.
-        blocks: Whether it computes each block of steps again.
+        steps: Whether the backward pass computes each step again.
+        blocks: Whether the backward pass computes each block of steps again.
     """
 
     steps: bool
     blocks: bool
 
     def each(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function `step`, under `jax.checkpoint` if steps are computed again."""
-        return jax.checkpoint(step, prevent_cse=False) if self.steps else step  # in a loop nothing is merged
+        """Return the function `step`, wrapped in `jax.checkpoint` if a backward pass computes each step again."""
+        # In a loop XLA cannot merge the second computation with the first, so that prevent_cse is not needed.
+        return jax.checkpoint(step, prevent_cse=False) if self.steps else step
 
 
 class Solution(NamedTuple):
-    """The result of the loop of a deterministic equation.
+    """The result of the loop over the steps of a deterministic equation.
 
     Attributes:
         states: The states at all steps, [n_steps + 1, a, *rest].
         values: The right-hand sides f at all steps but the last, [n_steps, a, *rest].
-        is_solved: Whether the iteration for each implicit step converged, [n_steps].
+        is_solved: Whether the iteration for each implicit step converged, [n_steps]; True for an explicit scheme.
     """
 
     states: Array
@@ -74,13 +77,13 @@ class Deterministic:
 
     Attributes:
         layout: How the user's state is laid out as an array [a, *rest].
-        right_side: f, of such arrays.
+        right_side: The right-hand side f(t, z) of states z laid out as [a, *rest].
         scheme: The scheme, which says how a step is taken.
         past: Makes the loop over the steps, a `Past`, from the weights.
         times: The time t of each step, [n_steps + 1].
-        elapsed: The time since the start, [n_steps + 1].
+        elapsed: The time since the start at each step, [n_steps + 1].
         anew: What a backward pass computes again.
-        on_step: Called after each step with its number; or None.
+        on_step: Called after each step with the step's number; or None.
     """
 
     layout: Layout
@@ -93,7 +96,7 @@ class Deterministic:
     on_step: Callable[[Array], None] | None
 
     def solve(self, weights: Weights, z0: Array, dz0: Array | None) -> Solution:
-        """Return the solution that starts at z0 with derivative dz0, [a, *rest] both."""
+        """Return the solution that starts at the state z0 with the derivative dz0 (None: 0), [a, *rest] both."""
         given = weights.own, self.right_side.read, z0, dz0, self.times, self.elapsed
         nothing = zeros(z0, self.times.size, weights.head.shape[2])
         values, (states, is_solved) = along_weights(self._march, self._added, weights, given, nothing)
@@ -107,7 +110,7 @@ class Deterministic:
         @self.anew.each
         def taken(memory: Array, begun: Array, x: dict[str, Array]) -> tuple[Array, Array]:
             y = step(self.scheme, partial(f, x["t"]), memory, spread(x["own"]), begun)
-            # f is not looked at after the last step, where it need not be defined.
+            # After the last step f is evaluated at the start, not at y: f need not be defined at y, nor is it used.
             return y, f(x["inner"], jnp.where(x["step"] < n_steps, y, z0))
 
         def advance(given: Carry, past: Array, x: dict[str, Array], counts: Any) -> tuple[Carry, Array, Any]:
@@ -116,7 +119,7 @@ class Deterministic:
             memory = past + _base(z0, dz0, x["elapsed"])
             if "drive" in x:
                 memory = memory + x["drive"]
-            if counts is not None:  # steps that only fill up a block stay where they are
+            if counts is not None:  # a step that only fills up a block keeps the state of the step before
                 memory = jnp.where(counts, memory, before[None])
             begun, is_solved = before, jnp.ones((), bool)
             if self.scheme.is_implicit:
@@ -125,7 +128,7 @@ class Deterministic:
             y, value = taken(memory, begun, x)
             if self.on_step is not None:
                 self.on_step(x["step"])
-            if head > 1:  # the value of a step of the head has its own weights in later memories
+            if head > 1:  # right-hand sides at the first steps have weights of their own in later memories
                 is_own = (np.arange(head) == x["step"]).reshape(-1, *(1,) * value.ndim)
                 early, value = jnp.where(is_own, value[None], early), jnp.where(x["step"] < head, 0, value)
             return (jnp.where(x["step"] < n_steps, y, before), early), value, (y, is_solved)
@@ -141,7 +144,10 @@ class Deterministic:
         return jnp.concatenate([early, values[head - 1 :]]), found
 
     def _added(self, weights: Weights, values: Array) -> Array:
-        """Return the memories of all steps, [n_steps + 1, sets, a, *rest], from values [n_steps + 1, a, *rest]."""
+        """Return the weighted sums over the past at all steps, [n_steps + 1, sets, a, *rest].
+
+        `values` are the right-hand sides at all steps, [n_steps + 1, a, *rest].
+        """
         head = weights.head.shape[1]
         found = product("nhsa,ha...->nsa...", weights.head, values[:head])
         later = jnp.concatenate([zeros(values[0], head - 1), values[head:]])
@@ -153,13 +159,13 @@ class Deterministic:
 
 
 def step(scheme: Scheme, f: Callable[[Array], Array], m: Array, w: Array, begun: Array) -> Array:
-    """Return the state y_n after one step of a scheme.
+    """Return the state y_n, [a, *rest], after one step of a scheme.
 
     Args:
         scheme: The scheme: implicit, or a predictor with `corrections`.
         f: The right-hand side at time t_n, a function of y.
-        m: The memories at t_n with the Taylor polynomial at the start, [sets, a, *rest].
-        w: The weight of f(y_n) in the last memory.
+        m: The weighted sums over the past at t_n plus the Taylor polynomial at the start, [sets, a, *rest].
+        w: The weight of f(y_n) in the last of these sums.
         begun: For an implicit scheme the solution of y = m[0] + w f(y), to which a derivative is attached here.
     """
     if scheme.is_implicit:
@@ -171,7 +177,7 @@ def step(scheme: Scheme, f: Callable[[Array], Array], m: Array, w: Array, begun:
 
 
 def _base(z0: Array, dz0: Array | None, elapsed: Array) -> Array:
-    """Return the Taylor polynomial at the start, z0 + elapsed dz0, as [1, a, *rest], to add to memories."""
+    """Return the Taylor polynomial at the start, z0 + elapsed * dz0, as [1, a, *rest]."""
     return (z0 if dz0 is None else z0 + elapsed * dz0)[None]
 
 
@@ -181,15 +187,15 @@ March = Callable[[Weights, Any, Array | None], tuple[Array, Any]]  # a loop; see
 def along_weights(
     march: March, added: Callable[[Weights, Array], Array], weights: Weights, given: Any, nothing: Array
 ) -> tuple[Array, Any]:
-    """Return the result of a loop, with a derivative rule of its own for the weights.
+    """Return march(weights, given, None), the result of a loop over the steps, with a hand-written rule for weights.
 
     A tangent of the weights changes the memories by the product of this tangent with the values of the solution. The
-    rule gives that product to the linearised loop as its drive.
+    derivative rule passes this product to the linearised loop as its drive.
 
     Args:
         march: The loop, called as march(weights, given, drive), `drive` an array or None; returns the values of all
             steps, [n, a, *rest], and anything else.
-        added: Called as added(weights, values): the memories [n, sets, a, *rest], linear in the weights.
+        added: Called as added(weights, values); returns the memories [n, sets, a, *rest], linear in the weights.
         weights: The weights of the past.
         given: A pytree of everything else that the loop depends on.
         nothing: A drive of zeros, [n, sets, a, *rest].
@@ -222,13 +228,13 @@ def along_weights(
 
 
 def _array(moved: Any, like: Array) -> Array:
-    """Return a tangent as an array: JAX's symbolic zero as zeros like `like`, sharded like it."""
+    """Return the tangent `moved` as an array: in place of JAX's symbolic zero, zeros shaped and sharded as `like`."""
     return jnp.zeros_like(like) if isinstance(moved, SymbolicZero) else moved
 
 
 @dataclass(frozen=True, eq=False)
 class Volterra:
-    """A stochastic Volterra equation, and how it is solved.
+    """A stochastic Volterra equation, and how the equation is solved.
 
         X_n = x0 + sum over j < n of h w_(n-j) Z_j + sigma g_(n-1) zeta_(n-1),        Z_j = f_j + g_j dW_j / h.
 
@@ -239,7 +245,7 @@ class Volterra:
 
     Attributes:
         coefficients: Drift and diffusion.
-        kind: The choice of weights, which says how many sets there are and whether sigma is not 0.
+        kind: The choice of weights, which says how many sets of weights there are and whether sigma is not 0.
         past: Makes the loop over the steps, a `Past`, from the weights.
         anew: What a backward pass computes again.
     """
@@ -255,7 +261,7 @@ class Volterra:
         Args:
             weights: The weights of the past.
             sigma: The deviation of the residual, [a], or None.
-            z0: The state at the start.
+            z0: The state at the start, [a, *rest].
             noise: The increments of all steps, [n_steps, *channels]; if sigma is not None [n_steps, 2, *channels], the
                 increments and zeta sqrt(h).
         """
@@ -288,7 +294,10 @@ class Volterra:
         return values, (states, rest)
 
     def _step(self, c: Coefficients, sigma: Array | None, row: Array, n: Array, y: Array) -> tuple[Array, Carry]:
-        """Return a step's value and, in a tuple, what its residual adds to the next state, [a, *rest]; () without one.
+        """Return a step's value Z_n, and in a tuple what the residual adds to the next state; () without a residual.
+
+        The value is [a, *rest], or [a, 2, *rest] if drift and noise have different weights; the residual's part is
+        [a, *rest].
 
         Args:
             c: Drift and diffusion.
@@ -306,17 +315,17 @@ class Volterra:
         return f + driven if self.kind.sets == 1 else jnp.stack([f, driven], 1), rest
 
     def _moved(self, memory: Array, residual: Carry) -> Array:
-        """Return a step's memory plus the residual of the step before, [a, *rest].
+        """Return X_n - x0, the weighted sum over the past plus the residual of the step before, [a, *rest].
 
         Args:
-            memory: The memory, [1, a, *rest], or [2, a, 2, *rest] if drift and noise have different weights.
-            residual: What the residual adds, [a, *rest], in a tuple; or ().
+            memory: The weighted sum, [1, a, *rest], or [2, a, 2, *rest] if drift and noise have different weights.
+            residual: What the residual of the step before adds, [a, *rest], in a tuple; or ().
         """
         first = memory[0] if self.kind.sets == 1 else memory[0][:, 0] + memory[1][:, 1]
         return sum(residual, first)
 
     def _like(self, z0: Array) -> Array:
-        """Return zeros of the shape of a value; `z0` is a state."""
+        """Return zeros in the shape of a step's value, [a, *rest] or [a, 2, *rest]; `z0` is a state [a, *rest]."""
         none = jnp.zeros_like(z0)
         return none if self.kind.sets == 1 else jnp.stack([none, none], 1)
 
@@ -334,13 +343,14 @@ def one_steps(
     states of each block are kept.
 
     Args:
-        step: Takes one step: (carry, step number, noise of the step) -> carry; the state is first in the carry.
+        step: Takes one step: (carry, step number, noise of the step) -> carry; the carry's first entry is the state.
         carry: The carry before the first step.
         noise: The noise of all steps, [n_steps, ...].
         outputs: The numbers of the steps whose states are wanted, increasing, each from 0 to n_steps.
         anew: What a backward pass computes again.
     """
-    n_steps, step = noise.shape[0], step if anew.blocks else anew.each(step)  # within a block taken anew all is saved
+    # While a backward pass computes a block again, all that the block's steps compute is saved.
+    n_steps, step = noise.shape[0], step if anew.blocks else anew.each(step)
     is_in_blocks = anew.blocks or 2 * outputs.size < n_steps
     length = math.ceil(math.sqrt(n_steps)) if is_in_blocks else n_steps
     blocks, rest = divmod(n_steps, length)
@@ -370,17 +380,17 @@ def one_steps(
 
 
 def _slots(outputs: np.ndarray, first: int, blocks: int, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return which steps of each block lead to wanted states, for blocks that all keep equally many states.
+    """Return which steps of each block lead to wanted states, where every block keeps the same number of states.
 
     Args:
         outputs: The numbers of the steps whose states are wanted, increasing.
         first: The number of the step before the first block.
         blocks: The number of blocks.
-        length: The steps of a block.
+        length: The number of steps of a block.
 
     Returns:
-        Indices of steps inside of each block, [blocks, most], 0 where a block has fewer than `most` wanted states; and
-        the index of each wanted state of these blocks in that array, flattened, [outputs in these blocks].
+        Indices of steps inside of each block, [blocks, most], filled up with 0 where a block has fewer than `most`
+        wanted states; and for each wanted state its index in this array, flattened, [outputs in these blocks].
     """
     inside = outputs[(outputs > first) & (outputs <= first + blocks * length)]
     block, step = np.divmod(inside - first - 1, length)
@@ -394,18 +404,18 @@ def _slots(outputs: np.ndarray, first: int, blocks: int, length: int) -> tuple[n
 def checked_explosion(
     limits: Limits, layout: Layout, z0: Array, result: Array, states: Array, drifts: Callable[[], Array]
 ) -> Array:
-    """Return `result`, or raise an error if the solution explodes at its end; if it is traced, `checkify` raises.
+    """Return `result`, or raise an error if the solution explodes at its end; if states are traced, `checkify` raises.
 
     Args:
-        limits: The rate of decay up to which the solve is stable.
+        limits: The rates of decay up to which the solve is stable.
         layout: How the user's state is laid out as an array [a, *rest].
         z0: The state at the start.
-        result: What is returned: the states that the solve returns.
+        result: The states that the solve returns.
         states: The states of the last steps, at least `WINDOW` + 1 of them or all, [steps, a, *rest].
         drifts: Returns the right-hand sides at all of these steps but the last, [steps - 1, a, *rest].
 
     Raises:
-        FloatingPointError: It explodes.
+        FloatingPointError: The solution explodes.
     """
     n = limits.times.size - 1
     if n < WINDOW:

@@ -1,8 +1,9 @@
 """The kernels that add up a solve's past in JAX, registered when this module is imported, and how a solve picks one.
 
-A kernel's `run(weights, nodes, history)` returns a `Past`, which adds up the values inside of the solve's own loop, so
-that XLA compiles it with the steps. `nodes` are the exponentials that replace older weights, or None. The
-`BackendManager` picks the kernel when a solve is traced. JAX transposes it.
+A kernel's `run(weights, nodes, history)` returns a `Past`, which adds up the weighted right-hand sides of earlier steps
+inside of the solve's own loop, so that XLA compiles this sum with the steps. `nodes` are the exponentials that replace
+older weights, or None. The `BackendManager` picks the kernel when a solve is traced. Kernels have no adjoint of their
+own: JAX transposes the loop.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def dense_cost(workload: Workload) -> Cost:
     numbers, n, size = workload.rows * workload.width, workload.n, workload.itemsize
     blocks = n / block_of(n)
     return Cost(
-        flops={"matmul": 3.0 * n**2 * numbers * passes},  # of one and a half memories: a scheme has one or two
+        flops={"matmul": 3.0 * n**2 * numbers * passes},  # one and a half weighted sums a step: a scheme has one or two
         bytes=passes * size * blocks * n * (3.0 * numbers + 1.5 * workload.rows * block_of(n)),
         launches=int(2 * blocks * passes),
         workspace=size * n * (numbers + 1.5 * workload.rows * block_of(n)),
@@ -124,11 +125,12 @@ def with_history(
         owner: The name of the public function, for messages.
         manager: The manager that picks the kernel; None is the process-wide BackendManager.
         op: The operation under which the history's kernels are registered, such as "history.full".
-        sums: All that determines the weights but the orders and the step.
+        sums: The scheme, the history and the mesh: all that determines the weights but the orders and the step.
         layout: How the states are laid out as one array.
         orders: The orders alpha.
         dt: The length of a step, or 1 on a mesh whose steps are not equal.
-        solve: Called as solve(weights, past); `past` is the picked kernel, a function from weights to a `Past`.
+        solve: Called as solve(weights, past), where `past` makes a `Past` of weights by the picked kernel; returns the
+            result.
     """
     nodes = sums.nodes(orders)
     site = given_manager(owner, manager).shared_site(op, "jax", owner)
@@ -144,7 +146,7 @@ def _run(plan: Plan, sums: Sum, orders: Orders, dt: float | Array, nodes: Nodes 
     return solve(sums.weights(orders, dt, nodes), lambda weights: kernel.run(weights, nodes, sums.history))
 
 
-_TRACED = Work(_run, is_timed=False)  # tracing takes no time that says how fast a kernel is
+_TRACED = Work(_run, is_timed=False)  # how long tracing takes does not say how fast a kernel is
 
 
 def _workload_of(op: str, layout: Layout, n_steps: int, nodes: Nodes | None) -> Workload:

@@ -1,7 +1,7 @@
 """The memory of a solve: the weights of the past, and the sums over the past inside of the loop over the steps.
 
-A step's value is what it adds to the past: f(t_j, y_j), or that and the noise. A step's memory is the weighted sum of
-the values of all steps before it:
+A step's value is what the step adds to the past: f(t_j, y_j), or f and the noise. A step's memory is the weighted sum
+of the values of all steps before it:
 
     memory[n, s, a] = sum over j < n of weight[s, a, n, j] value[j, a]
 
@@ -53,18 +53,18 @@ _DIRECT = 512  # steps up to which `causal` multiplies by a matrix, not by FFT
 
 
 def toeplitz(columns: Array, lags: np.ndarray) -> Array:
-    """Return the weights at `lags`, [sets, a, *lags.shape], with 0 at lags that are not positive.
+    """Return the matrices of weights whose entries have the given lags, [sets, a, *lags.shape]; 0 for lags up to 0.
 
     Args:
         columns: The weights by lag from 0 on, [a, sets, lags].
-        lags: Whole numbers, [steps of memories, steps of values].
+        lags: The lag of each entry: a row for each step that adds up, a column for each step that is added.
     """
     found = columns[:, :, np.maximum(lags, 0)] * (lags > 0)[None, None].astype(columns.dtype)
     return found.swapaxes(0, 1)
 
 
 def padded(columns: Array, length: int) -> Array:
-    """Return columns [a, sets, lags] with zeros appended up to `length` lags; NumPy arrays remain NumPy arrays."""
+    """Return columns of weights, [a, sets, lags], with zeros appended up to `length` lags; NumPy arrays remain such."""
     missing = max(0, length - columns.shape[-1])
     if not missing:
         return columns
@@ -77,16 +77,19 @@ def _module(x: Any) -> Any:
 
 
 def square(columns: Array, half: int) -> Callable[[Array], Array]:
-    """Return a function of the values of `half` steps: their part of the memories of the next `half` steps.
+    """Return a function from the values of `half` steps to their part of the memories of the next `half` steps.
 
-    It takes [half, a, *rest] to [half, sets, a, *rest] by an FFT of 2 `half` numbers. The rows that cyclic wrapping
-    spoils are not among these. `columns` has at least 2 `half` lags.
+    The function takes [half, a, *rest] to [half, sets, a, *rest] by an FFT of 2 `half` numbers. Cyclic wrapping spoils
+    only rows that are left out. `columns`, the weights by lag, [a, sets, lags], have at least 2 `half` lags.
     """
     return _transformed(columns[..., : 2 * half], half)
 
 
 def causal(columns: Array, values: Array) -> Array:
-    """Return the memories of all steps, [n, sets, a, *rest], from the values of all steps, [n, a, *rest]."""
+    """Return the causal weighted sums sum_(j < n) w_(n-j) value_j at all steps, [n, sets, a, *rest].
+
+    `columns` are the weights w by lag, [a, sets, lags]; `values` are those of all steps, [n, a, *rest].
+    """
     n = values.shape[0]
     if n <= _DIRECT:
         steps = np.arange(n)
@@ -97,10 +100,10 @@ def causal(columns: Array, values: Array) -> Array:
 
 
 def _transformed(columns: Array, first: int) -> Callable[[Array], Array]:
-    """Return a function that convolves values with columns cyclically, by FFT.
+    """Return a function that convolves values with columns of weights cyclically, by FFT.
 
-    It takes values [n, a, *rest] to [n, sets, a, *rest]: of the 2 n rows of the cyclic product those from `first` on.
-    `columns` is [a, sets, 2 n].
+    The function takes values [n, a, *rest] to [n, sets, a, *rest]: n of the 2 n rows of the cyclic product, from row
+    `first` on. `columns` is [a, sets, 2 n].
     """
     length = columns.shape[-1]
     spectrum = jnp.fft.rfft(columns, length).transpose(2, 1, 0)  # [frequencies, sets, a]
@@ -114,7 +117,7 @@ def _transformed(columns: Array, first: int) -> Callable[[Array], Array]:
 
 
 _CACHE = ByteCache(1 << 28)
-# Where exponentials for a traced order must fit: parts of the way from its lowest value to its highest.
+# Orders at which exponentials for a traced order must fit: parts of the way from the lowest order to the highest.
 _GRID = (1e-3, 0.02, 0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9, 0.98, 1 - 1e-3, 1)
 
 
@@ -124,8 +127,8 @@ class Weights(NamedTuple):
     Arrays are NumPy's if nothing in them is traced.
 
     Attributes:
-        own: The weight of a step's own right-hand side, for a step that needs it (a corrector, an implicit step), in
-            the last set: [n_steps + 1, a].
+        own: The weight of a step's own right-hand side in the last set, [n_steps + 1, a]: a corrector and an implicit
+            step need this weight.
         head: The weights of the first H values in the memory of each step, [n_steps + 1, H, sets, a].
         later: The weights of all other values. On equal steps by lag from 0 on, [a, sets, n_steps + 1]; on any other
             mesh of each value in the memory of each step, [n_steps + 1, sets, a, n_steps + 1], values last.
@@ -141,7 +144,7 @@ class Weights(NamedTuple):
 
 @dataclass(frozen=True)
 class Sum:
-    """All that determines the weights of the past but the orders and the step.
+    """The sum over the past of a solve: all that determines its weights but the orders and the step.
 
     Attributes:
         scheme: The scheme, which has formulas for its weights.
@@ -158,9 +161,9 @@ class Sum:
     dtype: str
 
     def nodes(self, orders: Orders) -> Nodes | None:
-        """Return the exponentials that replace older weights within the history's tolerance, or None.
+        """Return the exponentials whose sum replaces older weights within the history's tolerance, or None.
 
-        For traced orders they fit the weights of every order in the range.
+        For traced orders the exponentials fit the weights of every order in the range.
         """
         if self.times is not None:
             return None
@@ -170,7 +173,10 @@ class Sum:
         return _nodes(self, tuple(orders.values.tolist()))
 
     def weights(self, orders: Orders, dt: float | Array, nodes: Nodes | None) -> Weights:
-        """Return the weights for steps of length `dt`, which may be traced if steps are equal."""
+        """Return the weights for steps of length `dt`, which may be traced if steps are equal.
+
+        `nodes` are the exponentials that replace older weights, or None.
+        """
         step = dt if isinstance(dt, float) else 1.0
 
         def made() -> Weights:
@@ -185,12 +191,13 @@ class Sum:
         return found if isinstance(dt, float) else _scaled(found, orders, dt)
 
     def _parts(self, alpha: Any, dt: float, nodes: Nodes | None, xp: Namespace) -> dict[str, Any]:
-        """Return the weights of orders `alpha` [a] as the scheme has them, by name.
+        """Return the weights of orders `alpha` [a] as the scheme has them, arrays by name.
 
         `dt` is the length of a step, and `nodes` are the exponentials that replace older weights, or None.
 
-        On equal steps "columns" [a, sets, n_steps + 1] and, if there are any, "starts" [a, sets, n_steps + 1, H] and
-        the "coefficients" [a, sets, q] of `nodes`; on any other mesh "block" [a, sets, n_steps + 1, n_steps + 1].
+        On equal steps the names are "columns" [a, sets, n_steps + 1] and, if there are any, "starts" [a, sets,
+        n_steps + 1, H] and the "coefficients" [a, sets, q] of `nodes`; on any other mesh there is only "block" [a,
+        sets, n_steps + 1, n_steps + 1].
         """
         if self.times is not None:
             times = np.array(self.times)
@@ -213,11 +220,11 @@ def _nodes(given: Sum, orders: tuple[float, ...]) -> Nodes | None:
 
 
 def _of_columns(columns: Any, starts: Any = None, coefficients: Any = None) -> Weights:
-    """Return the weights on equal steps.
+    """Return the weights of a solve with equal steps from a scheme's.
 
     Args:
         columns: The scheme's weights by lag from 0 on, [a, sets, n_steps + 1].
-        starts: What the first H values get at each step in addition, [a, sets, n_steps + 1, H], or None.
+        starts: What is added to the weights of the first H values at each step, [a, sets, n_steps + 1, H], or None.
         coefficients: The coefficients of the exponentials, [a, sets, q], or None.
     """
     n, xp = columns.shape[-1], _module(columns)
@@ -233,7 +240,10 @@ def _of_columns(columns: Any, starts: Any = None, coefficients: Any = None) -> W
 
 
 def _of_block(block: Any) -> Weights:
-    """Return the weights on any mesh from a scheme's, [a, sets, steps of memories, steps of values]."""
+    """Return the weights of a solve on any mesh from a scheme's `block` of weights.
+
+    `block` is [a, sets, n_steps + 1, n_steps + 1]: a row for each step that adds up, a column for each that is added.
+    """
     n = block.shape[-1]
     is_earlier = np.arange(n)[:, None] > np.arange(n)
     later = _module(block).where(is_earlier, block, 0).transpose(2, 1, 0, 3)
@@ -242,7 +252,7 @@ def _of_block(block: Any) -> Weights:
 
 
 def _scaled(weights: Weights, orders: Orders, dt: Array) -> Weights:
-    """Return the weights for steps of a traced length `dt`: those for steps of length 1, times dt**alpha."""
+    """Return the weights for steps of a traced length `dt`: `weights`, for steps of length 1, times dt**alpha."""
     scale = jnp.exp(jnp.asarray(orders.alpha, dt.dtype) * jnp.log(dt)).astype(weights.own.dtype)
     coefficients = weights.coefficients
     return Weights(
@@ -261,7 +271,7 @@ DIRECT = 256  # steps of a run, inside of which `Squares` adds up the past witho
 
 
 class Past(Protocol):
-    """The loop over the steps with one way to add up the past."""
+    """A loop over the steps of a solve, with one way to add up the weighted values of earlier steps."""
 
     def march(self, advance: Advance, carry: Any, xs: Any, like: Array, is_remade: bool) -> tuple[Any, Array, Any]:
         """Take all steps; return the last carry, the values [steps, a, *rest] and the outputs, stacked along time.
@@ -269,24 +279,25 @@ class Past(Protocol):
         Args:
             advance: Takes one step: (carry, memory [sets, a, *rest], x, mask) -> (carry, value, output); `mask` is
                 False for a step that only fills up a block, and None where no step does.
-            carry: What each step passes to the next, as the first step gets it.
+            carry: What the first step gets; each step returns the carry for the next.
             xs: A pytree of the other inputs of the steps, arrays [steps, ...]; `x` is its slice at one step.
-            like: An array [a, *rest] with the shape and dtype of a value.
-            is_remade: Whether a backward pass computes each block again instead of saving what is inside.
+            like: An array with the shape and dtype of a step's value, [a, *rest].
+            is_remade: Whether a backward pass computes each block of steps again instead of saving what its steps
+                compute.
         """
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Recent:
-    """The sum over the newest values with exact weights, and over the older ones by exponentials.
+    """The sum over the newest values with exact weights, and over older values by a sum of exponentials.
 
     Attributes:
         columns: The weights by lag from 0 on, [a, sets, steps + 1].
         kept: The number of newest values that are kept. Values at larger lags are in the states of the exponentials,
             or have no weight.
         nodes: The exponentials, which stand for the weights from lag kept + 1 on, or None.
-        coefficients: Their coefficients, [a, sets, q], or None.
+        coefficients: The coefficients of the exponentials, [a, sets, q], or None.
     """
 
     columns: Array
@@ -295,7 +306,7 @@ class Recent:
     coefficients: Array | None = None
 
     def march(self, advance: Advance, carry: Any, xs: Any, like: Array, is_remade: bool) -> tuple[Any, Array, Any]:
-        """See `Past`."""
+        """Take all steps; see `Past.march`."""
         count = _length(xs)
         block = block_of(count)
         total = block * -(-count // block)
@@ -333,11 +344,11 @@ class Recent:
 
 
 class _Fading(NamedTuple):
-    """The linear maps by which the states of the exponentials, [q, a, *rest], pass one block of steps.
+    """The linear maps that read and update the states of the exponentials, [q, a, *rest], in one block of steps.
 
     Attributes:
-        out: From the states at the block's start to the memories of its steps, [sets, a, block, q].
-        into: To the states from the `block` values that leave the kept ones, the newest last, [q, block].
+        out: The map from the states at the block's start to the memories of the block's steps, [sets, a, block, q].
+        into: The map from the `block` values that are kept no longer, oldest first, to the states, [q, block].
         decay: The factor by which each state decays over a block, [q].
     """
 
@@ -350,8 +361,9 @@ class _Fading(NamedTuple):
 class Squares:
     """The sum over all values by products of doubling size, the large ones by FFT.
 
-    The matrix of weights below its diagonal is cut into squares, each from the values of a first half of some steps to
-    the memories of the second, down to runs of at most 256 steps. A run adds up its own values directly.
+    The matrix of weights below its diagonal is cut into squares, each of which takes the values of the first half of
+    some steps to the memories of the second half, down to runs of at most 256 steps. A run adds up its own values
+    directly.
 
     Attributes:
         columns: The weights by lag from 0 on, [a, sets, steps + 1].
@@ -362,7 +374,7 @@ class Squares:
     columns: Array
 
     def march(self, advance: Advance, carry: Any, xs: Any, like: Array, is_remade: bool) -> tuple[Any, Array, Any]:
-        """See `Past`."""
+        """Take all steps; see `Past.march`."""
         count = _length(xs)
         levels = (-(-count // DIRECT) - 1).bit_length()
         run = -(-count // (1 << levels))
@@ -405,7 +417,7 @@ class Rows:
     rows: Array
 
     def march(self, advance: Advance, carry: Any, xs: Any, like: Array, is_remade: bool) -> tuple[Any, Array, Any]:
-        """See `Past`."""
+        """Take all steps; see `Past.march`."""
         count = _length(xs)
         block = block_of(count)
         blocks = -(-count // block)
@@ -434,11 +446,11 @@ def _block(
 
     Args:
         advance: Takes one step; see `Past.march`.
-        carry: What the step before the block passes on.
+        carry: The carry that the step before the block returned.
         past: The memories of the block's steps from all values before the block, [block, sets, a, *rest].
         near: The weights of the block's own values in these memories, [block, sets, a, block], values last.
         xs: The mask of the steps, [block] or None, and their other inputs, arrays [block, ...].
-        is_remade: Whether a backward pass computes the block again instead of saving what is inside.
+        is_remade: Whether a backward pass computes the block again instead of saving what its steps compute.
     """
 
     def steps(carry: Any, past: Array, near: Array, xs: tuple[Any, Any]) -> tuple[Any, tuple[Array, Any]]:
@@ -458,10 +470,10 @@ def _block(
 
 
 def _adding(advance: Advance) -> Advance:
-    """Return an `advance` for steps that get a part of their memory from outside of the loop that calls it.
+    """Return a version of `advance` for an inner loop, which adds what an outer loop has added up to the memory.
 
-    Its `x` is (that part, (mask or None, the original `x`)). It adds the part to the memory, joins both masks, and
-    takes the step with the original `advance`.
+    The returned function's `x` is (the outer loop's part of the memory, (the outer loop's mask or None, the `x` of
+    `advance`)). A step counts if neither loop's mask is False.
     """
 
     def added(carry: Any, memory: Array, x: Any, counts: Any) -> tuple[Any, Array, Any]:
@@ -473,15 +485,15 @@ def _adding(advance: Advance) -> Advance:
 
 
 def zeros(like: Array, *shape: int) -> Array:
-    """Return zeros [*shape, *like.shape], laid over devices as `like` is."""
+    """Return zeros [*shape, *like.shape], sharded over devices as `like` is."""
     return jnp.broadcast_to(jnp.zeros_like(like), (*shape, *like.shape))
 
 
 def _near(columns: Array, block: int) -> Array:
     """Return the weights of a block's own values in the memories of its steps, [block, sets, a, block], values last.
 
-    They are 0 for values that are not before the step. `columns` has the weights by lag, [a, sets, lags], and `block`
-    is the number of steps.
+    The weight of a value that does not come before the step is 0. `columns` has the weights by lag, [a, sets, lags],
+    and `block` is the number of steps.
     """
     steps = np.arange(block)
     return toeplitz(columns, steps[:, None] - steps).transpose(2, 0, 1, 3)
@@ -500,17 +512,23 @@ def _lengthened(xs: Any, count: int, total: int) -> tuple[Any, Any]:
 
 
 def _split(xs: Any, block: int) -> Any:
-    """Return a pytree of arrays [steps, ...] as arrays [steps // block, block, ...]."""
+    """Return a pytree of arrays [steps, ...] cut into blocks: arrays [steps // block, block, ...]."""
     return jax.tree.map(lambda each: each.reshape(each.shape[0] // block, block, *each.shape[1:]), xs)
 
 
 def _rejoined(found: Any, count: int) -> Any:
-    """Return a pytree of arrays [blocks, block, ...] as arrays [count, ...], without the steps that fill up the end."""
+    """Return a pytree of arrays [blocks, block, ...] as arrays [count, ...]: the inverse of `_split`.
+
+    Steps from `count` on, which only filled up the last block, are cut off.
+    """
     return jax.tree.map(lambda each: each.reshape(-1, *each.shape[2:])[:count] if each.size else each[0, :0], found)
 
 
 def block_of(count: int) -> int:
-    """Return how many steps a block has: all `count` up to 48, else of 16 to 48 the length that fills up least."""
+    """Return how many steps a block has: all `count` up to 48, else the length from 16 to 48 that needs least filling.
+
+    The last block is filled up with steps that do not count; of equal lengths the longest is taken.
+    """
     if count <= _LONGEST:
         return count
     return min(range(_LONGEST, _SHORTEST - 1, -1), key=lambda block: -count % block)

@@ -27,7 +27,7 @@ class MultiTerm(Terms):
         forcing: Called as forcing(t, y): an array like y, or a number or an array that broadcasts to it; None is 0.
 
     Raises:
-        ValueError: There is no order above 0, or one is negative or not finite.
+        ValueError: There is no order above 0, or an order is negative or not finite.
 
     Source: Diethelm & Ford, BIT 42 (2002) 490; Edwards, Ford & Simpson, J. Comput. Appl. Math. 148 (2002) 401.
 
@@ -52,19 +52,19 @@ class MultiTerm(Terms):
         return self.orders
 
     def state(self, *initial: Array) -> Array:
-        """Return the state at the start.
+        """Return the state at the start, [*shape, entries]: y and its derivatives of the orders `derivatives`.
 
         Args:
             initial: y and its whole derivatives below the highest order, arrays of one shape.
 
         Raises:
-            ValueError: There are more or fewer.
+            ValueError: There are more or fewer arrays than the equation has initial values.
         """
         arrays = [jnp.asarray(each) for each in initial]
         return jnp.stack(self.entries(arrays, jnp.zeros_like(arrays[0]) if arrays else None), -1)
 
     def __call__(self, t: Array, x: Array) -> Array:
-        """Return the derivatives of all entries."""
+        """Return the derivative of each entry of the state x, of the order `alpha` of that entry; like x."""
         entries = [x[..., k] for k in range(x.shape[-1])]
         return jnp.stack([each.astype(x.dtype) for each in self.slopes(entries, self._forced(t, entries[0]))], -1)
 

@@ -24,7 +24,7 @@ from hpfracc_nn.solvers.sde import OWNER
 
 
 class JaxSource:
-    """JAX's `solvers.noise.Source` of random numbers: each draw splits off a key of its own, in the order of the draws.
+    """JAX's `solvers.noise.Source` of random numbers: each draw splits a new key off, in the order of the draws.
 
     Args:
         key: The key that all draws are split from.
@@ -45,7 +45,7 @@ class JaxSource:
         return key
 
     def computed(self, formulas: Formulas, *parameters: Any) -> tuple[Array, ...]:
-        """See `Source.computed`; by NumPy where all parameters are numbers."""
+        """See `Source.computed`; the formulas are computed by NumPy where all parameters are numbers."""
         if not any(is_tensor(each) for each in parameters):
             found = formulas(NUMPY, *(np.asarray(each, np.float64) for each in parameters))
             return tuple(self.cast(each) for each in found)
@@ -113,16 +113,16 @@ def increments(
 ) -> Array:
     """Return the increments of a noise over equal steps, [n_steps, *shape].
 
-    A pure function of the key, differentiable in the noise's parameters that are arrays; what is a function of these
-    alone, such as spectra, is computed in float64 whatever the process has enabled.
+    A pure function of the key, differentiable in the noise's parameters that are arrays; functions of these parameters
+    alone, such as spectra, are computed in float64 whatever the process has enabled.
 
     Args:
         noise: The noise.
         n_steps: How many steps.
-        shape: Of one step: batch axes and channels; all entries are independent.
+        shape: The shape of one step's increments: batch axes and channels; all entries are independent.
         dt: The step, positive, in the caller's time unit.
         key: The random key, from `jax.random.key`.
-        dtype: Floating; None is JAX's default. Half precision is drawn in float32.
+        dtype: The dtype of the increments, floating; None is JAX's default. Half precision is drawn in float32.
 
     Raises:
         ValueError: A number is out of range, `shape` is not that of the noise's parameters, or the dtype not floating.
@@ -151,7 +151,8 @@ def increments(
 def paths(noise: Noise, n_steps: int, shape: Sequence[int] = (), *, dt: float, key: Array, dtype: Any = None) -> Array:
     """Return paths of a noise at the times 0, dt, ..., n_steps dt, [n_steps + 1, *shape]: zero, and running sums.
 
-    They are the sums of what `increments` returns for the same key. Arguments and errors as of `increments`.
+    The sums are those of the increments that `increments` returns for the same key. Arguments and errors are as of
+    `increments`.
 
     Examples:
         >>> from hpfracc_nn.solvers import FractionalBrownian
@@ -164,10 +165,10 @@ def paths(noise: Noise, n_steps: int, shape: Sequence[int] = (), *, dt: float, k
 
 
 def checked_key(owner: str, key: Any) -> Array:
-    """Return `key`, typed or an old one of two whole numbers, or raise.
+    """Return `key`, a random key of JAX: a typed key, or an old one, an array of uint32.
 
     Raises:
-        TypeError: It is no key.
+        TypeError: `key` is no key.
     """
     is_key = isinstance(key, jax.Array) and (
         jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or jnp.issubdtype(key.dtype, jnp.uint32)
@@ -180,7 +181,7 @@ def checked_key(owner: str, key: Any) -> Array:
 def as_noise(noise: Any, times: np.ndarray, streams: int, dtype: Any) -> Any:
     """Return the user's `noise` argument as a `Noise`.
 
-    Arrays and paths are taken for Brownian motion's.
+    Arrays and paths are taken to be those of Brownian motion. What is none of these is returned as it is.
 
     Args:
         noise: A `Noise`, which is returned as it is; an array of increments; or a path with diffrax's `evaluate`.
@@ -189,7 +190,7 @@ def as_noise(noise: Any, times: np.ndarray, streams: int, dtype: Any) -> Any:
         dtype: The dtype of the states.
 
     Raises:
-        ValueError: The scheme needs two, and the path has no space-time Levy area.
+        ValueError: The scheme needs two normal numbers, and the path has no space-time Levy area.
     """
     if isinstance(noise, Noise):
         return noise
@@ -201,10 +202,10 @@ def as_noise(noise: Any, times: np.ndarray, streams: int, dtype: Any) -> Any:
 
 
 def _path_increments(path: Any, times: jax.Array, streams: int) -> jax.Array:
-    """Return what a scheme needs of a diffrax path: its increments over the steps, [n_steps, *shape].
+    """Return the increments of a diffrax path over the steps between `times` [n_steps + 1], [n_steps, *shape].
 
-    For two `streams` [n_steps, 2, *shape]: the increments, and independent numbers of the same law from the path's
-    space-time Levy area. `times` is [n_steps + 1].
+    For two `streams` the result is [n_steps, 2, *shape]: the increments, and independent numbers of the same law, made
+    of the path's space-time Levy area.
     """
     if streams == 1:
         return jax.vmap(path.evaluate)(times[:-1], times[1:])  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""The equation of an implicit step, y = m + w f(y), and the linear equation of its derivative.
+"""The solution of the equation of an implicit step, y = m + w f(y), and of the linear equation of its derivative.
 
 Newton's method computes the Jacobian at each iteration: a step needs few iterations, and under `vmap` the members of a
 batch could not keep a Jacobian for some and compute it for others. The rules by which an iteration has converged are
@@ -38,7 +38,7 @@ _SOLVED = 1e3  # times the tolerance: the relative residual that rounding may le
 
 
 class Root(NamedTuple):
-    """The solution of the equation of a step.
+    """The solution of the equation of an implicit step.
 
     Attributes:
         y: The solution, or NaN if the iteration did not converge.
@@ -50,7 +50,7 @@ class Root(NamedTuple):
 
 
 class _State(NamedTuple):
-    """The state of an iteration; all but y are scalars.
+    """The state of the iteration for y = m + w f(y); all but y are scalars.
 
     Attributes:
         y: The solution so far.
@@ -75,7 +75,7 @@ def root(roots: Roots, f: Map, m: Array, w: Array, guess: Array) -> Root:
     Args:
         roots: The method, `Newton` or `FixedPoint`.
         f: The right-hand side at the step's time, a function of y.
-        m: The memory of the step, an array like y.
+        m: The weighted sum over the past, an array like y.
         w: The weight of f(y), which broadcasts to y.
         guess: The first iterate.
     """
@@ -107,7 +107,10 @@ def root(roots: Roots, f: Map, m: Array, w: Array, guess: Array) -> Root:
 
 
 def at_root(roots: Roots, f: Map, y: Array, m: Array, w: Array) -> Array:
-    """Return y, a solution of y = m + w f(y), with the derivative by the implicit function theorem, to any order."""
+    """Return y, a known solution of y = m + w f(y), with the derivatives of the implicit function theorem attached.
+
+    Derivatives are in m, w and whatever else f reads, to any order; `roots` says how their linear equation is solved.
+    """
     closed = jax.make_jaxpr(f)(y)
 
     def residual(y: Array, knowns: tuple[Array, ...]) -> Array:
@@ -122,24 +125,27 @@ def at_root(roots: Roots, f: Map, y: Array, m: Array, w: Array) -> Array:
     return _ROOT.bind(y, m, w, *closed.consts, tangent=tangent)  # type: ignore[no-any-return]
 
 
-# A primitive, as in `fractional/jax/float64.py`: of `custom_root`, partial evaluation of a step that is differentiated
-# twice leaves what it holds, so that second derivatives lack a term.
+# A primitive, as in `fractional/jax/float64.py`, in place of `jax.lax.custom_root`: in second derivatives of a step,
+# JAX's partial evaluation loses the rule for the derivative of `custom_root`, so that a term is missing.
 _ROOT = Primitive("root")
 
 
 def _solution(y: Any, *knowns: Any, tangent: Callable[..., Array]) -> Any:
-    """Return y: the value of the primitive, and its type.
+    """Return y unchanged: the value of the primitive, its abstract value, and its lowering.
 
     Args:
         y: The solution.
-        knowns: All that it depends on: m, w and what f reads.
+        knowns: All that the solution depends on: m, w and what f reads.
         tangent: Called as tangent(y, knowns, tangents of the knowns); returns the tangent of y.
     """
     return y
 
 
 def _moved(primals: Sequence[Array], tangents: Sequence[Any], *, tangent: Callable[..., Array]) -> tuple[Array, Any]:
-    """JVP rule: return the solution and its tangent, which depends on the solution by the same primitive."""
+    """JVP rule of the primitive: return the solution and its tangent.
+
+    The tangent is computed from the result of the primitive, so that higher derivatives are right too.
+    """
     y, knowns = _ROOT.bind(*primals, tangent=tangent), tuple(primals[1:])
     if all(isinstance(each, ad.Zero) for each in tangents[1:]):
         return y, ad.Zero(jax.typeof(y).to_tangent_aval())
@@ -149,7 +155,7 @@ def _moved(primals: Sequence[Array], tangents: Sequence[Any], *, tangent: Callab
 def _batched(
     arguments: Sequence[Array], axes: Sequence[int | None], *, tangent: Callable[..., Array]
 ) -> tuple[Array, int]:
-    """Batching rule: return the solutions along a new first axis, and 0, the number of that axis."""
+    """Batching rule of the primitive: return the solutions with the batch as their first axis, and 0, its number."""
     y, axis = arguments[0], axes[0]
     size = next(each.shape[axis] for each, axis in zip(arguments, axes, strict=True) if axis is not None)
     y = jnp.broadcast_to(y, (size, *y.shape)) if axis is None else jnp.moveaxis(y, axis, 0)
@@ -171,7 +177,8 @@ def divided(roots: Roots, apply: Map, b: Array, residual: float | None = None) -
         roots: The method for implicit steps; it says up to which size a dense matrix is used, and GMRES's tolerance.
         apply: The linear function, from arrays like b to arrays like b.
         b: The right-hand side, of any shape.
-        residual: GMRES's tolerance, looked at after each product; None is that of `roots`, after each forty.
+        residual: GMRES's tolerance, compared with the residual after each product with `apply`; None is the tolerance
+            of `roots`, compared after every forty products.
     """
     if _known(b.size) <= (roots.dense if isinstance(roots, Newton) else Newton().dense):
         return _by_matrix(apply, b)
@@ -189,9 +196,9 @@ def _newton_converged(change: Array, last: Array, size: Array, tolerance: float)
 
     Args:
         change: The largest absolute value of this correction.
-        last: That of the correction before.
-        size: The largest absolute value of the solution so far.
-        tolerance: Relative to `size`.
+        last: The largest absolute value of the previous correction.
+        size: The largest absolute value in the guess, m and all iterates so far.
+        tolerance: The correction that counts as converged, relative to `size`.
     """
     rounding = ROUNDING * TOLERANCES[change.dtype.name] * size
     return (change <= tolerance * size) | ((change <= rounding) & (change > last / 2))
@@ -200,8 +207,8 @@ def _newton_converged(change: Array, last: Array, size: Array, tolerance: float)
 def _fixed_point_converged(change: Array, last: Array, size: Array, tolerance: float) -> Array:
     """Return whether a fixed-point iteration has converged; arguments as of `_newton_converged`.
 
-    While corrections decay like a geometric series, its remainder must be within the tolerance; once they do not, they
-    must be as small as rounding.
+    While corrections decay like a geometric series, the sum of all that would follow must be within the tolerance; once
+    corrections decay no longer, they must be as small as rounding.
     """
     theta = jnp.where(last > 0, change / last, 0)
     rest = change * jnp.maximum(1, theta / jnp.where(theta < 1, 1 - theta, 1))
@@ -234,12 +241,12 @@ def _by_matrix(apply: Map, b: Array) -> Array:
 def _by_products(apply: Map, b: Array, tolerance: float, way: str) -> Array:
     """Return the solution x of apply(x) = b, `apply` linear, by GMRES to a residual of `tolerance` times b's norm.
 
-    `way` is JAX's name for how. If GMRES does not converge, by a dense matrix for up to `LARGEST_DENSE` numbers, else
-    NaN.
+    If GMRES does not converge, the solution is that by a dense matrix for up to `LARGEST_DENSE` numbers, else NaN.
+    `way` is GMRES's variant in JAX, its `solve_method`: "batched" or "incremental".
 
     Saad & Schultz, SIAM J. Sci. Stat. Comput. 7 (1986) 856.
     """
-    if is_placed(b) or is_varying(b):  # JAX's GMRES begins with arrays that lie elsewhere than those it ends with
+    if is_placed(b) or is_varying(b):  # the loop in JAX's GMRES would change the sharding of its carry
         where, otherwise = (
             ("over the explicit axes of a mesh", "make the mesh with axis_types=AxisType.Auto")
             if is_placed(b)

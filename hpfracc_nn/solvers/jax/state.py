@@ -1,13 +1,14 @@
 """States, orders and times of a solve, how a state is laid out, and the right-hand side as a traced function.
 
-Concrete arguments are checked, and a wrong one raises an error. Traced ones have no numbers yet: their shapes and
+Concrete arguments are checked, and a wrong one raises an error. Traced arguments have no numbers yet: their shapes and
 dtypes are checked, and their numbers only by `jax.experimental.checkify`, if a caller uses it.
 
 Shapes: inside of a solve a state is an array [a, *rest], with a orders alpha and the axes that share each of them. For
-one order it is the user's array with an axis of 1 before it, or his pytree joined into a vector, [1, numbers].
+one order this array is the user's with an axis of 1 put in front, or the user's pytree joined into a vector,
+[1, numbers].
 
-A right-hand side is traced once. Arrays that it reads besides t and y, from `args`, a closure or a module, become
-arguments, so that JAX differentiates in all of them.
+A right-hand side is traced once. Arrays that the right-hand side reads besides t and y, from `args`, a closure or a
+module, become arguments, so that JAX differentiates in all of them.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def is_traced(x: Any) -> bool:
 
 
 def checked_state(owner: str, name: str, y: State, is_complex: bool = False) -> State:
-    """Return the user's state with all leaves as arrays of JAX, or raise.
+    """Return the user's state with all leaves as arrays of JAX; raise an error for a state that cannot be solved.
 
     Args:
         owner: The name of the public function, for messages.
@@ -52,8 +53,8 @@ def checked_state(owner: str, name: str, y: State, is_complex: bool = False) -> 
         is_complex: Whether complex dtypes are allowed.
 
     Raises:
-        TypeError: A leaf is no array, or of a dtype that does not fit.
-        ValueError: It holds no numbers, or one that is not finite.
+        TypeError: A leaf is no array, its dtype is not allowed, or dtypes of leaves differ.
+        ValueError: The state holds no numbers, or a number that is not finite.
     """
     leaves, tree = jax.tree.flatten(y)
     if not leaves:
@@ -89,14 +90,14 @@ def checked_state(owner: str, name: str, y: State, is_complex: bool = False) -> 
 
 @dataclass(frozen=True, eq=False)
 class Orders:
-    """The orders alpha of a solve: either `values` or `traced` is None.
+    """The orders alpha of a solve, concrete or traced: either `values` or `traced` is None.
 
     Attributes:
         values: Concrete orders, [a], float64.
-        traced: Traced orders, [a]; NaN if they are out of range.
+        traced: Traced orders, [a]; an order out of range is NaN.
         shape: The shape of the user's alpha.
         highest: The upper end of the range of traced orders.
-        lowest: The lower end of that range.
+        lowest: The lower end of the range of traced orders.
     """
 
     values: np.ndarray | None
@@ -113,7 +114,8 @@ class Orders:
     def computed(self, formulas: Callable[[Any, Namespace], Any], dtype: Any, alpha: Array | None = None) -> Any:
         """Return formulas(alpha, xp), arrays [a, ...]: of NumPy in float64, or of JAX in `dtype` if alpha is traced.
 
-        Both are computed in float64. `alpha` stands in place of the traced orders, such as those of a derivative.
+        Both are computed in float64. Traced orders may be replaced by other ones, `alpha`, in which the caller
+        differentiates.
         """
         if self.values is not None:
             return formulas(self.values, NUMPY)
@@ -130,13 +132,13 @@ def orders_of(
         owner: The name of the public function, for messages.
         alpha: The user's alpha, a number or an array.
         low: The lower end of the range of traced orders, not itself an order.
-        high: The upper end of that range; if it is above 1, not itself an order.
+        high: The upper end of this range; not itself an order if `high` is above 1.
         check: Raises an error if concrete orders, [a], are out of range.
         example: An order in the range, for messages.
 
     Raises:
-        TypeError: It is neither a number nor a floating array.
-        ValueError: It is concrete and out of bounds.
+        TypeError: `alpha` is neither a number nor a floating array.
+        ValueError: `alpha` is concrete and out of range.
     """
     if isinstance(alpha, jax.Array | np.ndarray):
         if not jnp.issubdtype(alpha.dtype, jnp.floating):
@@ -163,7 +165,7 @@ def smallest_order(owner: str, orders: Orders, mesh: Mesh | Points) -> float:
     """Return the smallest order, by which a graded mesh chooses its exponent; 1 if alpha is traced.
 
     Raises:
-        ValueError: The mesh needs it, and alpha is traced.
+        ValueError: The mesh needs the smallest order, and alpha is traced.
     """
     if orders.values is not None:
         return float(orders.values.min())
@@ -176,7 +178,10 @@ def smallest_order(owner: str, orders: Orders, mesh: Mesh | Points) -> float:
 
 
 def slope_of(owner: str, dy0: State, layout: Layout, orders: Orders) -> Array:
-    """Return the user's `dy0` as an array [a, *rest], with 0 for orders up to 1, which need no derivative."""
+    """Return the user's derivative at the start, `dy0`, as an array [a, *rest], with 0 for orders up to 1.
+
+    Raise ValueError for another tree or shapes than the state's.
+    """
     shapes = tuple(tuple(leaf.shape) for leaf in jax.tree.leaves(dy0))
     if jax.tree.structure(dy0) != layout.tree or shapes != layout.shapes:
         raise checks.slope_shape(owner, shapes, layout.shapes)
@@ -185,11 +190,11 @@ def slope_of(owner: str, dy0: State, layout: Layout, orders: Orders) -> Array:
 
 
 def times_of(owner: str, ts: Any) -> np.ndarray | Array:
-    """Return the output times: concrete ones in float64, traced ones so that differentiating by them raises.
+    """Return the output times `ts`, checked: concrete times in float64; a derivative in traced times raises an error.
 
     Raises:
-        ValueError: They are not two or more on one axis, or concrete and not increasing.
-        TypeError: They are traced and not floating.
+        ValueError: `ts` does not have two or more times along one axis, or is concrete and does not increase.
+        TypeError: `ts` is traced and not floating.
     """
     if not is_traced(ts):
         return checks.increasing(owner, np.asarray(ts))
@@ -202,7 +207,7 @@ def times_of(owner: str, ts: Any) -> np.ndarray | Array:
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def without_gradient(owner: str, ts: Array) -> Array:
-    """Return times of which no derivative is taken: to ask for one raises, in the name of `owner`."""
+    """Return the times `ts` unchanged; to differentiate in them raises a ValueError that names the function `owner`."""
     return ts
 
 
@@ -232,8 +237,8 @@ class Layout:
 
     Attributes:
         tree: The structure of the pytree.
-        shapes: The shapes of its leaves.
-        given: The dtype of its leaves.
+        shapes: The shapes of the pytree's leaves.
+        given: The dtype of the pytree's leaves.
         varying: alpha's shape with as many axes as the state has: 1 on axes along which alpha does not vary.
     """
 
@@ -244,12 +249,15 @@ class Layout:
 
     @property
     def is_complex(self) -> bool:
-        """Whether the user's state is complex: [a, *rest] is real, with both parts along an axis of two at the end."""
+        """Whether the user's state is complex.
+
+        Its array [a, *rest] is then real, with real and imaginary parts along an axis of two at the end.
+        """
         return self.given.kind == "c"
 
     @property
     def dtype(self) -> Any:
-        """The real dtype of [a, *rest]."""
+        """The real dtype of a state inside of a solve, [a, *rest]."""
         return np.zeros(0, self.given).real.dtype
 
     @cached_property
@@ -283,7 +291,7 @@ class Layout:
         return self._moved + [axis for axis in range(len(self._parts[0])) if axis not in self._moved]
 
     def joined(self, y: State) -> Array:
-        """Return the user's state as [a, *rest]."""
+        """Return the user's state y as one array [a, *rest]."""
         if self.is_complex:
             y = jax.tree.map(lambda leaf: jnp.stack([leaf.real, leaf.imag], -1), y)
         if not self.is_array:
@@ -312,7 +320,7 @@ class Layout:
 
 
 def layout_of(owner: str, y0: State, alpha: tuple[int, ...]) -> Layout:
-    """Return the layout of states like `y0` under an alpha of that shape.
+    """Return the layout of states like `y0` for orders of the shape `alpha`.
 
     Raises:
         ValueError: alpha is not one number and y0 is no single array, or alpha does not broadcast to y0.
@@ -331,8 +339,8 @@ class RightSide:
     """A traced right-hand side f(t, z) of states z [a, *rest].
 
     Attributes:
-        jaxpr: Its program, of which `read` are the constants, then t and z the arguments.
-        read: The arrays that it reads besides t and z.
+        jaxpr: The program of f, with the constants `read` and the arguments t and z.
+        read: The arrays that f reads besides t and z.
     """
 
     jaxpr: Any
@@ -340,14 +348,14 @@ class RightSide:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of what it returns."""
+        """The shape of the array that f returns."""
         return self.jaxpr.outvars[0].aval.shape  # type: ignore[no-any-return]
 
     def __call__(self, t: Array, z: Array) -> Array:
         return beside(jax.core.eval_jaxpr(self.jaxpr, self.read, t, z)[0], z)
 
     def reading(self, read: tuple[Array, ...]) -> RightSide:
-        """Return the right-hand side with other values of the arrays that it reads."""
+        """Return the same right-hand side with the arrays `read` in place of those that f reads now."""
         return replace(self, read=read)
 
 
@@ -369,11 +377,12 @@ def traced(
         layout: How the user's state is laid out.
         t: A time, by whose dtype f is traced.
         z: A state [a, *rest], by whose shape and dtype f is traced.
-        returned: Checks what f returned, and returns it as an array; None is `checked_result`.
+        returned: Called as returned(what, result of f, layout); checks the result of f and returns it as an array.
+            None is `checked_result`.
 
     Raises:
-        TypeError: f returns what is no state.
-        ValueError: It returns another shape.
+        TypeError: f returns another kind of pytree or dtype than the state's.
+        ValueError: f returns another shape than the state's.
     """
 
     def flat(t: Array, z: Array) -> Array:
@@ -386,13 +395,13 @@ def traced(
 
 
 def varying(z: Array, trace: Callable[[Array], Any]) -> tuple[Array, Any]:
-    """Return the state and trace(state); the state varies over all mesh axes over which the arrays that are read vary.
+    """Return the state and trace(state); the state varies over all mesh axes over which the arrays that f reads vary.
 
-    Inside of `jax.shard_map` the carry of a loop must have its type, with these axes, from the start.
+    Inside of `jax.shard_map` the carry of a loop must have its final type, with these mesh axes, from the start.
 
     Args:
         z: The state.
-        trace: Traces the right-hand side for a state, and returns it with its arrays `read`.
+        trace: Traces a right-hand side f for a state; returns an object such as `RightSide`, with f's arrays `read`.
     """
     found = trace(z)
     wide = beside(z, found.read)
@@ -400,7 +409,11 @@ def varying(z: Array, trace: Callable[[Array], Any]) -> tuple[Array, Any]:
 
 
 def checked_result(what: str, found: Any, layout: Layout) -> Array:
-    """Return what a right-hand side returned, a state like y0, as [a, *rest], or raise; `what` is its name."""
+    """Return `found`, the result of the user's right-hand side, as an array [a, *rest].
+
+    Raise TypeError for another tree or dtype than the state's, and ValueError for another shape; `what` is the name of
+    the right-hand side in messages.
+    """
     leaves, tree = jax.tree.flatten(found)
     who = "f" if what.endswith("(f)") else "it"
     if tree != layout.tree:
@@ -421,13 +434,13 @@ def checked_result(what: str, found: Any, layout: Layout) -> Array:
 
 
 def checked_array(what: str, leaf: Any, layout: Layout, which: str = "") -> Array:
-    """Return an array that a right-hand side returned in the state's dtype, or raise.
+    """Return an array that a right-hand side returned in the state's dtype; raise TypeError for another kind or dtype.
 
     Args:
         what: The name of the right-hand side, for messages.
-        leaf: What it returned.
+        leaf: A leaf of the pytree that the right-hand side returned.
         layout: How the user's state is laid out.
-        which: Which leaf of the pytree it is, for messages.
+        which: Which leaf this is, for messages.
     """
     who = "f" if what.endswith("(f)") else "it"
     if not isinstance(leaf, jax.Array | complex | float | int) and not hasattr(leaf, "__array__"):

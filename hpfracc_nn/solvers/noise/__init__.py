@@ -1,4 +1,4 @@
-"""The noises, by name."""
+"""The noises that drive stochastic equations; `NOISES` has their classes by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fractional Brownian motions and Riemann and Liouville's, exactly, and their covariances.
+"""Fractional Brownian motion and Riemann and Liouville's, drawn exactly, and their covariances.
 
 Shapes: n steps; *c, the axes of the Hurst index: none, or the channels.
 """
@@ -49,7 +49,9 @@ def fgn_autocovariance(hurst: Array, n: int, xp: Namespace) -> Array:
 
 
 def riemann_liouville_covariance(hurst: float, s: np.ndarray, t: np.ndarray) -> np.ndarray:
-    """Return E B_s B_t of Riemann and Liouville's fractional Brownian motion, of variance t**(2 H), for times > 0.
+    """Return the covariance E B_s B_t of Riemann and Liouville's fractional Brownian motion at times s, t > 0.
+
+    The motion is scaled to the variance t**(2 hurst); s and t broadcast to the result.
 
     Source: Marinucci & Robinson, J. Statist. Plann. Inference 80 (1999) 111; Gradshteyn & Ryzhik, 3.197.8.
     """
@@ -61,10 +63,10 @@ def riemann_liouville_covariance(hurst: float, s: np.ndarray, t: np.ndarray) -> 
 
 
 def circulant_roots(hurst: Array, n: int, xp: Namespace) -> Array:
-    """Return the square roots of the eigenvalues, over the size, of a circulant that contains n steps' covariance.
+    """Return the roots of eigenvalue / size of a circulant matrix that contains the covariance of n increments.
 
-    The circulant's first row is the autocovariance up to lag m >= n and back; m makes the FFT fast. None of its
-    eigenvalues is negative for any Hurst index in (0, 1).
+    The circulant's first row is the autocovariance of fractional Gaussian noise up to lag m >= n and back; m makes the
+    FFT fast. For no Hurst index in (0, 1) an eigenvalue of the circulant is negative.
 
     Shapes: hurst [*c], result [*c, 2 m].
 
@@ -76,14 +78,14 @@ def circulant_roots(hurst: Array, n: int, xp: Namespace) -> Array:
     mirrored = xp.flip(xp.take(covariance, np.arange(1, max(2, m)), axis=-1), axis=-1)
     row = xp.concat([covariance, mirrored], axis=-1) if m > 1 else covariance
     eigenvalues = xp.fft(row).real / (2 * m)
-    # Rounding may leave -1e-17 where there is almost nothing; the inner `where` keeps the gradient finite there.
+    # Rounding may make an eigenvalue close to 0 negative; the inner `where` keeps the gradient finite there.
     is_positive = eigenvalues > 0
     roots = xp.exp(xp.log(xp.where(is_positive, eigenvalues, 1.0)) / 2)
     return xp.where(is_positive, roots, 0.0)
 
 
 def fast_length(n: int) -> int:
-    """Return the least number from n on that is 2**a 3**b 5**c."""
+    """Return the least number >= n of the form 2**a 3**b 5**c, for which an FFT is fast."""
     best = 1 << max(0, (n - 1).bit_length())
     five = 1
     while five < best:
@@ -99,20 +101,21 @@ def fast_length(n: int) -> int:
 def in_pairs(
     drawn: Callable[[int], Array], n_steps: int, shape: Shape, channels: Shape, length: int, source: Source
 ) -> Array:
-    """Return real paths [n_steps, *shape] from complex ones whose parts are independent.
+    """Return real increments [n_steps, *shape] drawn in pairs: the real and imaginary parts of complex increments.
 
     Args:
-        drawn: How many pairs to those pairs, complex [pairs, *channels, n_steps].
+        drawn: Draws pairs: takes their number to complex increments [pairs, *channels, n_steps], whose real and
+            imaginary parts are independent.
         n_steps: How many steps.
-        shape: Of one step.
-        channels: The last axes of `shape`, which belong to one pair.
-        length: Of what is transformed to make a path.
-        source: Whose arrays they are.
+        shape: The shape of one step's increments.
+        channels: The last axes of `shape`, which are drawn together.
+        length: The length of the FFT that makes one path.
+        source: The source of random numbers.
     """
     paths = math.prod(shape[: len(shape) - len(channels)])
     pairs = -(-paths // 2)
     if not pairs or not math.prod(channels):
-        return source.normal((n_steps, *shape))  # nothing
+        return source.normal((n_steps, *shape))  # an empty array
     most = max(1, source.at_once // (math.prod(channels) * length))
     both = source.by_time((drawn(min(most, pairs - begin)) for begin in range(0, pairs, most)), pairs)
     return both[:, :paths].reshape(n_steps, *shape)
@@ -120,10 +123,10 @@ def in_pairs(
 
 @dataclass(frozen=True)
 class HurstNoise(Noise):
-    """What noises with a Hurst index share.
+    """A noise with a Hurst index: what fractional Brownian motions share.
 
     Attributes:
-        hurst: In (0, 1); a number, one for each channel, or a framework's tensor.
+        hurst: The Hurst index, in (0, 1); a number, one for each channel, or a framework's tensor.
         bounds: Where a tensor lies; None is `widest`.
         widest: The widest bounds of a tensor.
     """
@@ -146,29 +149,33 @@ class HurstNoise(Noise):
 
     @property
     def is_semimartingale(self) -> bool:
-        """Whether it is Brownian motion."""
+        """Whether the noise is Brownian motion, known to have the Hurst index 1/2 in all channels."""
         return not is_tensor(self.hurst) and set(np.ravel(self.hurst)) == {0.5}
 
     @property
     def regularity(self) -> float:
-        """The least Hurst index that there may be."""
+        """See `Noise.regularity`; the lower end of the interval in which the Hurst index lies."""
         return self.interval[0]
 
     @property
     def is_open(self) -> bool:
-        """See `Noise.is_open`; numbers may lie on their bounds."""
+        """See `Noise.is_open`; True for a tensor, False for numbers, which may lie on their bounds."""
         return is_tensor(self.hurst)
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where the Hurst index lies: its bounds, or its own least and largest value; `widest` for a tensor."""
+        """The interval in which the Hurst index lies.
+
+        The interval is `bounds` if there are bounds; else `widest` for a tensor, and the least and the largest of
+        numbers.
+        """
         if self.bounds is not None:
             return self.bounds
         return self.widest if is_tensor(self.hurst) else (float(np.min(self.hurst)), float(np.max(self.hurst)))
 
     @property
     def trailing(self) -> Shape:
-        """The shape of `hurst`."""
+        """See `Noise.trailing`; the shape of `hurst`."""
         return shape_of(self.hurst)
 
 
@@ -182,11 +189,12 @@ class FractionalBrownian(HurstNoise):
     Args:
         hurst: In (0, 1); a number, one for each channel (the last axis), or a framework's tensor [*c], which may be
             learned and is not checked.
-        bounds: Where a tensor lies; None is (0, 1). What is allowed below 1/2, or above, is decided by it.
+        bounds: Where a tensor lies; None is (0, 1). By these bounds it is decided whether a scheme for Hurst indices
+            above 1/2, or below, may be used.
 
     Raises:
         TypeError: `hurst` is neither a number nor a tensor.
-        ValueError: It is not in (0, 1), or not within the bounds.
+        ValueError: `hurst` is not in (0, 1), or not within the bounds.
 
     Source: Mandelbrot & Van Ness, SIAM Review 10 (1968) 422; Davies & Harte, Biometrika 74 (1987) 95.
 
@@ -222,9 +230,10 @@ class FractionalBrownian(HurstNoise):
         return in_pairs(drawn, n_steps, shape, self.trailing, roots.shape[-1], source), ()
 
     def _roots(self, n_steps: int, dt: float, source: Source) -> Array:
-        """Return the square roots of the circulant covariance's eigenvalues, [*c, m], m the circulant's size.
+        """Return the roots of the circulant covariance's eigenvalues over its size, [*c, size], for steps of `dt`.
 
-        The FFT of independent complex normal numbers times them has the increments of two paths as its parts.
+        The FFT of independent complex normal numbers times these roots has the increments of two paths as its real and
+        imaginary parts.
         """
 
         def roots(xp: Namespace, hurst: Array) -> tuple[Array, ...]:
@@ -237,25 +246,25 @@ class FractionalBrownian(HurstNoise):
 
 @lru_cache(maxsize=8)
 def _fixed_roots(hurst: float | tuple[float, ...], n: int) -> np.ndarray:
-    """Return the roots of the circulant's eigenvalues for Hurst indices that are numbers, at unit step, cached."""
+    """Return `circulant_roots` for Hurst indices that are numbers, [*c, size], cached; for steps of length 1."""
     return circulant_roots(hurst, n, NUMPY)
 
 
 _TERMS = 5  # Legendre polynomials on a cell; each one more divides the error by six
-_POINTS = 20  # of Gauss and Legendre
+_POINTS = 20  # points of the Gauss-Legendre quadrature
 
 
 @dataclass(frozen=True)
 class RiemannLiouvilleBrownian(HurstNoise):
     """`B_t = sqrt(2 hurst) int_0^t (t - s)**(hurst - 1/2) dW_s`: begins at 0 without a past, `Var B_t = t**(2 hurst)`.
 
-    Its increments are not stationary. Rough Bergomi's logarithm of the variance is a multiple of it, and the solution
-    of a Volterra equation without drift is, with alpha = hurst + 1/2, this divided by sqrt(2 hurst) Gamma(alpha).
+    The increments are not stationary. The logarithm of rough Bergomi's variance is a multiple of B, and the solution
+    of a Volterra equation without drift is, with alpha = hurst + 1/2, B divided by sqrt(2 hurst) Gamma(alpha).
 
     On each cell the power is projected on Legendre polynomials, whose integrals with dW are independent normal numbers;
-    what the first lag leaves over is one more. So all correlations on the mesh are right to 2e-6 and the variances to
-    1e-9, in O(n log n); the hybrid scheme with kappa = 1 is the first term alone, right to 3e-2. All steps are drawn
-    at once. Differentiable in the Hurst index.
+    what remains of the power on the newest cell is one more. So all correlations on the mesh are right to 2e-6 and the
+    variances to 1e-9, in O(n log n); the hybrid scheme with kappa = 1 is the first term alone, right to 3e-2. All steps
+    are drawn at once. Differentiable in the Hurst index.
 
     Args:
         hurst: In (0, 1); a number, one for each channel (the last axis), or a framework's tensor [*c], which may be
@@ -264,7 +273,7 @@ class RiemannLiouvilleBrownian(HurstNoise):
 
     Raises:
         TypeError: `hurst` is neither a number nor a tensor.
-        ValueError: It is not in (0, 1), or not within the bounds.
+        ValueError: `hurst` is not in (0, 1), or not within the bounds.
 
     Source: Levy (1953), after Marinucci & Robinson, J. Statist. Plann. Inference 80 (1999) 111; Bennedsen, Lunde &
     Pakkanen, Finance Stoch. 21 (2017) 931.
@@ -317,7 +326,10 @@ class RiemannLiouvilleBrownian(HurstNoise):
 
 
 def columns(hurst: Array, n: int, xp: Namespace) -> Iterator[Array]:
-    """Yield what each of the normal numbers of a cell adds to this and the next n - 1 increments, at unit step.
+    """Yield, for each of a cell's normal numbers, the weights of this number in the increments from the cell's own on.
+
+    The increments are those of Riemann and Liouville's fractional Brownian motion over steps of length 1; a cell is a
+    step. Weights are by lag from 0 to n - 1.
 
     Shapes: hurst [*c], each result [*c, n].
     """
@@ -350,7 +362,8 @@ def _fixed_columns(hurst: float | tuple[float, ...], n: int) -> list[np.ndarray]
 def _rules() -> tuple[np.ndarray, np.ndarray]:
     """Return quadrature points in (0, 1), and weights for the integrals against Legendre polynomials.
 
-    The weights are [r, points], one row for each of the first r polynomials, which are orthonormal on (0, 1).
+    The points are [points]. The weights are [r, points], with a row for each of the first r polynomials, which are
+    orthonormal on (0, 1).
     """
     nodes, weights = legendre.leggauss(_POINTS)
     values = legendre.legvander(nodes, _TERMS - 1).T * np.sqrt(2 * np.arange(_TERMS) + 1)[:, None]

@@ -27,7 +27,7 @@ from hpfracc_nn.solvers.noise.source import Source
 
 
 class Jumps(Protocol):
-    """The law of a jump; a frozen value.
+    """The probability law of a jump; a frozen value.
 
     Examples:
         >>> law: Jumps = NormalJumps(0.0, 0.5)
@@ -39,7 +39,7 @@ class Jumps(Protocol):
 
     @property
     def trailing(self) -> Shape:
-        """The last axes that parameters with a value per channel ask for."""
+        """The last axes that a step's shape must have: those of the parameters; () if all parameters are numbers."""
         ...
 
     @property
@@ -52,7 +52,10 @@ class Jumps(Protocol):
         ...
 
     def total(self, counts: Array, source: Source) -> Array:
-        """Return the sum of that many independent jumps, for each entry."""
+        """Return sums of independent jumps, an array like `counts`: each entry of `counts` says how many are summed.
+
+        Random numbers come from `source`.
+        """
         ...
 
 
@@ -67,7 +70,7 @@ class FixedJumps:
 
     Raises:
         TypeError: `size` is neither numbers nor a tensor.
-        ValueError: It is not finite.
+        ValueError: `size` is not finite.
 
     Examples:
         >>> # exp(-2 rate dt)
@@ -105,11 +108,11 @@ class NormalJumps:
 
     Args:
         mean: A number, one for each channel (the last axis), or a framework's tensor.
-        deviation: Positive; the same.
+        deviation: The standard deviation, positive; a number, one for each channel, or a framework's tensor.
 
     Raises:
-        TypeError: One of them is neither numbers nor a tensor.
-        ValueError: One of them is not finite, or the deviation is not positive.
+        TypeError: `mean` or `deviation` is neither numbers nor a tensor.
+        ValueError: `mean` or `deviation` is not finite, or the deviation is not positive.
 
     Source: Merton, J. Financial Econ. 3 (1976) 125.
 
@@ -141,7 +144,7 @@ class NormalJumps:
         return np.exp(1j * k * self.mean - np.square(k * self.deviation) / 2)
 
     def total(self, counts: Array, source: Source) -> Array:
-        """See `Jumps.total`: normal with mean and variance times the count."""
+        """See `Jumps.total`: a sum of normal jumps is normal, with `counts` times their mean and their variance."""
         mean, deviation = (source.cast(source.xp.asarray(each)) for each in (self.mean, self.deviation))
         return counts * mean + counts**0.5 * deviation * source.normal(tuple(counts.shape))
 
@@ -155,7 +158,7 @@ class ExponentialJumps:
 
     Raises:
         TypeError: `mean` is neither numbers nor a tensor.
-        ValueError: It is not finite.
+        ValueError: `mean` is not finite.
 
     Examples:
         >>> jumps = increments(CompoundPoisson(5.0, ExponentialJumps(-0.4)), 1000, dt=0.1)
@@ -186,7 +189,7 @@ class ExponentialJumps:
         return 1 / (1 - 1j * k * self.mean)
 
     def total(self, counts: Array, source: Source) -> Array:
-        """See `Jumps.total`: a gamma number."""
+        """See `Jumps.total`: a sum of exponential jumps has the gamma distribution."""
         return source.gamma(counts) * source.cast(source.xp.asarray(self.mean))
 
 
@@ -199,11 +202,11 @@ class CompoundPoisson(Noise):
 
     Args:
         rate: Positive, a number, per the caller's time unit.
-        jumps: Their law: `NormalJumps`, `ExponentialJumps`, `FixedJumps`, or a class of yours with `total`.
+        jumps: The law of the jumps: `NormalJumps`, `ExponentialJumps`, `FixedJumps`, or a class of yours like `Jumps`.
 
     Raises:
         TypeError: `rate` is not a number.
-        ValueError: It is not positive.
+        ValueError: `rate` is not positive.
 
     Source: Cont & Tankov, Financial Modelling with Jump Processes (2004), section 3.2.
 
@@ -242,12 +245,12 @@ class CompoundPoisson(Noise):
 
     @property
     def regularity(self) -> float:
-        """Paths jump: 0."""
+        """See `Noise.regularity`; 0, because paths jump."""
         return 0.0
 
     @property
     def trailing(self) -> Shape:
-        """Of the jumps' parameters."""
+        """See `Noise.trailing`; the axes of the jumps' parameters."""
         return self.jumps.trailing
 
     def increments(self, n_steps: int, shape: Shape, dt: float, source: Source, state: State) -> tuple[Array, State]:
@@ -274,11 +277,11 @@ class AlphaStable(Noise):
 
     Args:
         stability: In (0, 2]; a number, one for each channel (the last axis), or a framework's tensor.
-        skewness: In [-1, 1]; the same.
+        skewness: In [-1, 1]; a number, one for each channel, or a framework's tensor.
 
     Raises:
-        TypeError: A parameter is neither a number nor a tensor.
-        ValueError: It is out of range, or several numbers where one of them is the stability 1 and there is skewness.
+        TypeError: A parameter is neither numbers nor a tensor.
+        ValueError: A parameter is out of range, or one of several stabilities is 1 and there is skewness.
 
     Source: Chambers, Mallows & Stuck, J. Amer. Stat. Assoc. 71 (1976) 340; Weron, Stat. Probab. Lett. 28 (1996) 165.
 
@@ -317,7 +320,7 @@ class AlphaStable(Noise):
         return tuple(cls(*each) for each in parameters)
 
     def covariance(self, n_steps: int, dt: float) -> np.ndarray | None:
-        """See `Noise.covariance`; infinite but for stability 2."""
+        """See `Noise.covariance`; None, for an infinite one, unless the stability is 2."""
         return 2 * dt * np.eye(n_steps) if self.stability == 2 else None
 
     def characteristic(self, k: np.ndarray, dt: float) -> np.ndarray:
@@ -329,12 +332,12 @@ class AlphaStable(Noise):
 
     @property
     def regularity(self) -> float:
-        """Paths jump: 0."""
+        """See `Noise.regularity`; 0, because paths jump."""
         return 0.0
 
     @property
     def trailing(self) -> Shape:
-        """The longer shape of the parameters'."""
+        """See `Noise.trailing`; the longer of the shapes of both parameters."""
         return max(shape_of(self.stability), shape_of(self.skewness), key=len)
 
     def increments(self, n_steps: int, shape: Shape, dt: float, source: Source, state: State) -> tuple[Array, State]:
@@ -355,8 +358,8 @@ class AlphaStable(Noise):
 
             S sin(t + a V) cos(V)**(-1/a) [cos(t + (a - 1) V) / W]**((1 - a) / a),     S = cos(t)**(-1/a).
 
-        Each of the three functions may vanish where V is close to -pi/2 or pi/2, and is computed from the distance to
-        the end that is closer, where it is a sine of a small number.
+        Each of the three trigonometric functions may vanish where V is close to -pi/2 or pi/2. Each is therefore
+        computed as the sine of V's distance from the closer of these two ends, so that no digits are lost.
 
         `uniform` and `exponential` are independent numbers from (0, 1) and from the exponential distribution of mean 1,
         both [n_steps, *shape].
@@ -375,10 +378,10 @@ class AlphaStable(Noise):
 
 
 def _constants(is_symmetric: bool, dt: float, xp: Namespace, a: Array, b: Array) -> tuple[Array, ...]:
-    """Return what the formula of `AlphaStable._general` has of stability a and skewness b alone.
+    """Return the terms of the formula of `AlphaStable._general` that depend on stability a and skewness b alone.
 
-    These are a, a - 1, the reduced angle and sign (see `_reduced`) that belong to V = -pi/2, those of V = pi/2, (1 - a)
-    / a, log(S dt**(1/a)) and 1 / a.
+    These are a, a - 1, the reduced angle and sign (see `_reduced`) that belong to V = -pi/2, the reduced angle and sign
+    that belong to V = pi/2, (1 - a) / a, log(S dt**(1/a)) and 1 / a.
     """
     tangent = 0 * a if is_symmetric else b * xp.sin(math.pi / 2 * a) / xp.cos(math.pi / 2 * a)
     turn = xp.angle(1 + 1j * tangent)
@@ -406,14 +409,14 @@ def _at_one(skewness: Parameter, dt: float, uniform: Array, exponential: Array, 
 
 
 def _reduced(angle: Array, xp: Namespace) -> tuple[Array, Array]:
-    """Return an angle less the closest multiple of pi, and the sign, 1 or -1, that this gives its sine.
+    """Return (reduced, sign): the angle less the closest multiple of pi, and the sign by which the sine changes.
 
-    So sin(angle + x) = sign * sin(reduced + x) for all x.
+    So sin(angle + x) = sign * sin(reduced + x) for all x. The angle lies between -3 pi / 2 and pi / 2.
     """
     turns = xp.floor(angle / math.pi + 0.5)  # 0 or -1
     return angle - math.pi * turns, 1 + 2 * turns
 
 
 def _log(x: Array, xp: Namespace) -> Array:
-    """Return the logarithm of x, which is positive but for rounding; what is not is replaced by a tiny number."""
+    """Return the logarithm of x, which only rounding can make 0 or negative: such entries count as 1e-37."""
     return xp.log(xp.where(x > _TINY, x, _TINY))

@@ -1,11 +1,11 @@
 """Noises that a few exponentially decaying states make: coloured noise and Markovian fractional Brownian motions.
 
-Increments of a few states that decay exponentially, by matrix products over chunks of steps.
+The states y_n and the increments of such a noise are linear in standard normal numbers xi_n:
 
-    increment_n = read . y_n + direct . xi_n,     y_(n+1) = decay * y_n + entry xi_n,     xi_n standard normal.
+    increment_n = read . y_n + direct . xi_n,     y_(n+1) = decay * y_n + entry xi_n.
 
-A chunk of s steps is linear in its normal numbers and in the state before it: one product with a Toeplitz matrix and
-one with the powers of the decays, instead of s small steps.
+A chunk of s steps is linear in its normal numbers and in the state before the chunk: one product with a Toeplitz matrix
+and one with the powers of the decays, instead of s small steps.
 
 MarkovFractionalBrownian and MarkovRiemannLiouvilleBrownian are a few Ornstein-Uhlenbeck processes that share one
 Brownian motion: rates and weights.
@@ -16,12 +16,13 @@ with weights that minimise E int_0^T (B - sum)**2 dt, a small linear system in c
 begins with stationary states and approximates fractional Brownian motion, `AtRest` begins with zeros and approximates
 Riemann and Liouville's.
 
-What rates are good depends on the Hurst index. Rates below `low` leave out a share (low T)**(1 - hurst) of the paths,
-rates above `high` a share (high dt)**-hurst, and a ratio exp(delta) between neighbours one of exp(-pi**2 / delta). The
-range where all three are equal is much wider than [1 / T, 1 / dt]: of a rough path a good part is white noise on the
-mesh, made by states that forget it within a step. From there the two ends are searched for the least error of the path,
-as long as the variance of an increment does not pay for it: the path alone would have states too slow for the mesh, and
-above 1/2 increments several times too large.
+What rates are good depends on the Hurst index. Without rates below `low` a share (low T)**(1 - hurst) of the paths is
+lost, without rates above `high` a share (high dt)**-hurst, and with a ratio exp(delta) between neighbouring rates a
+share exp(-pi**2 / delta). The range for which all three shares are equal is much wider than [1 / T, 1 / dt]: a good
+part of a rough path is white noise on the mesh, made by states that forget everything within a step. From this range
+the two ends are searched for the least error of the path, as long as the variance of an increment does not become
+wrong: by the error of the path alone states would be too slow for the mesh, and above hurst 1/2 increments several
+times too large.
 
 Carmona, Coutin & Montseny, Stat. Inference Stoch. Process. 3 (2000) 161; Harms & Stefanovits, Stoch. Process. Appl. 129
 (2019) 1198; Daems et al., ICLR 2024, proposition 5.
@@ -56,10 +57,10 @@ class Linear:
     """A linear process with k states and r normal numbers a step, float64 arrays of a namespace.
 
     Attributes:
-        rates: Of the decays in a step, [k]; a state is multiplied by exp(-rate).
-        entry: Of the normal numbers into the states, [k, r].
-        read: Of the states into the increment, [k].
-        direct: Of the normal numbers into the increment of their step, [r].
+        rates: The rates at which states decay in a step, [k]; a state is multiplied by exp(-rate).
+        entry: The matrix that takes a step's normal numbers to what they add to the states, [k, r].
+        read: The weights of the states in the increment, [k].
+        direct: The weights of the normal numbers in the increment of their own step, [r].
     """
 
     rates: Array
@@ -76,14 +77,16 @@ def advance(
     state: Array,
     source: Source,
 ) -> tuple[Array, Array]:
-    """Return the increments [n_steps, *shape] and the state [k, width] after them, width the product of `shape`.
+    """Return the increments [n_steps, *shape] of a linear process, and the states [k, width] after these steps.
+
+    `width` is the product of `shape`: all entries are independent paths.
 
     Args:
-        process_of: The process as a function of a namespace and of parameters.
-        parameters: Single numbers, or arrays that may be learned.
+        process_of: Called as process_of(xp, *parameters); returns the process.
+        parameters: Parameters of the process: single numbers, or arrays that may be learned.
         n_steps: How many steps.
-        shape: Of one step.
-        state: Before them.
+        shape: The shape of one step's increments.
+        state: The states before the first step, [k, width].
         source: Where normal numbers come from.
     """
     xp, width = source.xp, math.prod(shape)
@@ -101,7 +104,10 @@ def advance(
 
 
 def covariance(process: Linear, first: np.ndarray, n_steps: int) -> np.ndarray:
-    """Return the covariance of the increments [n_steps, n_steps], `first` a root [k, r] of that of the first state."""
+    """Return the covariance of the increments of a linear process, [n_steps, n_steps].
+
+    `first` is a root [k, r] of the covariance of the first states: first @ first.T is [k, k].
+    """
     decays = np.exp(-process.rates)
     powers = decays ** np.arange(n_steps)[:, None]  # by lag
     states, added = first @ first.T, process.entry @ process.entry.T
@@ -134,7 +140,7 @@ def _chunk(
     columns = xp.concat([process.direct, by_lag.reshape(steps * r), 0 * process.direct[:1]], axis=-1)
     lag = np.arange(steps)[:, None] - np.arange(steps)
     index = lag[:, :, None] * r + np.arange(r)
-    index = np.where(lag[:, :, None] >= 0, index, (steps + 1) * r)  # the zero behind
+    index = np.where(lag[:, :, None] >= 0, index, (steps + 1) * r)  # the place of the zero at the end of `columns`
     own = xp.take(columns, index.reshape(steps, steps * r), axis=-1)
     kept = xp.exp(-process.rates * steps)[:, None]
     new = (xp.flip(powers, axis=-1)[:, :, None] * process.entry[:, None, :]).reshape(k, steps * r)
@@ -142,7 +148,7 @@ def _chunk(
 
 
 _SMALL = 0.1  # in x - 2 tanh(x / 2), below which the difference has lost too many digits
-_SERIES = (1 / 12, -1 / 120, 17 / 20160, -31 / 362880, 691 / 79833600)  # of it, from x**3 on
+_SERIES = (1 / 12, -1 / 120, 17 / 20160, -31 / 362880, 691 / 79833600)  # of x - 2 tanh(x / 2): of x**3, x**5, ...
 
 
 @dataclass(frozen=True)
@@ -158,8 +164,8 @@ class Coloured(Noise):
             be learned.
 
     Raises:
-        TypeError: It is neither a number nor a tensor.
-        ValueError: It is not positive, or not a single number.
+        TypeError: `correlation_time` is neither a number nor a tensor.
+        ValueError: `correlation_time` is not positive, or not a single number.
 
     Source: Gillespie, Phys. Rev. E 54 (1996) 2084; Wong & Zakai, Ann. Math. Stat. 36 (1965) 1560.
 
@@ -184,7 +190,7 @@ class Coloured(Noise):
 
     @property
     def regularity(self) -> float:
-        """Paths have a derivative: 1."""
+        """See `Noise.regularity`; 1, because paths have a derivative."""
         return 1.0
 
     @classmethod
@@ -212,10 +218,11 @@ class Coloured(Noise):
 
 
 def _integrated(dt: float, xp: Namespace, correlation_time: Array) -> Linear:
-    """Return the process of coloured noise of correlation time tau, whose increment is its integral over a step.
+    """Return the linear process of coloured noise of correlation time tau, whose increments are integrals over steps.
 
-    With eta of variance 1, x = dt / tau and u = 1 - exp(-x): eta at the end has mean exp(-x) eta and variance
-    u (2 - u); sqrt(2 / tau) times the integral has mean u eta, covariance u**2 with the other and variance
+    The only state eta is an Ornstein-Uhlenbeck process of variance 1. With x = dt / tau and u = 1 - exp(-x), given eta
+    at the beginning of a step: eta at the end of the step has mean exp(-x) eta and variance u (2 - u); sqrt(2 / tau)
+    times the increment has mean u eta, covariance u**2 with eta at the end, and variance
     u**3 / (2 - u) + 2 (x - 2 tanh(x / 2)).
     """
     tau = correlation_time[..., None]
@@ -235,23 +242,23 @@ def _sqrt(x: Array, xp: Namespace) -> Array:
     return xp.exp(xp.log(x) / 2)
 
 
-_WIDEST = 60.0  # of the logarithm of low T, and of high dt: beyond, numbers would not fit single precision
+_WIDEST = 60.0  # bound of abs(log(low T)) and log(high dt): beyond, numbers would not fit single precision
 _RIDGE = 1e-12  # added to the correlations of the states, so that weights stay as small as the error allows
-_LEAST = 1e-6  # error of a path, the root of the ridge: no search below
-_DONE = 1e-12  # less than any share of an error that a search may reach
+_LEAST = 1e-6  # relative error of a path that is small enough: the root of the ridge
+_DONE = 1e-12  # counts as the ratio of errors in a search that has reached `_LEAST`
 _FORGOTTEN = 40.0  # rate times step: exp(-40) is 4e-18
 _FAR = 300.0  # where exp(x) Q(a, x) is its asymptotic series
 
 
 @dataclass(frozen=True)
 class MarkovError:
-    """How far an approximation on a mesh is from what it approximates.
+    """How far a Markovian approximation on a mesh is from the fractional Brownian motion that it approximates.
 
     Attributes:
-        path: Root of the mean square of the difference of the paths, over the whole time, relative to the path's. At
-            least 1.5e-8, below which its closed form is rounding.
+        path: Root of the mean square of the difference of the paths, over the whole time, relative to that of the exact
+            path. At least 1.5e-8, below which the closed form is rounding.
         step: Relative error of the variance of an increment, the largest of all steps.
-        end: Relative error of the variance at the end.
+        end: Relative error of the variance of the path at the end.
     """
 
     path: float
@@ -261,47 +268,50 @@ class MarkovError:
 
 @dataclass(frozen=True)
 class Stationary:
-    """States that are stationary from the start; Mandelbrot and Van Ness' fractional Brownian motion."""
+    """The approximation of fractional Brownian motion, Mandelbrot and Van Ness': states stationary from the start."""
 
     def gram(self, rates: np.ndarray, duration: float) -> np.ndarray:
-        """Return int_0^T E (Y_i(t) - Y_i(0)) (Y_j(t) - Y_j(0)) dt, [k, k]."""
+        """Return the matrix of int_0^T E (Y_i(t) - Y_i(0)) (Y_j(t) - Y_j(0)) dt for states of these rates, [k, k]."""
         own = _relaxed(rates * duration)
         return duration * (own[:, None] + own) / (rates[:, None] + rates)
 
     def cross(self, rates: np.ndarray, hurst: float, duration: float) -> np.ndarray:
-        """Return int_0^T E B(t) (Y_i(t) - Y_i(0)) dt for B with the kernel t**(a - 1) / Gamma(a), a = H + 1/2, [k]."""
+        """Return int_0^T E B(t) (Y_i(t) - Y_i(0)) dt for each state Y_i, [k].
+
+        B is the process to approximate, with the kernel t**(a - 1) / Gamma(a), a = hurst + 1/2.
+        """
         a, x = hurst + 0.5, rates * duration
         return rates**-a * duration * _crossed(a, x)
 
     def variance(self, hurst: float) -> float:
-        """Return the variance of B(1)."""
+        """Return the variance at time 1 of the process B that `cross` describes."""
         return 1 / (math.gamma(2 * hurst + 1) * math.sin(math.pi * hurst))
 
     def variances(self, rates: np.ndarray, weights: np.ndarray, times: np.ndarray) -> np.ndarray:
-        """Return the variance of the sum at some times."""
+        """Return the variance of the weighted sum of states at some times, [times]."""
         grown = -np.expm1(-times[:, None] * rates)
         return 2 * (grown * weights) @ (1 / (rates[:, None] + rates)) @ weights
 
     def steps(self, rates: np.ndarray, weights: np.ndarray, starts: np.ndarray, dt: float) -> np.ndarray:
-        """Return the variance of the increments over `dt` from some times on."""
+        """Return the variance of the weighted sum's increments over `dt` from the times `starts` on, [starts]."""
         return np.full(len(starts), self.variances(rates, weights, np.array([dt]))[0])
 
     def true_steps(self, hurst: float, starts: np.ndarray, dt: float) -> np.ndarray:
-        """Return what `steps` approximates, for B of variance t**(2 H)."""
+        """Return the variance of the exact increments over `dt` from the times `starts` on, for Var B_t = t**(2 H)."""
         return np.full(len(starts), dt ** (2 * hurst))
 
     def first(self, rates: np.ndarray) -> np.ndarray:
-        """Return the covariance of the first states, each divided by its deviation, [k, k]."""
+        """Return the covariance [k, k] of the states at the start, each divided by its stationary deviation."""
         return 2 * np.sqrt(rates[:, None] * rates) / (rates[:, None] + rates)
 
     def lowest(self, hurst: float, share: float) -> float:
-        """Return the logarithm of the least rate times the duration that is needed for an error of exp(-share)."""
+        """Return log(rate * duration) of the slowest rate that is needed for an error of exp(-share)."""
         return max(-share / (1 - hurst), -_WIDEST)
 
 
 @dataclass(frozen=True)
 class AtRest:
-    """States that begin with zero; Riemann and Liouville's fractional Brownian motion."""
+    """The approximation of Riemann and Liouville's fractional Brownian motion: states that begin with zero."""
 
     def gram(self, rates: np.ndarray, duration: float) -> np.ndarray:
         """See `Stationary.gram`."""
@@ -336,11 +346,11 @@ class AtRest:
         return both - 2 * riemann_liouville_covariance(hurst, earlier, later)
 
     def first(self, rates: np.ndarray) -> np.ndarray:
-        """See `Stationary.first`: zero."""
+        """See `Stationary.first`; zero, because the states begin with zero."""
         return np.zeros((len(rates), len(rates)))
 
     def lowest(self, hurst: float, share: float) -> float:
-        """See `Stationary.lowest`: nothing came before the start, which slow states would have to remember."""
+        """See `Stationary.lowest`; log(0.1) for every error, because there is no past that slow states would keep."""
         return math.log(0.1)
 
 
@@ -348,7 +358,10 @@ Form = Stationary | AtRest
 
 
 def geometric(form: Form, n_states: int, low: float, high: float, n_steps: int, dt: float) -> np.ndarray:
-    """Return rates in geometric progression, [n_states], for Hurst indices from `low` to `high` on a mesh."""
+    """Return rates of the states in geometric progression, [n_states], for Hurst indices from `low` to `high`.
+
+    The mesh has `n_steps` steps of length `dt`.
+    """
     return np.exp(np.linspace(*_ends(form, n_states, low, high, n_steps), n_states)) / (n_steps * dt)
 
 
@@ -356,9 +369,9 @@ def geometric(form: Form, n_states: int, low: float, high: float, n_steps: int, 
 def _ends(form: Form, n_states: int, low: float, high: float, n_steps: int) -> tuple[float, float]:
     """Return log(rate T) of the slowest and of the fastest state, found by a search for the least error.
 
-    The rates are for Hurst indices from `low` to `high`. The path's error is measured relative to that of `_balanced`,
-    and the worse of both indices counts. Variances of increments may be as wrong as there, or as the path; also half
-    way between the indices.
+    The rates are for Hurst indices from `low` to `high`. The search begins at `_balanced`, relative to which the path's
+    error is measured; the worse of the errors at both indices counts. The variances of increments, at both indices and
+    half way between them, may be as wrong as at `_balanced` or as the path, and no worse.
     """
     start = _balanced(form, n_states, low, high, n_steps)
     widest = -_WIDEST, _WIDEST + math.log(n_steps)
@@ -383,10 +396,10 @@ def _ends(form: Form, n_states: int, low: float, high: float, n_steps: int) -> t
 
 
 def _balanced(form: Form, n_states: int, low: float, high: float, n_steps: int) -> tuple[float, float]:
-    """Return log(rate T) of the slowest and of the fastest state for which the three shares of error are equal.
+    """Return log(rate T) of the slowest and of the fastest state for which three parts of the error are equal.
 
-    The shares are those of too slow rates, of too fast rates and of the ratio between neighbours, for Hurst indices
-    from `low` to `high`.
+    These are the errors from slower rates left out, from faster rates left out and from the ratio between neighbouring
+    rates, for Hurst indices from `low` to `high`.
     """
     mesh = math.log(n_steps)
     needed = math.pi**2 * (n_states - 1)
@@ -418,7 +431,11 @@ def _measure(form: Form, n_states: int, hurst: float, n_steps: int) -> Callable[
 
 
 def weights_of(form: Form, rates: np.ndarray, hurst: float, duration: float, ridge: float = _RIDGE) -> np.ndarray:
-    """Return the weights [k] of least mean square error, for the form's kernel t**(a - 1) / Gamma(a)."""
+    """Return the weights [k] with which the sum of states has the least mean square error of the path.
+
+    The path is that of B with the kernel t**(a - 1) / Gamma(a), a = hurst + 1/2; `ridge` is added to the diagonal of
+    the states' correlations.
+    """
     return _fitted(form, rates, form.cross(rates, hurst, duration), duration, ridge)
 
 
@@ -430,20 +447,23 @@ def _fitted(form: Form, rates: np.ndarray, cross: np.ndarray, duration: float, r
 
 
 def mean_square(form: Form, rates: np.ndarray, weights: np.ndarray, hurst: float, duration: float) -> float:
-    """Return (1 / T) int_0^T E (B - sum)**2 dt relative to the same of B."""
+    """Return the mean square error of the weighted sum of states: int_0^T E (B - sum)**2 dt / int_0^T E B**2 dt."""
     whole = form.variance(hurst) * duration ** (2 * hurst + 1) / (2 * hurst + 1)
     least = weights @ form.gram(rates, duration) @ weights - 2 * weights @ form.cross(rates, hurst, duration)
     return float(least / whole + 1)
 
 
 def error_of(form: Form, rates: np.ndarray, weights: np.ndarray, hurst: float, n_steps: int, dt: float) -> MarkovError:
-    """Return the errors on a mesh of weights for the form's kernel."""
+    """Return the errors of the weighted sum of states on a mesh.
+
+    `weights` are those of `weights_of`, for B with the kernel t**(a - 1) / Gamma(a).
+    """
     duration = n_steps * dt
-    rounding = float(np.finfo(np.float64).eps)  # of a mean square that is a difference
+    rounding = float(np.finfo(np.float64).eps)  # of the mean square error, which is a difference of larger numbers
     path = math.sqrt(max(rounding, mean_square(form, rates, weights, hurst, duration)))
     normal = weights / math.sqrt(form.variance(hurst))
     starts = dt * np.arange(n_steps)
-    wide = rates.astype(np.longdouble), normal.astype(np.longdouble)  # of sums that cancel, 4e10 to one at H = 0.9
+    wide = rates.astype(np.longdouble), normal.astype(np.longdouble)  # sums cancel, by a factor of 4e10 at H = 0.9
     steps = form.steps(*wide, starts, dt) / form.true_steps(hurst, starts, dt) - 1
     end = form.variances(*wide, np.array([duration]))[0] / duration ** (2 * hurst) - 1
     return MarkovError(path, float(np.max(np.abs(steps))), abs(float(end)))
@@ -451,12 +471,12 @@ def error_of(form: Form, rates: np.ndarray, weights: np.ndarray, hurst: float, n
 
 @dataclass(frozen=True, eq=False)
 class Transitions:
-    """What the states, each divided by its deviation, are at first and what a step adds to them.
+    """The law of the states, each divided by its stationary deviation: their start, and what a step adds to them.
 
     Attributes:
-        rates: At which they decay, [k].
-        first: A root of their covariance at first, [k, r].
-        added: A root of the covariance of what a step adds, [k, r].
+        rates: The rates at which the states decay, [k].
+        first: A root of the states' covariance at the start, [k, r].
+        added: A root of the covariance of what a step adds to the states, [k, r].
     """
 
     rates: np.ndarray
@@ -465,14 +485,14 @@ class Transitions:
 
 
 def transitions(form: Form, rates: np.ndarray, dt: float) -> Transitions:
-    """Return the transitions of the states as they are."""
+    """Return the transitions of states with these rates [k] over steps of length `dt`, none of which are merged."""
     return Transitions(rates, _root(form.first(rates)), _root(_added(rates, dt)))
 
 
 def merged(form: Form, rates: np.ndarray, weights: np.ndarray, dt: float) -> tuple[Transitions, np.ndarray]:
-    """Return the transitions of as few states as will do for given weights [k], and the weights of these.
+    """Return the transitions of fewer states with the same weighted sum, and the weights of these states.
 
-    States that forget everything within a step matter as their weighted sum alone.
+    All states that forget everything within a step are merged into one, their sum with the weights [k].
     """
     is_slow = rates * dt < _FORGOTTEN
     sums = np.eye(len(rates))[is_slow]
@@ -490,9 +510,9 @@ def _added(rates: np.ndarray, dt: float) -> np.ndarray:
 
 
 def _root(covariance: np.ndarray) -> np.ndarray:
-    """Return a root [k, r] of a covariance matrix [k, k], without the eigenvectors whose eigenvalues are rounding.
+    """Return a root [k, r] of a covariance matrix [k, k], without eigenvectors whose eigenvalues are mere rounding.
 
-    Weights may cancel all other directions, and what is left would be that rounding.
+    Weights may cancel all other directions, so that only rounding would be left of the sum.
     """
     size = np.sqrt(np.diag(covariance))
     values, vectors = np.linalg.eigh(covariance / np.where(size > 0, size[:, None] * size, 1.0))
@@ -522,16 +542,18 @@ def _crossed(a: float, x: np.ndarray) -> np.ndarray:
 
 
 _DEGREE = 32
-_ROOM = 1.02  # by which a table reaches beyond its bounds, where the derivative of acos is infinite
+_ROOM = 1.02  # how far a table reaches beyond its bounds, so that the derivative of acos is finite there
 _FEWEST = 2
 
 
 @dataclass(frozen=True)
 class MarkovNoise(HurstNoise):
-    """What both approximations share: states that are drawn exactly on the mesh, and weights that depend on `hurst`.
+    """A Markovian approximation of fractional Brownian motion: what both of its kinds share.
+
+    States are drawn exactly on the mesh; their weights in the path depend on `hurst`.
 
     Attributes:
-        hurst: In (0, 1); one number, or a framework's tensor of no axes.
+        hurst: The Hurst index, in (0, 1); one number, or a framework's tensor of no axes.
         bounds: Where a tensor lies, within (0.05, 0.95); the narrower, the better the approximation. None is these.
         n_states: How many states.
     """
@@ -557,10 +579,10 @@ class MarkovNoise(HurstNoise):
         object.__setattr__(self, "n_states", errors.count(owner, "n_states", self.n_states, _FEWEST))
 
     def rates(self, n_steps: int, dt: float) -> np.ndarray:
-        """Return the rates at which the states decay, [n_states], on a mesh of so many steps.
+        """Return the rates at which the states decay, [n_states], on a mesh of `n_steps` steps.
 
-        They are in geometric progression between two ends that are searched once for each number of steps and of
-        states, Hurst index or, where that is a tensor, bounds.
+        The rates are in geometric progression between two ends. These ends are searched once for each number of steps
+        and of states and each Hurst index, or bounds of a tensor.
         """
         return geometric(self.form, self.n_states, *self.interval, n_steps, dt)
 
@@ -569,11 +591,11 @@ class MarkovNoise(HurstNoise):
 
         Args:
             n_steps: How many steps.
-            dt: Their length, in the caller's time unit.
+            dt: The length of a step, in the caller's time unit.
             hurst: A Hurst index; needed where that of the noise is a tensor.
 
         Raises:
-            ValueError: It is needed and missing.
+            ValueError: `hurst` is None and the noise has a tensor.
         """
         if hurst is None and is_tensor(self.hurst):
             raise ValueError(
@@ -586,12 +608,12 @@ class MarkovNoise(HurstNoise):
         return error_of(self.form, rates, weights, index, n_steps, dt)
 
     def covariance(self, n_steps: int, dt: float) -> np.ndarray:
-        """See `Noise.covariance`; of the approximation, not of what it approximates."""
+        """See `Noise.covariance`; the result is that of the approximation, not of the exact process."""
         process_of, parameters, first = self._process(n_steps, dt)
         return covariance(process_of(NUMPY, *map(np.asarray, parameters)), first, n_steps)
 
     def start(self, n_steps: int, shape: Shape, dt: float, source: Source) -> State:
-        """See `Noise.start`: the states over their deviations, and the process that they follow."""
+        """See `Noise.start`: the states divided by their deviations, then the states' process and its parameters."""
         process_of, parameters, root = self._process(n_steps, dt)
         first = source.cast(root)
         states = source.xp.matmul(first, source.normal((first.shape[1], math.prod(shape))))
@@ -606,8 +628,8 @@ class MarkovNoise(HurstNoise):
     def _process(self, n_steps: int, dt: float) -> tuple[Callable[..., Linear], tuple[Parameter, ...], np.ndarray]:
         """Return the states' process as a function, its parameters, and a root [k, r] of the first states' covariance.
 
-        The function is called as process_of(xp, *parameters). The parameters are the Hurst index if it is a tensor,
-        else none.
+        The function is called as process_of(xp, *parameters). Its only parameter is the Hurst index if this is a
+        tensor; else the function has none.
         """
         rates = self.rates(n_steps, dt)
         if is_tensor(self.hurst):
@@ -624,11 +646,11 @@ class MarkovFractionalBrownian(MarkovNoise):
     """Fractional Brownian motion as a weighted sum of `n_states` Ornstein-Uhlenbeck processes driven by one noise.
 
     Time O(n), and a state of fixed size, from which blocks of steps can be drawn again. The states are drawn exactly on
-    the mesh, and the weights minimise the mean square error of the path, which `error` knows in closed form: with 16
-    states and 1000 steps it is 0.5 % of the path at hurst 0.3 and 0.7, 4 % at 0.1 and 7 % at 0.9; beyond, use the exact
-    process. Their rates are searched for the least such error, some 50 ms for each new number of steps, of states and
-    Hurst index, or bounds of a learned one. Normalised: Var B_t = t**(2 hurst) to the same errors. Differentiable in
-    the Hurst index.
+    the mesh, and the weights minimise the mean square error of the path, which `error` gives in closed form: with 16
+    states and 1000 steps its root is 0.5 % of the path at hurst 0.3 and 0.7, 4 % at 0.1 and 7 % at 0.9; beyond, use the
+    exact process. The rates of the states are searched for the least such error, some 50 ms for each new number of
+    steps, of states and Hurst index, or bounds of a learned index. Normalised: Var B_t = t**(2 hurst) to the same
+    errors. Differentiable in the Hurst index.
 
     Args:
         hurst: In (0, 1); one number, or a framework's tensor of no axes, which may be learned and is not checked.
@@ -637,8 +659,8 @@ class MarkovFractionalBrownian(MarkovNoise):
 
     Raises:
         TypeError: `hurst` is neither a number nor a tensor, or `n_states` no whole number.
-        ValueError: One of them is out of range, or `hurst` is not within its bounds or several numbers, or a tensor's
-            bounds are wider than (0.05, 0.95).
+        ValueError: `hurst` or `n_states` is out of range, `hurst` is not within its bounds or is several numbers, or a
+            tensor's bounds are wider than (0.05, 0.95).
 
     Source: Daems et al., Variational Inference for SDEs Driven by Fractional Noise, ICLR 2024, with other rates.
 
@@ -656,7 +678,8 @@ class MarkovFractionalBrownian(MarkovNoise):
 class MarkovRiemannLiouvilleBrownian(MarkovNoise):
     """Riemann and Liouville's fractional Brownian motion by states that begin with zero.
 
-    As `MarkovFractionalBrownian`, whose arguments, errors and source it has, but for `RiemannLiouvilleBrownian`.
+    This class approximates `RiemannLiouvilleBrownian` as `MarkovFractionalBrownian` approximates `FractionalBrownian`;
+    arguments, errors and source are the same.
 
     Examples:
         >>> noise = MarkovRiemannLiouvilleBrownian(0.3)
@@ -688,7 +711,7 @@ def _fixed(weights: np.ndarray, xp: Namespace) -> Array:
 def _learned(table: np.ndarray, interval: tuple[float, float], xp: Namespace, hurst: Array) -> Array:
     """Return the weights of the states, [k], at a Hurst index that may be learned, from the coefficients of `_table`.
 
-    `interval` are the bounds of the Hurst index that the table was made for.
+    `interval` are the bounds of the Hurst index for which the table was made.
     """
     low, high = interval
     angle = xp.acos((hurst - (low + high) / 2) * (2 / (_ROOM * (high - low))))

@@ -1,10 +1,8 @@
-"""What a noise is: a process with stationary increments that drives a stochastic equation; a frozen value.
+"""The noise that drives a stochastic equation: what every noise has, Brownian motion, and increments from an array.
 
-Asked for the increments over `n_steps` equal steps it answers with an array, time first. A noise holds formulas alone:
-random numbers come from a `Source`, which is a framework's generator with a dtype and a device, so that the same text
-serves every framework.
-
-Brownian motion and increments at hand are here, and `increments`, which draws by NumPy.
+A noise is a frozen value that makes an array of increments over `n_steps` equal steps, time first. The noise itself
+holds formulas alone: random numbers come from a `Source`, which is a framework's generator with a dtype and a device,
+so that one class serves every framework. `increments` draws by NumPy.
 """
 
 from __future__ import annotations
@@ -32,10 +30,10 @@ class Noise(ABC):
     """A noise: what drives a stochastic equation, a process that begins at 0.
 
     Attributes:
-        name: By which it is chosen.
+        name: The name by which the noise is found in `NOISES`.
         is_brownian: Whether increments are independent and normal with variance dt: Milstein's scheme, Runge-Kutta
-            schemes of order 1.5 and the hybrid weights stand on it.
-        is_continuous: Whether paths are; where they jump there is no Stratonovich integral.
+            schemes of order 1.5 and the hybrid weights rely on this.
+        is_continuous: Whether paths are continuous; where paths jump there is no Stratonovich integral.
         is_whole: Whether all steps are drawn at once, because no state of fixed size carries the past.
 
     Examples:
@@ -60,23 +58,23 @@ class Noise(ABC):
     def is_semimartingale(self) -> bool:
         """Whether sums of left-point values times increments converge to an Ito integral as steps become short.
 
-        By default where paths jump, have bounded variation, or are as regular as those of Brownian motion.
+        By default this is so if paths jump, have bounded variation, or are as regular as those of Brownian motion.
         """
         return not self.is_continuous or self.regularity >= 1 or (self.regularity == 0.5 and not self.is_open)
 
     @property
     def regularity(self) -> float:
-        """Paths are Hoelder continuous with each exponent below this; 0 where they jump."""
+        """The Hoelder regularity of paths: they are Hoelder continuous with each smaller exponent; 0 if they jump."""
         return 0.5
 
     @property
     def is_open(self) -> bool:
-        """Whether `regularity` is an end that is not reached: the lower bound of a parameter that is a tensor."""
+        """Whether paths are more regular than `regularity`, a parameter's lower bound; True where that is a tensor."""
         return False
 
     @property
     def trailing(self) -> Shape:
-        """The last axes of a shape that parameters with a value per channel ask for."""
+        """The last axes that a step's shape must have: those of parameters with a value for each channel; else ()."""
         return ()
 
     @classmethod
@@ -84,14 +82,14 @@ class Noise(ABC):
         """Return noises of this kind, with numbers for parameters; the tests of all noises draw from them.
 
         Raises:
-            NotImplementedError: The noise has none.
+            NotImplementedError: The noise has no examples.
         """
         raise NotImplementedError(f"{cls.__name__}.examples: it has none; define the method to have the noise tested.")
 
     def covariance(self, n_steps: int, dt: float) -> np.ndarray | None:
-        """Return the covariance of the increments over some steps in closed form, [n_steps, n_steps].
+        """Return the covariance of the increments over the first steps in closed form, [n_steps, n_steps].
 
-        None where it is infinite. Parameters must be numbers, one for all channels.
+        None stands for an infinite covariance. Parameters must be numbers, one for all channels.
 
         Raises:
             NotImplementedError: The noise states no closed form.
@@ -101,7 +99,7 @@ class Noise(ABC):
         )
 
     def characteristic(self, k: np.ndarray, dt: float) -> np.ndarray:
-        """Return E exp(i k x), x the increment over the first step, in closed form; that of a Gaussian by default.
+        """Return E exp(i k x), x the increment over the first step, in closed form; by default as of a Gaussian noise.
 
         Raises:
             NotImplementedError: The noise states no closed form.
@@ -115,7 +113,7 @@ class Noise(ABC):
         return np.exp(-np.square(k) * variance[0, 0] / 2)
 
     def start(self, n_steps: int, shape: Shape, dt: float, source: Source) -> State:
-        """Return the state before the first of `n_steps` steps in all; draws from `source` where it is random."""
+        """Return the state before the first of `n_steps` steps in all; a random state is drawn from `source`."""
         return ()
 
     @abstractmethod
@@ -123,19 +121,19 @@ class Noise(ABC):
         """Return the increments over the next steps, [n_steps, *shape], and the state after them.
 
         Args:
-            n_steps: At least 1.
-            shape: Of one step; all its entries are independent paths.
+            n_steps: How many steps, at least 1.
+            shape: The shape of one step's increments; all entries are independent paths.
             dt: The step, positive, in the caller's time unit.
-            source: Where random numbers come from; the result has its dtype and device.
-            state: After the steps before; as `start` or this method returned it.
+            source: Where random numbers come from; the result has the source's dtype and device.
+            state: The state after the steps before, as `start` or this method returned it.
         """
 
 
 def fits(owner: str, noise: Noise, shape: Shape) -> None:
-    """Raise unless the last axes of `shape` are those that the noise's parameters have values for.
+    """Raise an error unless a step's shape ends with the axes for which the noise's parameters have values.
 
     Raises:
-        ValueError: They are not.
+        ValueError: The last axes of `shape` are others than `noise.trailing`.
     """
     wanted = noise.trailing
     if wanted and shape[-len(wanted) :] != wanted:
@@ -147,13 +145,13 @@ def fits(owner: str, noise: Noise, shape: Shape) -> None:
 
 @dataclass(frozen=True)
 class Range:
-    """Where a parameter may lie; infinite ends never belong to it.
+    """The interval in which a parameter may lie; infinite ends never belong to the interval.
 
     Attributes:
         low: The lower end.
         high: The upper end.
-        has_low: Whether the lower end belongs to it.
-        has_high: Whether the upper end does.
+        has_low: Whether the lower end belongs to the interval.
+        has_high: Whether the upper end belongs to the interval.
     """
 
     low: float = -math.inf
@@ -162,12 +160,12 @@ class Range:
     has_high: bool = False
 
     def holds(self, x: np.ndarray) -> np.ndarray:
-        """Return for each number whether it is inside; NaN is not."""
+        """Return a boolean for each entry of x: whether the entry is inside; NaN is not."""
         above = x >= self.low if self.has_low else x > self.low
         return above & (x <= self.high if self.has_high else x < self.high)
 
     def text(self, name: str) -> str:
-        """Return what is asked of a parameter, as a message says it."""
+        """Return the condition on a parameter as text for a message, such as "0 < hurst < 1"."""
         below = "" if self.low == -math.inf else f"{self.low:g} {'<=' if self.has_low else '<'} "
         above = "" if self.high == math.inf else f" {'<=' if self.has_high else '<'} {self.high:g}"
         if below and above:
@@ -181,20 +179,20 @@ FINITE = Range()
 
 
 def parameter(owner: str, name: str, value: Parameter, within: Range, example: str) -> Parameter:
-    """Return a parameter: a float, a tuple of floats with one for each channel, or a framework's tensor as it is.
+    """Return a noise's parameter, checked: a float, a tuple of floats, one for each channel, or a tensor as it is.
 
     A tensor is not read, so that nothing waits for its device.
 
     Args:
-        owner: Who asks, for messages.
-        name: Of the parameter.
-        value: A number, several numbers, or a tensor.
-        within: Where numbers must lie.
-        example: Of a value.
+        owner: The name of the noise's class, for messages.
+        name: The name of the parameter, for messages.
+        value: A number, several numbers, or a framework's tensor.
+        within: The interval in which numbers must lie.
+        example: A valid value as text, for messages.
 
     Raises:
-        TypeError: It is neither numbers nor a tensor.
-        ValueError: A number is outside.
+        TypeError: `value` is neither numbers nor a tensor.
+        ValueError: A number is outside of `within`, or `value` has several axes.
     """
     if is_tensor(value):
         return value
@@ -213,11 +211,11 @@ def parameter(owner: str, name: str, value: Parameter, within: Range, example: s
 
 
 def bounds_of(owner: str, value: Parameter, bounds: Any) -> tuple[float, float] | None:
-    """Return the bounds of a Hurst index as floats, or None where there are none.
+    """Return the bounds of a Hurst index `value` as floats, or None if `bounds` is None.
 
     Raises:
-        TypeError: They are not a pair of numbers.
-        ValueError: They are not within [0, 1], or a number is not within them.
+        TypeError: `bounds` is not a pair of numbers.
+        ValueError: `bounds` are not within [0, 1], or a Hurst index that is a number is not within `bounds`.
     """
     if bounds is None:
         return None
@@ -230,12 +228,12 @@ def bounds_of(owner: str, value: Parameter, bounds: Any) -> tuple[float, float] 
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a parameter is a framework's array, which may be learned, and not numbers."""
+    """Return whether a parameter is a framework's array, which may be learned, and not numbers."""
     return framework_of(type(value)) != "numpy" and hasattr(value, "shape")
 
 
 def shape_of(value: Parameter) -> Shape:
-    """Return the shape of a parameter: () of a number."""
+    """Return the shape of a parameter; () for a number."""
     return tuple(value.shape) if is_tensor(value) else np.shape(value)
 
 
@@ -243,7 +241,7 @@ def shape_of(value: Parameter) -> Shape:
 class Brownian(Noise):
     """Standard Brownian motion: independent normal increments of variance dt.
 
-    Its unit is the root of the caller's time unit.
+    The unit of Brownian motion is the root of the caller's time unit.
 
     Source: Kloeden & Platen, Numerical Solution of Stochastic Differential Equations (1992), section 2.4.
 
@@ -274,14 +272,14 @@ class Brownian(Noise):
 
 @dataclass(frozen=True, eq=False)
 class Given(Noise):
-    """A noise whose increments are at hand: measured, drawn elsewhere, or made by other means.
+    """A noise whose increments the caller passes: measured, drawn elsewhere, or made by other means.
 
     Args:
         values: An array of the framework that solves, [n_steps, *shape]; [n_steps, 2, *shape] where a scheme has two
-            streams, which are the increments, and independent numbers of the same law beside them. A solve that asks
-            for another shape raises a ValueError.
-        holder: Paths are Hoelder continuous with each exponent below this.
-        brownian: Whether the increments are those of Brownian motion, which schemes of higher order stand on.
+            streams: the increments, and independent numbers of the same law. A solve that needs another shape raises a
+            ValueError.
+        holder: The Hoelder regularity of the paths: they are Hoelder continuous with each smaller exponent.
+        brownian: Whether the increments are those of Brownian motion, on which schemes of higher order rely.
 
     Examples:
         >>> dw = torch.full((100, 1), 0.01)  # a path that goes straight from 0 to 1
@@ -305,19 +303,19 @@ class Given(Noise):
 
     @property
     def is_brownian(self) -> bool:  # type: ignore[override]
-        """Whether they are said to be."""
+        """See `Noise.is_brownian`; as the caller said by `brownian`."""
         return self.brownian
 
     @property
     def regularity(self) -> float:
-        """What is said of them."""
+        """See `Noise.regularity`; as the caller said by `holder`."""
         return self.holder
 
     def increments(self, n_steps: int, shape: Shape, dt: float, source: Source, state: State) -> tuple[Array, State]:
         """See `Noise.increments`.
 
         Raises:
-            ValueError: There are others than are asked for.
+            ValueError: `values` have another shape than (n_steps, *shape).
         """
         if tuple(self.values.shape) != (n_steps, *shape):
             raise ValueError(
@@ -335,9 +333,9 @@ def increments(
     Args:
         noise: The noise.
         n_steps: How many steps.
-        shape: Of one step; all entries are independent.
+        shape: The shape of one step's increments; all entries are independent.
         dt: The step, positive, in the caller's time unit.
-        rng: Where the randomness comes from.
+        rng: The generator of random numbers.
 
     Raises:
         ValueError: A number is out of range, or `shape` is not that of the noise's parameters.

@@ -1,4 +1,4 @@
-"""Where random numbers come from: a generator, with the dtype and the device of what it draws."""
+"""Sources of random numbers: a framework's generator, with the dtype and the device of the numbers that are drawn."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 
 from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
 
-Formulas = Callable[..., tuple[Array, ...]]  # of a namespace and of parameters in it
+Formulas = Callable[..., tuple[Array, ...]]  # called with a namespace and parameters, arrays of this namespace
 
 
 class Source(Protocol):
-    """What a framework offers to the noises; each draw is in the source's dtype.
+    """A framework's random numbers, as the noises draw them; all are in the source's dtype.
 
     Attributes:
-        xp: Its namespace, for what is drawn.
-        at_once: Complex numbers that are drawn and transformed together.
+        xp: The framework's namespace of array functions.
+        at_once: How many complex numbers are drawn and transformed together at most.
     """
 
     @property
@@ -30,55 +30,57 @@ class Source(Protocol):
         """Return formulas(xp, *parameters), computed in float64, in the source's dtype.
 
         Args:
-            formulas: Arrays of parameters; entry [*c, ...] of each depends on entry [*c] of the parameters alone.
-            parameters: Numbers, or arrays that may be learned; [*c], or one for all of c.
+            formulas: Called as formulas(xp, *parameters); returns arrays [*c, ...], whose entries at an index of [*c]
+                depend on the parameters at this index alone.
+            parameters: Numbers, or arrays that may be learned; [*c], or one number for all of [*c].
         """
         ...
 
     def normal(self, shape: tuple[int, ...]) -> Array:
-        """Return standard normal numbers."""
+        """Return independent standard normal numbers, an array of the given shape."""
         ...
 
     def uniform(self, shape: tuple[int, ...]) -> Array:
-        """Return uniform numbers in (0, 1), neither end among them."""
+        """Return uniform numbers in (0, 1), none of which is 0 or 1, in the given shape."""
         ...
 
     def exponential(self, shape: tuple[int, ...]) -> Array:
-        """Return exponential numbers of mean 1, all positive."""
+        """Return exponential numbers of mean 1, all of them positive, in the given shape."""
         ...
 
     def poisson(self, mean: float, shape: tuple[int, ...]) -> Array:
-        """Return Poisson counts, as floating numbers."""
+        """Return Poisson counts of the given mean as floating numbers, in the given shape."""
         ...
 
     def gamma(self, concentration: Array) -> Array:
-        """Return gamma numbers of scale 1, one for each concentration; 0 where that is 0."""
+        """Return gamma numbers of scale 1, one for each entry of `concentration`; 0 where the concentration is 0."""
         ...
 
     def cast(self, x: Any) -> Array:
-        """Return numbers, or an array of the namespace, in the source's dtype and on its device."""
+        """Return x, numbers or an array, as an array in the source's dtype and on its device."""
         ...
 
     def complex_normal(self, shape: tuple[int, ...], scale: Array) -> Array:
         """Return `scale` times complex numbers whose real and imaginary parts are independent and standard normal.
 
         Args:
-            shape: Of the result.
-            scale: A namespace's array, which broadcasts to it.
+            shape: The shape of the result.
+            scale: An array of the framework or of NumPy, which broadcasts to `shape`.
         """
         ...
 
     def by_time(self, pairs: Iterable[Array], count: int) -> Array:
-        """Return complex arrays [m, ..., n] as one real array, time first: [n, 2 count, ...].
+        """Return the real and imaginary parts of complex arrays [m, ..., n] as one real array, [n, 2 count, ...].
 
         Args:
-            pairs: Taken one after the other; of each there are m real parts, then m imaginary ones.
+            pairs: The complex arrays, with time as their last axis. Each adds its m real parts, then its m imaginary
+                parts, along the second axis of the result.
             count: The sum of all m, at least 1.
         """
         ...
 
     def joined(self, some: list[Array], axis: int) -> Array:
-        """Return arrays joined along an axis."""
+        """Return the arrays `some` concatenated along `axis`."""
         ...
 
 
@@ -87,11 +89,11 @@ CACHED = 1 << 15  # complex numbers: 512 KiB in double precision, which stay in 
 
 @dataclass(frozen=True)
 class NumpySource:
-    """NumPy's source.
+    """A source of random numbers of NumPy.
 
     Attributes:
-        rng: The generator.
-        dtype: float64 or float32.
+        rng: The generator that all numbers are drawn from.
+        dtype: The dtype of the numbers, float64 or float32.
     """
 
     rng: np.random.Generator

@@ -24,17 +24,17 @@ RightHandSide = Callable[[jax.Array, jax.Array, Parameters], jax.Array]
 
 
 class FitModel:
-    """The predictions of one experiment and their derivatives by orders and parameters, at a point in real units.
+    """The predictions of one experiment, and their derivatives by orders and parameters, as functions of a point.
 
-    One compiled program computes both.
+    A point holds the values of the orders and the parameters, in real units. One compiled program computes both.
 
     Args:
         series: The experiment.
-        shape: Of alpha.
-        names: Of the parameters.
-        observe: Makes what is observed of the states, or None.
-        method: How the equation is solved, on a mesh that stays.
-        n_steps: By how many steps.
+        shape: The shape of alpha.
+        names: The names of the parameters.
+        observe: Computes the predictions from the states; None if the states themselves are observed.
+        method: How the equation is solved, on a mesh that does not depend on the orders.
+        n_steps: The number of steps of a solve.
     """
 
     def __init__(
@@ -57,10 +57,12 @@ class FitModel:
         self._program = jax.jit(jax.jacfwd(twice, has_aux=True))
 
     def __call__(self, values: np.ndarray) -> tuple[np.ndarray, Callable[[], np.ndarray]]:
-        """Return predictions [observations], and what returns their Jacobian; not finite where there is no solution.
+        """Return the predictions [observations] at a point, and a function that returns their Jacobian.
+
+        Where the equation has no solution both are not finite.
 
         Raises:
-            RuntimeError: There is none at the first point.
+            RuntimeError: The equation has no solution at the first point.
         """
         jacobian, predicted = (np.asarray(each) for each in self._program(jnp.asarray(values)))
         if not self._has_solved and not (np.isfinite(predicted).all() and np.isfinite(jacobian).all()):
@@ -132,17 +134,17 @@ def fit_fde(
         y0: The state at t0, an array, or a function of the parameters that returns it; or a list of such.
         params: First values by name; every parameter must change what is observed, and in a way of its own.
         alpha: First value of the order, or of one for each entry along some of y0's axes: alpha_1, alpha_2 and so on.
-        bounds: Where the orders stay, (low, high), or such a pair for each.
+        bounds: The least and the largest order, (low, high), or such a pair for each order.
         dy0: The derivative of the state at t0, for orders above 1, or a function of the parameters that returns it.
-        t0: Where the derivative begins.
-        observe: Makes what is observed of the states [observations, *state]; None: the states are.
-        weights: Of the squares, or a mask; an observation of weight 0 is left out, and may be NaN.
+        t0: The time at which the fractional derivative begins.
+        observe: Computes from the states [observations, *state] what is observed; None if the states are observed.
+        weights: The weights of the squares, or a mask; an observation of weight 0 is left out, and may be NaN.
         scheme: As in `fdeint`.
         mesh: As in `fdeint`.
-        n_steps: Of the first solve, in each experiment from t0 to its last time.
-        level: Of the confidence intervals.
-        tolerance: Of the optimisation.
-        iterations: At most, for each number of steps.
+        n_steps: The number of steps of the first fit, in each experiment from t0 to its last time.
+        level: The level of the confidence intervals.
+        tolerance: The tolerance of the optimisation.
+        iterations: The greatest number of iterations for each number of steps.
 
     Raises:
         ValueError: An argument is out of range, or the observations do not determine a parameter.

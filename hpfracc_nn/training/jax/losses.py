@@ -27,12 +27,13 @@ from hpfracc_nn.training.path_checks import (
 
 
 def trajectory_loss(ys: Array, observed: Array, *, mask: Array | None = None) -> Array:
-    """Return the mean square of the differences from what was observed, in the square of its units.
+    """Return the mean square of the differences of paths and observations, in the square of their units.
 
     Args:
         ys: Paths, [time, batch, state].
-        observed: At the same times; broadcasts to `ys`. What the mask leaves out may be anything, NaN too.
-        mask: True where there is an observation; broadcasts to `ys`. Where it leaves nothing the result is NaN.
+        observed: Observations at the same times; broadcasts to `ys`. Entries that the mask leaves out may be anything,
+            NaN too.
+        mask: True for entries that were observed; broadcasts to `ys`. If no entry is, the result is NaN.
 
     Raises:
         ValueError: Shapes do not fit, or the mask is not boolean.
@@ -59,13 +60,14 @@ def trajectory_loss(ys: Array, observed: Array, *, mask: Array | None = None) ->
 def moment_loss(ys: Array, observed: Array, *, orders: int = 2) -> Array:
     """Return the mean square of the differences between moments, at each time and for each entry of the state.
 
-    All are in units of the observed standard deviation s: means by s, deviations by s, and from order 3 on the central
-    moments by s**order. Times at which what was observed does not vary, as at the start, count with their mean alone.
+    All are in units of the observed standard deviation s: means and deviations are divided by s, and from order 3 on
+    the central moments by s**order. Times at which observed paths do not vary, as at the start, count with their mean
+    alone.
 
     Args:
         ys: Paths, [time, batch, state].
-        observed: Others, [time, batch, state], in a batch of any size.
-        orders: How many moments, from 1 to 4.
+        observed: Observed paths, [time, batch, state], in a batch of any size.
+        orders: How many moments are compared, from 1 to 4.
 
     Raises:
         ValueError: Shapes do not fit, a batch is smaller than two, or `orders` is out of range.
@@ -81,7 +83,7 @@ def moment_loss(ys: Array, observed: Array, *, orders: int = 2) -> Array:
     ys, observed, dtype = _wide("moment_loss", ys, observed)
     found, wanted = ys.mean(1), observed.mean(1)
     centred, others = ys - found[:, None], observed - wanted[:, None]
-    # By rounding of the mean a variance is seldom 0. Not observed[:, :1], which a split batch does not have.
+    # A variance of equal numbers is seldom 0, as the mean is rounded. A sharded batch does not have observed[:, :1].
     varies = observed.max(1) != observed.min(1)
     unit = jnp.where(varies, _deviation(others), 1.0)
     total = jnp.square((found - wanted) / unit).mean()
@@ -99,9 +101,9 @@ def variogram_loss(ys: Array, observed: Array, *, lags: Sequence[int] = (1, 2, 4
     lag**(2 hurst): the loss sees Hurst index and scale, whatever the units.
 
     Args:
-        ys: Paths at equal times, [time, batch, state].
-        observed: Others, [time, batch, state], in a batch of any size.
-        lags: In steps, each smaller than the number of times.
+        ys: Paths at equally spaced times, [time, batch, state].
+        observed: Observed paths at these times, [time, batch, state], in a batch of any size.
+        lags: The lags in steps, each smaller than the number of times.
 
     Raises:
         ValueError: Shapes do not fit, or a lag is out of range.
@@ -122,15 +124,15 @@ def variogram_loss(ys: Array, observed: Array, *, lags: Sequence[int] = (1, 2, 4
 
 
 def energy_score(ys: Array, observed: Array) -> Array:
-    """Return E |X - y| - E |X - X'| / 2, averaged over what was observed: a proper score of a distribution of paths.
+    """Return E |X - y| - E |X - X'| / 2, averaged over observed paths y: a proper score of a distribution of paths.
 
-    X and X' are two paths of `ys`, y an observed one, and the distance is Euclidean over all times and entries,
-    divided by the root of their number. Its mean is least for the distribution that the observations come from. Time
-    grows like batch times batch.
+    X and X' are two paths of `ys`, and the distance is Euclidean over all times and entries, divided by the root of
+    their number. The score's mean is least for the distribution that the observations come from. Time grows like batch
+    times batch.
 
     Args:
         ys: Paths of the model, [time, batch, state].
-        observed: Others, [time, batch, state], in a batch of any size; one path as well.
+        observed: Observed paths, [time, batch, state], in a batch of any size, even 1.
 
     Raises:
         ValueError: Shapes do not fit, or there are fewer than two paths of the model.
@@ -152,9 +154,9 @@ def energy_score(ys: Array, observed: Array) -> Array:
 
 
 def _wide(owner: str, ys: Array, observed: Array) -> tuple[Array, Array, Any]:
-    """Return both paths in the dtype to compute in, at least single precision, and the dtype of the loss.
+    """Return both arrays of paths in the dtype to compute in, at least single precision, and the dtype of the loss.
 
-    Complex paths raise an error, which names the public function `owner`.
+    Complex paths raise TypeError, with the name of the public function `owner`.
     """
     for name, paths in (("ys", ys), ("observed", observed)):
         check_real(owner, name, paths.dtype, not jnp.iscomplexobj(paths))
@@ -165,7 +167,7 @@ def _wide(owner: str, ys: Array, observed: Array) -> tuple[Array, Array, Any]:
 
 
 def _whole(paths: Array) -> Array:
-    """Return paths that every device holds whole: `lax.map` goes along no axis that an explicit mesh has split."""
+    """Return the paths, replicated over devices if an explicit mesh has split them: `lax.map` takes no split axis."""
     mesh = jax.typeof(paths).sharding.mesh
     if mesh.empty or mesh.are_all_axes_auto or mesh.are_all_axes_manual:
         return paths
@@ -177,7 +179,8 @@ def _distance(some: Array, others: Array) -> Array:
     """Return the mean distance between a row of `some`, [m, d], and a row of `others`, [k, d], over all pairs.
 
     Rows are taken one after another, and differences are not kept. Matrix products would lose the digits of small
-    distances. Compiled once for each shape: `map` would compile the closure anew at each call outside of jit.
+    distances. The function is compiled once for each shape: otherwise `lax.map` would compile its closure again at each
+    call outside of jit.
     """
 
     @jax.checkpoint
@@ -192,7 +195,7 @@ def _deviation(centred: Array) -> Array:
 
 
 def _root(squares: Array) -> Array:
-    """Return the square root, whose gradient at 0 is 0 instead of infinity."""
+    """Return the square roots of numbers >= 0, with a gradient of 0 instead of infinity at 0."""
     varies = squares > 0
     return jnp.where(varies, jnp.sqrt(jnp.where(varies, squares, 1.0)), 0.0)
 

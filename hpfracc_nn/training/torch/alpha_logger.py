@@ -20,19 +20,19 @@ from hpfracc_nn.fractional.torch.parameters import Alpha, ProbabilisticAlpha, is
 
 log = logging.getLogger(__name__)
 
-_VERSION = 1  # of what a checkpoint holds
-_PARTS = ("derivative", "difference")  # of a layer that computes with a `FractionalLayer`
+_VERSION = 1  # of the history in a checkpoint
+_PARTS = ("derivative", "difference")  # attributes by which layers of this package hold a `FractionalLayer`
 
 
 class AlphaRow(NamedTuple):
-    """One order at one time.
+    """One row of the history of `AlphaLogger`: one learned order after one training step.
 
     Attributes:
-        step: Batches so far after which an optimizer stepped, as Lightning counts for its own metrics: with several
-            optimizers one for all of their steps.
-        epoch: Of training.
-        name: Of the order, as `AlphaLogger` says.
-        alpha: Its value, or what the name says of the values.
+        step: Batches so far after which an optimizer stepped, as Lightning counts for its own metrics: a batch counts
+            once even if several optimizers step after it.
+        epoch: The epoch of training.
+        name: The name of the order, as `AlphaLogger` describes.
+        alpha: The value of the order, or the statistic of several orders that the name ends with.
     """
 
     step: int
@@ -53,12 +53,12 @@ class AlphaLogger(Callback):
     counts, and "net.0.std" is the standard deviation (with several orders "net.0.std.2" and so on).
 
     Rank zero logs; orders that lie over several processes (FSDP) are gathered in all of them. The sanity check takes no
-    step and leaves no row. A new run begins a new history, and a resumed one continues that of its checkpoint: its own,
-    or else the only one that is there, whatever numbers it was made with.
+    step and leaves no row. A new run begins a new history, and a resumed run continues the history in its checkpoint:
+    that of a logger with the same arguments, or else the only one in the checkpoint.
 
     Args:
-        log_every_n_steps: Steps from one row to the next; None is the trainer's own number.
-        most: The most orders of a module that are logged one by one.
+        log_every_n_steps: The number of steps from one row to the next; None is the trainer's own number.
+        most: The most orders of a layer that are logged one by one.
 
     Raises:
         ValueError: A number is out of range.
@@ -114,7 +114,7 @@ class AlphaLogger(Callback):
         return list(self._rows)
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        if stage == "fit" and trainer.global_step == 0:  # of the trainer; a checkpoint is read after this
+        if stage == "fit" and trainer.global_step == 0:  # a new run; a checkpoint is read after `setup`
             self._rows = []
 
     def on_load_checkpoint(
@@ -148,7 +148,7 @@ class AlphaLogger(Callback):
     ) -> None:
         every = self.log_every_n_steps or trainer.log_every_n_steps  # type: ignore[attr-defined]
         loop = trainer.fit_loop.epoch_loop
-        step = loop._batches_that_stepped + 1  # Lightning counts this one after the callbacks
+        step = loop._batches_that_stepped + 1  # Lightning counts this batch after the callbacks
         if every and step % every == 0 and not loop._should_accumulate():
             self._note(trainer, step, trainer.loggers)
 
@@ -198,7 +198,8 @@ class AlphaLogger(Callback):
 def _whole(model: nn.Module | None) -> AbstractContextManager[Any]:
     """Return a context in which every process sees the model's parameters whole.
 
-    It matters for FSDP's first version, which leaves a part of them to each process; else the context does nothing.
+    With FSDP's first version, where each process holds a part of the parameters, they are gathered; otherwise the
+    context does nothing.
     """
     fsdp = sys.modules.get("torch.distributed.fsdp")
     wrapper = None if fsdp is None else fsdp.FullyShardedDataParallel
@@ -209,7 +210,11 @@ def _whole(model: nn.Module | None) -> AbstractContextManager[Any]:
 
 
 def learned_orders(module: nn.Module) -> dict[str, Alpha]:
-    """Return the orders in `module`, each once, by the name of the layer whose `order` it is, or else their own."""
+    """Return the learned orders in a module, each once, by name.
+
+    The name is that of the layer whose attribute `order` the order is; an order that belongs to no layer has its own
+    name.
+    """
     found, modules = {}, dict(module.named_modules())
     for name, child in modules.items():
         if isinstance(child, Alpha):

@@ -31,25 +31,25 @@ log = logging.getLogger(__name__)
 
 
 class Steering:
-    """Some managers whose settings are changed for a while.
+    """The managers of a model while it is trained: their settings are changed, and restored afterwards.
 
     Args:
-        wisdom: Where they keep what they learn meanwhile; None changes nothing.
+        wisdom: Where managers keep what they learn meanwhile: a directory, or "off"; None leaves their own.
 
     Attributes:
-        managers: Those that were taken; they stay known after `leave`, to be asked.
+        managers: The managers that `take` was called with; they stay here after `leave`.
     """
 
     def __init__(self, wisdom: str | None = None):
         self._wisdom = wisdom
-        # With the wisdom that each had, and the one that it was given.
+        # Each manager with its wisdom setting before, and the setting that `take` gave it.
         self._before: list[tuple[BackendManager, str | os.PathLike[str], str | os.PathLike[str]]] = []
-        self._stopped: list[tuple[BackendManager, Mode]] = []  # with the mode that each was given
+        self._stopped: list[tuple[BackendManager, Mode]] = []  # each manager with the mode that it was set to
         self._waiting: list[str] = []
         self.managers: list[BackendManager] = []
 
     def take(self, managers: Iterable[BackendManager]) -> None:
-        """Change the managers of a model, and import the wisdom of a checkpoint."""
+        """Change the wisdom setting of a model's managers, and import the wisdom of a checkpoint into them."""
         self.leave()
         self.managers = list(managers)
         if self._wisdom is not None:
@@ -73,7 +73,7 @@ class Steering:
         self._before = []
 
     def stop_learning(self, mode: Mode) -> None:
-        """Set `mode` for the managers that learn, until `learn_again`."""
+        """Switch the managers that learn to another mode, such as "frozen", until `learn_again`."""
         for manager in self.managers:
             if manager.settings.mode == "learn":
                 manager.configure(mode=mode)
@@ -87,11 +87,11 @@ class Steering:
         self._stopped = []
 
     def learnt(self) -> list[str]:
-        """Return what each manager knows, as text."""
+        """Return the wisdom of each manager as text, for a checkpoint; before `take`, that of the checkpoint loaded."""
         return [manager.export_wisdom() for manager in self.managers] or self._waiting
 
     def resume(self, texts: Iterable[str]) -> None:
-        """Keep what a checkpoint knew, for the managers that will be taken."""
+        """Keep the wisdom of a checkpoint, a text for each manager, until `take` imports it."""
         self._waiting = [str(text) for text in texts]
 
 
@@ -109,16 +109,16 @@ FIRST = 16  # the step of the first exchange; each further one comes after twice
 
 
 class Exchange:
-    """Shares the trials of some managers among the processes, and pools what comes of them.
+    """An exchange between processes: they share the trials of kernels among them, and pool what was measured.
 
-    Every process makes one, and calls `pool` as often as the others: both wait for all of them. What goes over the wire
-    is text, by gloo on the CPU, so that no stream of a GPU waits for it.
+    Every process makes an exchange, and calls `pool` as often as the others: both wait for all processes. Text is
+    transferred by gloo on the CPU, so that no stream of a GPU waits.
 
     Args:
-        managers: In the same order in every process.
+        managers: The managers whose trials are shared, in the same order in every process.
 
     Attributes:
-        count: Of processes.
+        count: The number of processes.
     """
 
     def __init__(self, managers: Sequence[BackendManager]):
@@ -129,11 +129,11 @@ class Exchange:
             manager.share_trials(dist.get_rank(), self.count)
 
     def pool(self) -> list[str]:
-        """Exchange with the other processes what each has timed.
+        """Exchange with the other processes the times that each has measured.
 
         Returns:
-            The workloads for which processes whose plans must not change have different ones: none, unless a kernel has
-            failed or is missing somewhere.
+            The workloads whose plans must not change and for which processes have different kernels: none, unless a
+            kernel has failed or is missing in a process.
         """
         mine = [manager.export_wisdom(timed_here=True) for manager in self._managers]
         fixed = plan_table(each for each in self._managers if is_fixed(each))
@@ -146,7 +146,7 @@ class Exchange:
         return _disagreed([plans for _, plans in everyone])
 
     def close(self) -> None:
-        """Try all kernels here again."""
+        """End the exchange: this process tries all kernels itself again."""
         for manager in self._managers:
             manager.share_trials()
         if dist.is_initialized():
@@ -154,17 +154,17 @@ class Exchange:
 
 
 def is_distributed() -> bool:
-    """Return whether other processes train the same model."""
+    """Return whether several processes train the model, by torch.distributed."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def is_due(step: int) -> bool:
-    """Return whether the processes exchange wisdom after this step of the optimizer."""
+    """Return whether the processes exchange wisdom after this step of the optimizer, as after 16, 32, 64 and so on."""
     return step >= FIRST and step & (step - 1) == 0
 
 
 def is_fixed(manager: BackendManager) -> bool:
-    """Return whether the plans of torch's tensors must not change."""
+    """Return whether a manager's plans for torch's tensors must not change, because it is set to be deterministic."""
     return manager.settings.is_deterministic("torch")
 
 
@@ -172,7 +172,7 @@ def _disagreed(tables: Sequence[dict[str, str]]) -> list[str]:
     """Return the workloads for which the processes chose different kernels.
 
     Args:
-        tables: One for each process: the kernel by workload.
+        tables: The `plan_table` of each process: kernels by workload.
     """
     known: dict[str, set[str]] = {}
     for plans in tables:
@@ -186,14 +186,14 @@ DPI = 90
 
 
 def log_scalars(loggers: Sequence[Logger], prefix: str, values: Mapping[str, float], step: int) -> None:
-    """Give each logger the values, under the prefix and its own separator."""
+    """Log the values to each logger, under names that begin with the prefix and the logger's own separator."""
     for logger in loggers:
         named = {f"{prefix}{logger.group_separator}{name}": value for name, value in values.items()}
         logger.log_metrics(named, step=step)
 
 
 def log_table(loggers: Sequence[Logger], name: str, rows: Sequence[ReportRow], footer: str, step: int) -> None:
-    """Give TensorBoard the table as text, and Weights & Biases as a table; others have no room for one."""
+    """Log the report's rows: to TensorBoard as text, to Weights & Biases as a table; other loggers take no tables."""
     for logger in loggers:
         if isinstance(logger, TensorBoardLogger):
             logger.experiment.add_text(f"{name}/table", table.markdown(rows, footer), step)
@@ -203,7 +203,7 @@ def log_table(loggers: Sequence[Logger], name: str, rows: Sequence[ReportRow], f
 
 
 def log_figures(loggers: Sequence[Logger], name: str, history: History, steps: Sequence[int], step: int) -> None:
-    """Give TensorBoard the plots; `steps` are those of the history's looks."""
+    """Log the plots of a history as images to the TensorBoard loggers; `steps` are those of the history's looks."""
     boards = [logger for logger in loggers if isinstance(logger, TensorBoardLogger)]
     if not boards:
         return
@@ -223,29 +223,29 @@ def _pixels(figure: Any) -> np.ndarray:
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
-BAR_SECONDS = 1.0  # between two looks for what the progress bar says
+BAR_SECONDS = 1.0  # between two updates of what the progress bar shows
 
 
 class BarEntry:
-    """What a progress bar shows besides its own entries: the backend and algorithm that ran most.
+    """An entry of a progress bar besides its own: the name of the kernel that was called most.
 
     Args:
-        counts: That say what ran.
+        counts: The counts of calls.
     """
 
     def __init__(self, counts: SiteCounts):
         self._counts = counts
         self._says, self._due = "", 0.0
-        self._before: dict[str, Any] = {}  # of the bar's own attributes, what the entry replaces
+        self._before: dict[str, Any] = {}  # the bar's own attribute that the entry replaces, if it had one
 
     def attach(self, bar: ProgressBar) -> None:
-        """Add the entry to what the bar shows."""
+        """Add the entry to those that a progress bar shows."""
         self._before = {name: value for name, value in vars(bar).items() if name == "get_metrics"}
         self._says, self._due = "", 0.0
         bar.get_metrics = self._metrics  # type: ignore[method-assign]
 
     def detach(self, bar: ProgressBar | None) -> None:
-        """Take the entry away, where it is."""
+        """Remove the entry from a bar that has it; do nothing for another bar or None."""
         if bar is not None and vars(bar).get("get_metrics") == self._metrics:
             del bar.get_metrics
             vars(bar).update(self._before)
@@ -256,7 +256,7 @@ class BarEntry:
             metrics = self._before["get_metrics"](trainer, pl_module)
         else:
             metrics = type(bar).get_metrics(bar, trainer, pl_module)  # type: ignore
-        if not self._says or time.monotonic() >= self._due:  # a bar may ask after each batch
+        if not self._says or time.monotonic() >= self._due:  # a bar may call this after each batch
             self._says = self._counts.most_consulted()
             self._due = time.monotonic() + BAR_SECONDS
         return metrics | {"backend": self._says} if self._says else metrics
@@ -280,15 +280,15 @@ class BackendReport(Callback):
     - `plans`: plans in use so far;
     - `explore_fraction`: part of the time that trials cost;
     - `switches`, `fallbacks`: kernels that took over, and calls at which one ran in place of another that failed;
-    - `quarantined`: workloads, sizes or places at which a kernel is left alone now;
+    - `quarantined`: workloads, sizes or places at which a kernel is not used now, because it failed;
     - `regret_estimate`: part of the predicted time that the best kernel everywhere would have saved;
-    - `overhead_us`: microseconds of deciding and learning per consultation; the look-up at each call is not in it;
+    - `overhead_us`: microseconds of deciding and learning per consultation, without the look-up at each call;
     - `op_ms/<module>.forward` and `.backward`: 20 % quantile of sampled calls, in milliseconds, of the
       module's plan that was consulted most;
     - `gpu_free_MB`: free memory of the device, where it is not the host.
 
     Checkpoints keep the counts and all that was learnt, so that a resumed run explores nothing anew. Several processes
-    try different kernels, and tell each other what they found after 16, 32, 64, ... steps and after each epoch.
+    try different kernels, and exchange their measurements after 16, 32, 64, ... steps and after each epoch.
 
     Args:
         every: When the table is printed and figures are drawn besides the end of `fit`: "epoch" after each training
@@ -297,7 +297,7 @@ class BackendReport(Callback):
         figures: Whether TensorBoard gets figures; they need matplotlib.
         otel: Where an OpenTelemetry collector listens, such as "http://localhost:4318"; see `enable_otlp`.
             None leaves it to the process.
-        sync_plans: Whether several processes share the trials and what comes of them.
+        sync_plans: Whether several processes share the trials of kernels and their results.
         freeze_after: The step of the optimizer from which on nothing more is tried or learnt, until the trainer ends.
         wisdom: The directory for what is learnt meanwhile, or "off"; None leaves the managers' own.
         prog_bar: Whether the progress bar shows the backend and algorithm that ran most.
@@ -365,7 +365,7 @@ class BackendReport(Callback):
         return self._counts.rows()
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        self._end()  # a run that raised never came to teardown
+        self._end()  # a former run that raised an error did not reach `teardown`
         if self.otel is not None:
             enable_otlp(self.otel)
 
@@ -407,7 +407,7 @@ class BackendReport(Callback):
         self._counts.resume()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._freeze(trainer.global_step)  # a resumed run may be beyond that step
+        self._freeze(trainer.global_step)  # a resumed run may be beyond step `freeze_after`
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -446,7 +446,7 @@ class BackendReport(Callback):
     def _watch(self, pl_module: pl.LightningModule) -> None:
         """Find the fractional modules of the model, and count their calls from now on.
 
-        It is not done in `setup`, because modules that `configure_model` makes do not exist yet.
+        This is not done in `setup`, because modules that `configure_model` makes do not exist yet.
         """
         if self._watching:
             return
@@ -484,7 +484,7 @@ class BackendReport(Callback):
     def _freeze(self, step: int) -> None:
         """Stop the choice of kernels from learning once training has reached step `freeze_after`.
 
-        It is done once, so that a later `configure(mode=...)` holds.
+        Learning is stopped once, so that a later `configure(mode=...)` holds.
         """
         if self.freeze_after is not None and step >= self.freeze_after and not self._is_frozen:
             self._is_frozen = True
@@ -545,7 +545,7 @@ def _free_memory(found: list[report.SiteRow]) -> dict[str, float]:
     """Return the free memory in MB, as a metric to log, of the GPU that has least; {} if none was used.
 
     Args:
-        found: Rows of the report, which name the devices.
+        found: Counts of calls, whose workloads name the devices.
     """
     devices = {each.plan.workload.device for each in found} - {"cpu"}
     free = [probe("torch").free_memory(device) for device in devices if not is_host(device)]

@@ -1,7 +1,7 @@
-"""How large a batch a module can take: tried on a GPU, extrapolated from small batches on a CPU.
+"""The largest batch that fits into memory: tried on a GPU, extrapolated from small batches on a CPU.
 
-The levels of a batch are the bytes in use after each request to the allocator, to hand out memory or to take it back. A
-point is a number of rows and the levels that were measured for it.
+The levels of a batch are the bytes in use after each request to the allocator, for memory or to release it. A point is
+a number of rows (a batch size) and the levels that were measured for it.
 """
 
 import gc
@@ -21,18 +21,18 @@ from hpfracc_nn.selection import default_manager
 from hpfracc_nn.selection.memory import free, limit, limited
 from hpfracc_nn.selection.settings import Limit, amount
 
-Levels = NDArray[np.float64]  # bytes in use, one after another
-Point = tuple[int, Levels]  # rows, and what they took
+Levels = NDArray[np.float64]  # bytes in use, one number after each request to the allocator
+Point = tuple[int, Levels]  # number of rows, and the levels measured for it
 
-FIRST = 2  # rows; one alone is refused by batch normalisation, which training divides by
-_STEP = 4  # from one measured batch to the next, where there is room for it
+FIRST = 2  # rows of the first batch: in training, batch normalisation refuses a single row
+_STEP = 4  # factor from one measured batch to the next, where this fits into memory
 _LEAST_STEP = 1.25
-_CONVINCING = 128  # rows: a batch of so many that was foreseen ends the measuring
-_TOLERANCE = 0.01  # of the growth since the batch before
+_CONVINCING = 128  # rows: measuring ends with a batch at least as large whose peak was predicted well
+_TOLERANCE = 0.01  # error of a good prediction, relative to the growth since the batch before
 
 
 def profiled(run: Callable[[int], None], rows: int) -> Levels:
-    """Return how many bytes torch's CPU allocator held after each allocation and release."""
+    """Return the levels of run(rows): the bytes that torch's CPU allocator held after each allocation and release."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
         run(rows)
     results = record.profiler.kineto_results  # type: ignore[union-attr]
@@ -41,7 +41,10 @@ def profiled(run: Callable[[int], None], rows: int) -> Levels:
 
 
 def foreseen(levels: Callable[[int], Levels], room: int, most: int) -> int:
-    """Return the largest batch that fits into `room` bytes, extrapolated from the memory of small ones."""
+    """Return the most rows, up to `most`, that fit into `room` bytes; 0 if not even one row fits.
+
+    The memory of a batch is extrapolated from that of small batches. `levels` measures the levels of a number of rows.
+    """
     rows = min(FIRST, most)
     points = [(rows, levels(rows))]
     if rows == FIRST < most and 1.5 * points[0][1].max() <= room:  # three rows take at most half as much again
@@ -56,13 +59,13 @@ def foreseen(levels: Callable[[int], Levels], room: int, most: int) -> int:
 
 
 def _measure_on(points: list[Point], levels: Callable[[int], Levels], room: int, most: int) -> None:
-    """Measure larger and larger batches, until a large one was predicted well or the next might not fit.
+    """Measure larger and larger batches, until the memory of a large one was predicted well or the next might not fit.
 
     Args:
-        points: Those measured so far; new ones are appended.
-        levels: Measures a batch of so many rows.
+        points: The points measured so far; new points are appended.
+        levels: Called with a number of rows; runs such a batch and returns its levels.
         room: Bytes that a batch may take.
-        most: The largest batch that comes into question.
+        most: The most rows of a batch.
     """
     while points[-1][0] < most:
         rows, last = points[-1]
@@ -77,10 +80,10 @@ def _measure_on(points: list[Point], levels: Callable[[int], Levels], room: int,
 
 
 def _next(points: list[Point], room: int, most: int) -> int:
-    """Return how many rows to measure next: four times as many, or as many as surely fit into `room` bytes.
+    """Return how many rows to measure next: four times the last number, or as many as surely fit into `room` bytes.
 
-    "Surely" assumes that memory grows at most four times as steeply from here on as between the last two points, which
-    holds for a parabola over four times as many rows.
+    "Surely" assumes that memory grows at most four times as steeply beyond the last point as between the last two
+    points, which holds for a parabola over four times as many rows. `most` is the most rows of a batch.
     """
     rows = points[-1][0]
     now = _continued(points[-2:], rows)
@@ -103,12 +106,12 @@ def _are_alike(points: list[Point]) -> bool:
 
 
 def _continued(points: list[Point], rows: int) -> Levels:
-    """Return the levels extrapolated to `rows`: each on the parabola through its last three measured values.
+    """Return the levels extrapolated to a number of rows, each by the parabola through its last three measured values.
 
-    No level falls or bends downwards. Each is extrapolated by itself, because the highest of a small batch, where
-    gradients of weights count most, need not be that of a large one. Where the points' requests differ, only their
-    highest levels are extrapolated, as a single one. Newton's interpolation; through two points a line, through one the
-    line from 0.
+    No level falls or bends downwards. Each level is extrapolated by itself, because the request with the highest level
+    of a small batch, where gradients of weights count most, need not be that of a large batch. If the points' requests
+    differ, only the highest level of each point is extrapolated. Newton's interpolation; through two points a line,
+    through one point the line from 0.
     """
     points = points[-3:]
     if not _are_alike(points):
@@ -125,12 +128,12 @@ def _continued(points: list[Point], rows: int) -> Levels:
 
 
 def largest(fits: Callable[[int], bool], most: int, first_fits: bool) -> int:
-    """Return the largest number up to `most` that fits, 0 where not even one does, by doubling and bisection.
+    """Return the largest number of rows up to `most` that fits, 0 if not even 1 fits, by doubling and bisection.
 
     Args:
-        fits: Whether a number does; smaller ones than one that does are taken to fit too.
-        most: The largest in question.
-        first_fits: Whether `FIRST` does, or `most` where that is less; it is not asked again.
+        fits: Called with a number; returns whether this number fits. Numbers below one that fits are taken to fit too.
+        most: The largest number that is considered.
+        first_fits: Whether the number min(`FIRST`, `most`) fits, which is known already.
     """
     first = min(FIRST, most)
     low, high = (first, first) if first_fits else (0, first)
@@ -157,31 +160,32 @@ def suggest_batch_size(
     backward: bool = True,
     most: int = 65536,
 ) -> int:
-    """Return the largest batch whose forward, and backward, pass keeps within the memory there is.
+    """Return the largest batch whose forward, and backward, pass fits into the available memory.
 
-    On a GPU batches are tried, doubling and then bisecting; one that runs out of memory is one that is too large, and
-    what counts is the peak of what torch's allocator hands out. On a CPU nothing is made to run out: small batches are
-    run under `torch.profiler`, which counts every byte that torch's allocator hands out and takes back. What is in use
-    after each request is continued by a parabola through the last three batches; the highest of them is the peak. A
-    batch of at least 128 rows must confirm it, or larger ones are measured until one does or the limit is near.
+    On a GPU batches are tried, doubling and then bisecting; a batch that runs out of memory is too large, and what
+    counts is the peak of what torch's allocator hands out. On a CPU memory is never exhausted: small batches are run
+    under `torch.profiler`, which counts every byte that torch's allocator hands out and takes back. The bytes in use
+    after each request are extrapolated by a parabola through the last three batches; the highest of these numbers is
+    the peak. A batch of at least 128 rows must confirm the extrapolation, or larger batches are measured until one does
+    or the limit is near.
 
-    What counts is the batch, what is saved for the backward pass, temporaries, results and gradients; not parameters
-    and kept weights, which are there before, not an optimizer's state, and on a CPU not what other libraries allocate
+    What counts is the batch, tensors saved for the backward pass, temporaries, results and gradients; not parameters
+    and cached weights, which exist before, not an optimizer's state, and on a CPU not what other libraries allocate
     for themselves.
 
     The module runs as it stands, in its mode of training or evaluation. Its buffers, modes and gradients and torch's
-    random state are as before afterwards; what its `forward` and its hooks keep elsewhere is not. On a GPU the
-    allocator's peak statistics are reset. It takes a second or more: call it once, not in a loop.
+    random state are as before afterwards; what the module's `forward` and its hooks change elsewhere is not. On a GPU
+    the allocator's peak statistics are reset. A call takes a second or more: call the function once, not in a loop.
 
     Args:
-        module: What is to be run. Its result is a tensor, or tuples, lists and dicts of them.
-        sample: Its arguments: a tensor, a tuple or list of positional ones, or a dict of named ones, each of shape
-            [batch, ...] with the same batch, one or more; the rows are repeated to make larger batches.
+        module: The module to run. Its result is a tensor, or tuples, lists and dicts of tensors.
+        sample: The module's arguments: a tensor, a tuple or list of positional ones, or a dict of named ones, each of
+            shape [batch, ...] with the same batch, one or more; the rows are repeated to make larger batches.
         device: Where to run, "cpu" or a CUDA device; None is where the module's parameters are, or else the sample.
         memory_limit: Bytes, a fraction in (0, 1] of what is free, or text such as "4GiB"; None is what the
             process-wide manager's settings say for the device: 0.8 of what is free, unless configured.
-        backward: Whether a backward pass follows, from gradients of one in every result that has one.
-        most: The largest batch that comes into question.
+        backward: Whether a backward pass follows, from gradients of one in every result that requires a gradient.
+        most: The largest batch that is considered.
 
     Returns:
         A number of rows between 1 and `most`.
@@ -218,7 +222,7 @@ def suggest_batch_size(
         first = min(FIRST, most)
         if place.type == "cuda":
             tried = _tried(run, place)
-            peak = tried(first)  # also fills the caches, before anyone asks what is free
+            peak = tried(first)  # also fills the caches, before it is measured what is free
             room = _room(said, place)
             found = largest(lambda rows: _keeps(tried(rows), room), most, _keeps(peak, room))
         else:
@@ -298,9 +302,10 @@ def _room(said: int | float | None, place: torch.device) -> int:
 
 @contextmanager
 def _untouched(module: nn.Module, place: torch.device) -> Iterator[None]:
-    """Let the module work, in a context, on copies of its buffers; afterwards its state is as before.
+    """A context in which a module works on copies of its buffers, so that its state is as before afterwards.
 
-    So are the modes (training or evaluation) of its parts, and torch's random state on the CPU and the device `place`.
+    The context also restores the modes (training or evaluation) of the module's parts, and torch's random state on the
+    CPU and the device `place`.
     """
     owners = list(module.modules())
     kept = [(owner, owner.training, dict(owner._buffers)) for owner in owners]
@@ -319,12 +324,12 @@ def _untouched(module: nn.Module, place: torch.device) -> Iterator[None]:
 
 
 def _run(module: nn.Module, sample: Sample, rows: int, place: torch.device, backward: bool) -> None:
-    """Run the module on a batch of `rows` rows, made by repeating the sample; nothing of it is alive afterwards.
+    """Run the module on a batch of `rows` rows, made by repeating the sample; all tensors are freed afterwards.
 
     Args:
         module: The module.
-        sample: Its arguments, as in `suggest_batch_size`.
-        rows: Size of the batch.
+        sample: The module's arguments, as in `suggest_batch_size`.
+        rows: The number of rows of the batch.
         place: The device.
         backward: Whether a backward pass follows.
     """
@@ -346,7 +351,7 @@ def _run(module: nn.Module, sample: Sample, rows: int, place: torch.device, back
 
 
 def _differentiate(result: Any, sources: list[Tensor]) -> None:
-    """Run the backward pass from a result to the `sources` that want a gradient, and drop the gradients.
+    """Run the backward pass from a result to those of the `sources` that require a gradient, and drop the gradients.
 
     No `.grad` is written, so that no hook steps an optimizer.
     """
@@ -371,7 +376,10 @@ def _tensors(result: Any) -> Iterator[Tensor]:
 
 
 def _tried(run: Callable[[int], None], place: torch.device) -> Callable[[int], int | None]:
-    """Return a function of a number of rows: the peak bytes of such a batch on a GPU, None if memory ran out."""
+    """Return a function from a number of rows to the peak bytes of such a batch on a GPU, or None if memory ran out.
+
+    `run` runs a batch with a number of rows on the device `place`.
+    """
 
     def tried(rows: int) -> int | None:
         before = torch.cuda.memory_allocated(place)
@@ -382,7 +390,7 @@ def _tried(run: Callable[[int], None], place: torch.device) -> Callable[[int], i
             ran_out = True
         else:
             ran_out = False
-        if ran_out:  # not inside `except`: the exception holds the frames, and they the tensors
+        if ran_out:  # not inside `except`: the exception holds the frames, and the frames hold the tensors
             gc.collect()
             torch.cuda.empty_cache()
             return None

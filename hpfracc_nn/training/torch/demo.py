@@ -1,7 +1,7 @@
-"""The first job: forecast a series one step ahead with a learned order, beside simple baselines, and draw the forecast.
+"""A demonstration: forecast a series one step ahead with a learned order, beside simple baselines, and draw it.
 
-The layer `ARFIMA` is trained on the whole span at once, by Lightning: the loss is the mean of the squared errors of its
-forecasts, the conditional sum of squares.
+The layer `ARFIMA` is trained on the whole span at once, by Lightning: the loss is the mean of the squared errors of the
+layer's forecasts, the conditional sum of squares.
 """
 
 import contextlib
@@ -27,14 +27,14 @@ from hpfracc_nn.selection import BackendManager, ReportRow
 from hpfracc_nn.training import baselines
 from hpfracc_nn.training.torch.backend_report import BackendReport
 
-_AT_BOUND = 1e-4  # of the width of the bounds
+_AT_BOUND = 1e-4  # relative to the width of the bounds: an order so close to one is at the bound
 
 
 class Training(pl.LightningModule):
     """The training of an `ARFIMA` layer, by LBFGS.
 
-    A training batch is a whole series [n], on which each training step is up to `STEPS` iterations; a prediction batch
-    is what `Pasts` holds.
+    A training batch is a whole series [n], on which each training step takes up to `STEPS` iterations; a prediction
+    batch is one of items of `Pasts`.
 
     Args:
         model: The layer.
@@ -49,10 +49,11 @@ class Training(pl.LightningModule):
     def forward(self, past: Tensor, last: Tensor) -> Tensor:
         """Return the forecasts of the samples after `last`.
 
-        The unknown sample stands at the level: its error is then what the past makes of it, with the other sign.
+        The unknown samples are replaced by the level: the model's error at the first of them is then the level minus
+        the forecast.
 
         Args:
-            past: Series that end at `last`, shape [rows, n]; what follows is not used.
+            past: Series, shape [rows, n]; samples after `last` are not used.
             last: Index of the last known sample of each row, at most n - 2, shape [rows].
 
         Returns:
@@ -83,13 +84,13 @@ class Training(pl.LightningModule):
 
 
 def arfima(alpha: float, phi: float = 0.0, mu: float = 0.0, **options: Any) -> ARFIMA:
-    """Return ARFIMA(1, alpha, 0) with the order, the coefficient of the day before and the level where learning starts.
+    """Return the layer ARFIMA(1, alpha, 0) with the values at which learning starts.
 
     Args:
-        alpha: Order of the difference, usually called d; where learning starts, or the value itself.
-        phi: The coefficient.
+        alpha: Order of the difference, usually called d; a fixed order stays at this value.
+        phi: The coefficient of the day before.
         mu: The level.
-        options: Of `ARFIMA`.
+        options: Further options of `ARFIMA`.
     """
     model = ARFIMA(1, alpha=alpha, bounds=(0, 1), **options)
     with torch.no_grad():
@@ -102,7 +103,7 @@ def arfima(alpha: float, phi: float = 0.0, mu: float = 0.0, **options: Any) -> A
 def standard_error(model: ARFIMA, series: Tensor) -> float | None:
     """Return the standard error of alpha after training on `series` [n].
 
-    None where alpha is fixed or at a bound, or the sum of squares has no minimum there.
+    The result is None if alpha is fixed or at a bound, or if the sum of squares has no minimum at the learned values.
     """
     if not model.difference.learn_alpha:
         return None
@@ -128,9 +129,9 @@ def _number(value: Tensor | float) -> float:
 
 
 class Pasts(Dataset[tuple[Tensor, Tensor]]):
-    """For each day from `start` on: the series before it with a blank future, and the last known day.
+    """A data set of pasts, one for each day from `start` on: the series before that day, and the last known day.
 
-    The blank future makes all rows one length, so that a forecast takes the same arithmetic whatever follows.
+    The day itself and all later ones are 0: rows have one length, and a forecast takes the same arithmetic for all.
 
     Args:
         series: Samples, shape [n].
@@ -166,16 +167,16 @@ def draw_forecast(
     alpha: float,
     title: str,
 ) -> None:
-    """Write the figure to `path`, in the format that its suffix names.
+    """Write a figure of forecasts and memory weights to `path`, in the format that its suffix names.
 
     Args:
-        path: Where to; its folder must be there.
+        path: The file to write; its folder must exist.
         days: Dates or numbers of the held-out days, shape [days].
-        truth: What came, shape [days].
-        forecasts: What was forecast, shape [days].
-        weights: Memory weights by lag, shape [n]; drawn from lag 1 on by size, doubly logarithmic.
-        alpha: The order they belong to.
-        title: Of the upper half.
+        truth: The observed values, shape [days].
+        forecasts: The forecasts, shape [days].
+        weights: Memory weights by lag, shape [n]; their absolute values are drawn from lag 1 on, doubly logarithmic.
+        alpha: The order that the weights belong to.
+        title: The title of the upper half.
 
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
@@ -212,20 +213,20 @@ ADVICE = (
 
 @dataclass(frozen=True, eq=False)
 class Forecast:
-    """What was forecast, and how well.
+    """The result of `forecast`: forecasts of the held-out samples, their errors, and the fitted model.
 
     Args:
         series: The samples that were used, in their own unit, shape [n].
         start: Index of the first held-out sample.
-        forecasts: One step ahead, of the samples from `start` on, in the series' unit, shape [n - start].
+        forecasts: One-step forecasts of the samples from `start` on, in the series' unit, shape [n - start].
         errors: Mean squared errors over the held-out samples by name, in units of the training
             variance; the model's own comes first.
         alpha: The order.
-        standard_error: Its standard error, None where it was fixed or is not determined.
+        standard_error: The standard error of alpha, None if alpha was fixed or is not determined.
         phi: Coefficient of the day before.
         mu: Level, in the series' unit.
         weights: Memory weights of (1 - z)**alpha, shape [n].
-        rows: Which kernel ran.
+        rows: The rows of the report which kernels ran.
     """
 
     series: np.ndarray
@@ -241,7 +242,7 @@ class Forecast:
 
     @property
     def error(self) -> float:
-        """The model's mean squared error."""
+        """The mean squared error of the model's forecasts, in units of the training variance."""
         return self.errors[MODEL]
 
 
@@ -257,20 +258,20 @@ def forecast(
 ) -> Forecast:
     """Fit ARFIMA(1, alpha, 0) to the first 70 % of `series`, and forecast the rest one step ahead.
 
-    Each forecast uses the samples before its own only. Scale and level are those of the training span.
+    Each forecast uses only samples before the one that is forecast. Scale and level are those of the training span.
 
     Args:
         series: Samples at equal steps, shape [n], n >= 100.
-        alpha: The order: where learning starts (None: drawn from the seed), or what it stays at.
+        alpha: The order at which learning starts (None: drawn by the seed), or the fixed order.
         learn: Whether alpha is learned.
-        seed: Of the values that learning starts from.
-        quick: Use the last 600 samples only.
-        manager: Who chooses the kernel; None is the process-wide BackendManager.
+        seed: The seed of the values at which learning starts.
+        quick: Whether only the last 600 samples are used.
+        manager: The manager that chooses the kernel; None is the process-wide BackendManager.
         progress: Whether to show Lightning's progress bar.
 
     Raises:
-        ValueError: The series is too short, not finite or constant, or alpha is outside [0, 1], or not
-            given though it is not learned.
+        ValueError: The series is too short, not finite or constant, or alpha is outside (0, 1), or None though it is
+            not learned.
     """
     series = _checked(series, alpha, learn)
     if quick:
@@ -344,7 +345,7 @@ def _checked(series: np.ndarray, alpha: float | None, learn: bool) -> np.ndarray
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence, in a context, what Lightning says of devices, of loaders with few items, and of a deprecated name."""
+    """A context without Lightning's messages on devices and the warnings in `ADVICE`."""
     logger = logging.getLogger("lightning.pytorch.utilities.rank_zero")
     level = logger.level
     logger.setLevel(logging.WARNING)

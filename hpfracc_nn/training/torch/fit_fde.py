@@ -1,7 +1,7 @@
 """The orders and the parameters of a fractional model from observations, with their uncertainty.
 
-The k numbers [k] are the parameters of f in the order of their names; the a orders alpha are not among them. States
-have shape [*shape], and derivatives of a state [a + k, *shape]: by the orders, then by the numbers.
+The numbers [k] are the values of the k parameters of f in the order of their names; the a orders alpha are not among
+them. States have shape [*shape], and derivatives of a state [a + k, *shape]: by the orders, then by the numbers.
 """
 
 from __future__ import annotations
@@ -31,21 +31,23 @@ from hpfracc_nn.training.torch.sensitivity import tangents
 
 Parameters = Mapping[str, Tensor]
 Start = Tensor | Callable[[Parameters], Tensor]
-_MOVED = 1e-3  # of a number, to see whether f depends on it
+_MOVED = 1e-3  # relative change of a number by which it is seen whether f depends on the number
 
 RightHandSide = Callable[[Tensor, Tensor, Parameters], Tensor]
 
 
 class FitModel:
-    """The predictions of one experiment and their derivatives by orders and parameters, at a point in real units.
+    """The predictions of one experiment, and their derivatives by orders and parameters, as functions of a point.
+
+    A point holds the values of the orders and the parameters, in real units.
 
     Args:
         series: The experiment.
-        shape: Of alpha.
-        names: Of the parameters.
-        observe: Makes what is observed of the states, or None.
-        method: How the equation is solved, on a mesh that stays.
-        n_steps: By how many steps.
+        shape: The shape of alpha.
+        names: The names of the parameters.
+        observe: Computes the predictions from the states; None if the states themselves are observed.
+        method: How the equation is solved, on a mesh that does not depend on the orders.
+        n_steps: The number of steps of a solve.
     """
 
     def __init__(
@@ -63,10 +65,12 @@ class FitModel:
         self._has_solved = False
 
     def __call__(self, values: np.ndarray) -> tuple[np.ndarray, Callable[[], np.ndarray]]:
-        """Return predictions [observations], and what computes their Jacobian; NaN where there is no solution.
+        """Return the predictions [observations] at a point, and a function that returns their Jacobian.
+
+        Where the equation has no solution all are NaN.
 
         Raises:
-            RuntimeError: There is none at the first point.
+            RuntimeError: The equation has no solution at the first point.
         """
         if not np.isfinite(values).all():
             return self._nothing
@@ -83,7 +87,10 @@ class FitModel:
 
     @property
     def _nothing(self) -> tuple[np.ndarray, Callable[[], np.ndarray]]:
-        """Predictions where there is no solution, from which the optimisation takes a shorter step."""
+        """Predictions and a Jacobian of NaN, for a point at which the equation has no solution.
+
+        The optimisation then takes a shorter step.
+        """
         missing = np.full(self.series.data.size, np.nan)
         return missing, lambda: missing[:, None]
 
@@ -125,7 +132,7 @@ class FitModel:
             )
 
     def _check_differentiable(self, t: Tensor, y: Tensor, numbers: Tensor) -> None:
-        """Raise ValueError if f depends on a number and has no derivative by it."""
+        """Raise ValueError if f, at time t and state y, depends on one of the `numbers` and has no derivative by it."""
         with torch.enable_grad():
             leaves = [number.detach().requires_grad_() for number in numbers.unbind()]
             value = self.series.f(t, y, dict(zip(self.names, leaves, strict=True)))
@@ -146,7 +153,13 @@ class FitModel:
         return dict(zip(self.names, numbers.unbind(), strict=True))
 
     def _initial(self, argument: str, given: Start, numbers: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the state or its slope at the start, [*shape], and its derivatives, [a + k, *shape]."""
+        """Return the state or its slope at the start, [*shape], and the derivatives of this tensor, [a + k, *shape].
+
+        Args:
+            argument: "y0" or "dy0", for messages.
+            given: A tensor, or a function of the parameters that returns one.
+            numbers: The values of the parameters, [k].
+        """
         if isinstance(given, Tensor):
             start = given.detach().double()
             return start, start.new_zeros(self.orders + numbers.numel(), *start.shape)
@@ -164,10 +177,10 @@ class FitModel:
         return start.detach(), torch.stack([*[torch.zeros_like(start)] * self.orders, *each]).detach()
 
     def _observed(self, ys: Tensor) -> tuple[np.ndarray, Callable[[Tensor], Tensor]]:
-        """Return the predictions of all observations, flat, and their derivatives along those of the states.
+        """Return the predictions of all observations, flat, and a function that takes tangents of the states to theirs.
 
         Args:
-            ys: States at the times of the observations, [times, *shape].
+            ys: The states at the times of the observations, [times, *shape].
         """
         with torch.enable_grad():
             leaf = ys.detach().requires_grad_()
@@ -178,7 +191,7 @@ class FitModel:
 
 
 def _differ(one: Tensor, other: Tensor) -> bool:
-    """Return whether two tensors differ by more than rounding may; False where values are not finite."""
+    """Return whether two tensors differ by more than rounding explains; False if a value is NaN."""
     return bool((one - other).abs().max() > torch.finfo(one.dtype).eps ** 0.5 * one.abs().max())
 
 
@@ -204,41 +217,41 @@ def fit_fde(
 ) -> Fit:
     """Return alpha and the parameters of D^alpha y = f(t, y, params) that fit observations best, in least squares.
 
-    The model is fitted twice: with n_steps, and from there with twice as many, whose estimates are returned. Where
-    an order moves by more than a quarter of its standard error a warning says so: the solver's error is in the estimate
-    then. Another says that an order is at a bound. Derivatives are exact, and parameters may be of any size.
+    The model is fitted twice: with n_steps, and from there with twice as many, whose estimates are returned. A warning
+    says if an order moves by more than a quarter of its standard error: the solver's error is in the estimate then.
+    Another warning says if an order is at a bound. Derivatives are exact, and parameters may be of any size.
     Standard errors are those of independent errors, of equal variance unless there are weights. An order that is
-    estimated beside a network is a hyper-parameter and no measurement, since the network makes up for a wrong one: a
+    estimated beside a network is a hyper-parameter and no measurement, since the network makes up for a wrong order: a
     model with parameters of its own gives a warning.
 
-    Several experiments are fitted jointly where `ts` and `observed` are lists, of times and of observations. Then `f`,
-    `y0`, `dy0`, `t0` and `weights` are lists too, or one for all.
+    Several experiments are fitted jointly if `ts` and `observed` are lists, of times and of observations. Then `f`,
+    `y0`, `dy0`, `t0` and `weights` are lists too, or one value for all.
 
     Args:
-        f: Called as f(t, y, params) with tensors of no axes by name; differentiable in y and in them. Once the states
-            are known it may be called for many times at once under `torch.func.vmap`. A list has one function for each
-            experiment, such as its force.
+        f: Called as f(t, y, params) with params a dict of tensors of no axes by name; differentiable in y and params.
+            Once the states are known, f may be called for many times at once under `torch.func.vmap`. A list has one
+            function for each experiment, such as one with the experiment's force.
         ts: Times of the observations, increasing, not before t0; [observations].
         observed: [observations, ...], finite where weights are positive.
         y0: The state at t0, or a function of the parameters that returns it.
         params: First values by name; every parameter must change what is observed, and in a way of its own.
         alpha: First value of the order; an array where there are several, one for each entry along some of y0's axes
             (a shape that broadcasts to y0's). They are called alpha_1, alpha_2 and so on.
-        bounds: Where the orders stay, the bounds themselves allowed: (low, high), or such a pair for each order; above
-            1 with `dy0`, at most below 2. None is (0.02, 1), with a dy0 of zeros (0.02, 1.98), with another one
-            (1.02, 1.98), because the solution jumps where such an order passes 1.
+        bounds: The least and the largest order, (low, high), or such a pair for each order; above 1 with `dy0` only,
+            and below 2. None is (0.02, 1), with a dy0 of zeros (0.02, 1.98), with another dy0 (1.02, 1.98), because the
+            solution jumps where such an order passes 1.
         dy0: The derivative of the state at t0, for orders above 1, or a function of the parameters that returns it.
-            Entries of orders up to 1 are not looked at.
-        t0: Where the derivative begins.
-        observe: Makes what is observed of the states [observations, *state]; None: the states are.
-        weights: Of the squares, such as one over variances; broadcasts to `observed`. Only their ratios count. An
-            observation of weight 0 is left out, and may be NaN. A mask of booleans says which are used.
+            Entries of orders up to 1 are ignored.
+        t0: The time at which the fractional derivative begins.
+        observe: Computes from the states [observations, *state] what is observed; None if the states are observed.
+        weights: The weights of the squares, such as one over variances; broadcasts to `observed`. Only their ratios
+            count. An observation of weight 0 is left out, and may be NaN. A mask of booleans says which are used.
         scheme: As in `fdeint`.
         mesh: As in `fdeint`.
-        n_steps: Of the first solve, in each experiment from t0 to its last time.
-        level: Of the confidence intervals.
-        tolerance: Of the optimisation.
-        iterations: At most, for each number of steps.
+        n_steps: The number of steps of the first fit, in each experiment from t0 to its last time.
+        level: The level of the confidence intervals.
+        tolerance: The tolerance of the optimisation.
+        iterations: The greatest number of iterations for each number of steps.
 
     Raises:
         ValueError: An argument is out of range, or the observations do not determine a parameter.
@@ -288,7 +301,7 @@ def fit_fde(
 
 
 def _check_framework(fs: Any, y0: Any, dy0: Any) -> None:
-    """Raise TypeError for starts that are neither tensors nor functions, and warn of networks."""
+    """Raise TypeError for a y0 or dy0 that is neither a tensor nor a function; warn of an f with learned parameters."""
     equations.check_starts(y0, dy0, lambda each: isinstance(each, Tensor), "a tensor", "torch.as_tensor")
     if any(isinstance(f, nn.Module) and any(each.requires_grad for each in f.parameters()) for f in fs):
         warnings.warn(

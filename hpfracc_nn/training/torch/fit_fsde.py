@@ -27,10 +27,10 @@ Parameters = Mapping[str, Tensor]
 Moments = Callable[[Tensor], Tensor]
 
 _LAGS = (1, 2, 4, 8, 16)
-_ROUNDS = 3  # of weights and estimates
-_RIDGE = 1e-6  # of the moments' correlations
-_SAME = 1e3  # times eps: what sums over time of the same numbers may differ by
-_UNIT = 0.01
+_ROUNDS = 3  # how often moments are weighted anew and the parameters estimated
+_RIDGE = 1e-6  # added to the diagonal of the moments' correlations
+_SAME = 1e3  # times eps: by how much sums over time of the same numbers may differ
+_UNIT = 0.01  # relative to a moment's size: the deviation that counts as 1 in the first round
 
 
 def fit_fsde(
@@ -54,36 +54,38 @@ def fit_fsde(
 ) -> StochasticFit:
     """Return the parameters whose simulated paths have the moments of the observed ones.
 
-    The distance of the moments is relative at first, then weighted by the inverse of their covariance, which simulated
-    paths have at the estimate before. Random numbers stay the same throughout (common random numbers), so that the
-    objective is smooth, and its gradient is that of the solver's adjoint. Standard errors count the observed and the
-    simulated paths. What the solver's steps do to a path is part of the model: more `substeps` make it small.
+    The distance of the moments is relative at first, then weighted by the inverse of the covariance that the moments of
+    simulated paths have at the previous estimate. Random numbers stay the same throughout (common random numbers), so
+    that the objective is smooth, and its gradient is that of the solver's adjoint. Standard errors count the observed
+    and the simulated paths. The error of the solver's steps is part of the model: more `substeps` make this error
+    small.
 
     Args:
-        sde: Makes the equation of the parameters, tensors of no axes by name.
+        sde: Called with the parameters, tensors of no axes by name; returns the equation.
         ts: Times of the observations, equally spaced, the first where `y0` is given; [times].
         observed: Paths at these times, [times, paths, *state]: several, or a single long one.
         y0: The state at the start, [*state].
         params: First values by name.
-        bounds: Where parameters stay, by name, low and high, either of which may be infinite; the others go anywhere.
-        noise: What drives the equation, or a function that makes it of the parameters.
-        alpha: The order, or a function that returns it.
-        moments: Makes of paths [times, paths, *state] numbers for each path, [paths, moments], of which the means are
+        bounds: The bounds (low, high) of parameters by name, either of which may be infinite; others have none.
+        noise: The noise that drives the equation, or a function of the parameters that returns it.
+        alpha: The order, or a function of the parameters that returns it.
+        moments: Takes paths [times, paths, *state] to numbers for each path, [paths, moments], whose means are
             compared; None is `default_moments`.
-        paths: How many are simulated.
+        paths: How many paths are simulated.
         substeps: Steps of the solver between two observations.
-        seed: Of the random numbers.
-        level: Of the confidence intervals.
-        tolerance: Of the optimisation, as L-BFGS-B takes it.
-        iterations: At most, for each of three rounds; a last round that does not converge warns.
-        options: Of `fsdeint`, such as scheme and interpretation.
+        seed: The seed of the random numbers.
+        level: The level of the confidence intervals.
+        tolerance: The tolerance of the optimisation, `ftol` of L-BFGS-B.
+        iterations: The greatest number of iterations in each of three rounds; a last round that does not converge
+            warns.
+        options: Options of `fsdeint`, such as scheme and interpretation.
 
     Raises:
         TypeError: `y0` is no tensor.
         ValueError: An argument is out of range, there are fewer moments than parameters, a moment is the same for all
             paths, or the moments do not tell the parameters apart.
-        FloatingPointError: The solution at the first values is not finite or explodes; where one at later values does,
-            the optimisation takes shorter steps.
+        FloatingPointError: The solution at the first values is not finite or explodes; if a solution at later values
+            does, the optimisation takes shorter steps.
 
     Source: McFadden, Econometrica 57 (1989) 995; Duffie & Singleton, Econometrica 61 (1993) 929.
 
@@ -165,8 +167,10 @@ def fit_fsde(
 
 
 def default_moments(paths: Tensor) -> Tensor:
-    """Return for each path [times, paths, *state] the means over time of the state, its square, and squared increments
-    over 1, 2, 4, 8 and 16 observations, as far as there are such; [paths, moments].
+    """Return moments of each path [times, paths, *state], as [paths, moments].
+
+    These are the means over time of the state, its square, and its squared increments over 1, 2, 4, 8 and 16
+    observations, as far as the path is long enough.
     """
     flat = paths.reshape(*paths.shape[:2], -1)
     found = [flat.mean(0), flat.square().mean(0)]
@@ -179,15 +183,15 @@ class _Simulated:
     """Simulated paths as a function of the parameters, drawn from the same random numbers at every call.
 
     Args:
-        sde: Makes the equation from the parameters.
+        sde: Called with the parameters by name; returns the equation.
         start: The initial states of all paths, [paths, *state].
-        times: At which the paths are returned.
-        bounds: Of the parameters by name, in the order of a point's coordinates.
-        noise: The driving noise, or what makes it from the parameters.
-        alpha: The order, or what makes it from the parameters.
-        dt: Step of the solver.
-        seed: Of the random numbers.
-        options: Of `fsdeint`.
+        times: The times at which the paths are returned, [times].
+        bounds: The bounds of the parameters by name, in the order of a point's coordinates.
+        noise: The driving noise, or a function of the parameters that returns it.
+        alpha: The order, or a function of the parameters that returns it.
+        dt: The solver's step.
+        seed: The seed of the random numbers.
+        options: Options of `fsdeint`.
     """
 
     sde: Callable[[Parameters], StochasticEquation]
@@ -201,15 +205,15 @@ class _Simulated:
     options: Mapping[str, Any]
 
     def natural(self, point: Tensor) -> Tensor:
-        """Return a point in real units."""
+        """Return the parameters in real units at a point, [parameters]: the inverse of `point`."""
         return torch.stack([_within(x, *each) for x, each in zip(point.unbind(), self.bounds.values(), strict=True)])
 
     def point(self, values: np.ndarray) -> np.ndarray:
-        """Return the point of values in real units."""
+        """Return the point, coordinates without bounds, that belongs to parameters in real units, [parameters]."""
         return np.array([_place(value, *each) for value, each in zip(values, self.bounds.values(), strict=True)])
 
     def paths(self, values: Tensor) -> Tensor:
-        """Return paths at the times for values in real units, [times, paths, *state]; random numbers stay the same."""
+        """Return the paths for parameters in real units, [times, paths, *state]; random numbers stay the same."""
         p = dict(zip(self.bounds, values.unbind(), strict=True))
         noise = self.noise if isinstance(self.noise, Noise) else self.noise(p)
         alpha = self.alpha(p) if callable(self.alpha) else self.alpha
@@ -247,9 +251,10 @@ def _place(value: float, low: float, high: float) -> float:
 
 
 def _relative(wanted: Tensor) -> Tensor:
-    """Return the weights of the first fit, diagonal, [moments, moments]: 1 is a hundredth of a moment's size.
+    """Return the weights of the first round, a diagonal matrix [moments, moments].
 
-    A covariance of moments simulated with the first guess would mislead.
+    A difference of a hundredth of a moment's size counts as 1. The covariance of moments simulated at the first values
+    would mislead.
 
     Args:
         wanted: The moments of the observed paths, [paths, moments].
@@ -259,12 +264,14 @@ def _relative(wanted: Tensor) -> Tensor:
 
 
 def _weight(each: Tensor, observed: int, simulated: int) -> Tensor:
-    """Return the inverse of the covariance [moments, moments] of the observed less the simulated mean moments.
+    """Return the inverse of the covariance of the difference of observed and simulated mean moments.
+
+    The result is [moments, moments].
 
     Args:
         each: The moments of each simulated path, [paths, moments].
-        observed: Number of observed paths.
-        simulated: Number of simulated paths.
+        observed: The number of observed paths.
+        simulated: The number of simulated paths.
 
     Raises:
         ValueError: A moment is the same for all simulated paths.
@@ -288,10 +295,10 @@ def _covariance(simulated: _Simulated, moments: Moments, values: np.ndarray, wei
     """Return the covariance of the estimates: the inverse of J' W J, with J the Jacobian of the mean simulated moments.
 
     Args:
-        simulated: Makes the paths.
-        moments: Returns the moments of paths, [paths, moments].
-        values: The estimates.
-        weight: W, from `_weight`.
+        simulated: Simulates the paths.
+        moments: Takes paths to their moments, [paths, moments].
+        values: The estimates, [parameters].
+        weight: The matrix W, from `_weight`.
 
     Raises:
         ValueError: A derivative is not finite, or the moments do not determine all parameters.

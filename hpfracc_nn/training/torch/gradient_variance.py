@@ -1,4 +1,4 @@
-"""How much gradients differ from one random draw to the next: whether more paths would help, or a smaller step."""
+"""The variance of gradients over random draws, which says whether more paths would help, or a smaller step."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch import Tensor, nn
 class GradientVariance:
     """Mean and variance of a model's gradients over several backward passes, by Welford's recursion.
 
-    Parameters without a gradient count as having none of that pass.
+    A parameter without a gradient counts as having a gradient of 0 in that pass.
 
     Args:
-        model: A module, or parameters.
+        model: A module, or an iterable of parameters.
 
     Raises:
         ValueError: There are no parameters that require a gradient.
@@ -44,13 +44,13 @@ class GradientVariance:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all passes."""
+        """Drop the gradients of all passes so far."""
         self.count = 0
         self._mean = {name: torch.zeros_like(each, dtype=torch.float64) for name, each in self._parameters.items()}
         self._squares = {name: torch.zeros_like(each) for name, each in self._mean.items()}
 
     def update(self) -> None:
-        """Take the gradients that the parameters hold now; call it after each backward pass from zero."""
+        """Add the gradients that the parameters hold now; call this after each backward pass, from zeroed gradients."""
         self.count += 1
         for name, parameter in self._parameters.items():
             g = torch.zeros_like(self._mean[name]) if parameter.grad is None else parameter.grad.double()
@@ -59,17 +59,24 @@ class GradientVariance:
             self._squares[name] += step * (g - self._mean[name])
 
     def variance(self, name: str | None = None) -> float:
-        """Return the variance, summed over the entries of one parameter, or of all; 0 before the second pass."""
+        """Return the variance of the gradient, summed over the entries of one parameter, or of all.
+
+        The variance is 0 before the second pass. `name` is that of a parameter in the module, or its place, such as
+        "0"; None is all parameters.
+        """
         return self._total(self._squares, name) / max(self.count - 1, 1)
 
     def signal(self, name: str | None = None) -> float:
-        """Return the square of the mean gradient's length, less what its variance adds to it; at least 0."""
+        """Return the squared length of the mean gradient, less what the gradients' variance adds to it; at least 0.
+
+        `name` is as in `variance`.
+        """
         squares = {key: each.square() for key, each in self._mean.items()}
         return max(self._total(squares, name) - self.variance(name) / max(self.count, 1), 0.0)
 
     @property
     def noise_scale(self) -> float:
-        """Variance over signal: how many times the paths a step would be averaged over for both to be equal."""
+        """Variance over signal: the number of passes whose mean gradient would have a variance equal to the signal."""
         signal = self.signal()
         return self.variance() / signal if signal else float("inf")
 

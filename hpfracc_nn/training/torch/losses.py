@@ -24,12 +24,13 @@ from hpfracc_nn.training.path_checks import (
 
 
 def trajectory_loss(ys: Tensor, observed: Tensor, *, mask: Tensor | None = None) -> Tensor:
-    """Return the mean square of the differences from what was observed, in the square of its units.
+    """Return the mean square of the differences of paths and observations, in the square of their units.
 
     Args:
         ys: Paths, [time, batch, state].
-        observed: At the same times; broadcasts to `ys`. What the mask leaves out may be anything, NaN too.
-        mask: True where there is an observation; broadcasts to `ys`. Where it leaves nothing the result is NaN.
+        observed: Observations at the same times; broadcasts to `ys`. Entries that the mask leaves out may be anything,
+            NaN too.
+        mask: True for entries that were observed; broadcasts to `ys`. If no entry is, the result is NaN.
 
     Raises:
         ValueError: Shapes do not fit, or the mask is not boolean.
@@ -55,13 +56,14 @@ def trajectory_loss(ys: Tensor, observed: Tensor, *, mask: Tensor | None = None)
 def moment_loss(ys: Tensor, observed: Tensor, *, orders: int = 2) -> Tensor:
     """Return the mean square of the differences between moments, at each time and for each entry of the state.
 
-    All are in units of the observed standard deviation s: means by s, deviations by s, and from order 3 on the central
-    moments by s**order. Times at which what was observed does not vary, as at the start, count with their mean alone.
+    All are in units of the observed standard deviation s: means and deviations are divided by s, and from order 3 on
+    the central moments by s**order. Times at which observed paths do not vary, as at the start, count with their mean
+    alone.
 
     Args:
         ys: Paths, [time, batch, state].
-        observed: Others, [time, batch, state], in a batch of any size.
-        orders: How many moments, from 1 to 4.
+        observed: Observed paths, [time, batch, state], in a batch of any size.
+        orders: How many moments are compared, from 1 to 4.
 
     Raises:
         ValueError: Shapes do not fit, a batch is smaller than two, or `orders` is out of range.
@@ -77,7 +79,7 @@ def moment_loss(ys: Tensor, observed: Tensor, *, orders: int = 2) -> Tensor:
     ys, observed, dtype = _wide("moment_loss", ys, observed)
     found, wanted = ys.mean(1), observed.mean(1)
     centred, others = ys - found[:, None], observed - wanted[:, None]
-    varies = (observed != observed[:, :1]).any(1)  # by rounding of the mean a variance is seldom 0
+    varies = (observed != observed[:, :1]).any(1)  # a variance of equal numbers is seldom 0, as the mean is rounded
     unit = torch.where(varies, _deviation(others), 1.0)
     total = ((found - wanted) / unit).square().mean()
     if orders > 1:
@@ -94,9 +96,9 @@ def variogram_loss(ys: Tensor, observed: Tensor, *, lags: Sequence[int] = (1, 2,
     lag**(2 hurst): the loss sees Hurst index and scale, whatever the units.
 
     Args:
-        ys: Paths at equal times, [time, batch, state].
-        observed: Others, [time, batch, state], in a batch of any size.
-        lags: In steps, each smaller than the number of times.
+        ys: Paths at equally spaced times, [time, batch, state].
+        observed: Observed paths at these times, [time, batch, state], in a batch of any size.
+        lags: The lags in steps, each smaller than the number of times.
 
     Raises:
         ValueError: Shapes do not fit, or a lag is out of range.
@@ -117,15 +119,15 @@ def variogram_loss(ys: Tensor, observed: Tensor, *, lags: Sequence[int] = (1, 2,
 
 
 def energy_score(ys: Tensor, observed: Tensor) -> Tensor:
-    """Return E |X - y| - E |X - X'| / 2, averaged over what was observed: a proper score of a distribution of paths.
+    """Return E |X - y| - E |X - X'| / 2, averaged over observed paths y: a proper score of a distribution of paths.
 
-    X and X' are two paths of `ys`, y an observed one, and the distance is Euclidean over all times and entries,
-    divided by the root of their number. Its mean is least for the distribution that the observations come from. Time
-    and memory grow like batch times batch.
+    X and X' are two paths of `ys`, and the distance is Euclidean over all times and entries, divided by the root of
+    their number. The score's mean is least for the distribution that the observations come from. Time and memory grow
+    like batch times batch.
 
     Args:
         ys: Paths of the model, [time, batch, state].
-        observed: Others, [time, batch, state], in a batch of any size; one path as well.
+        observed: Observed paths, [time, batch, state], in a batch of any size, even 1.
 
     Raises:
         ValueError: Shapes do not fit, or there are fewer than two paths of the model.
@@ -150,9 +152,9 @@ def energy_score(ys: Tensor, observed: Tensor) -> Tensor:
 
 
 def _wide(owner: str, ys: Tensor, observed: Tensor) -> tuple[Tensor, Tensor, torch.dtype]:
-    """Return both paths in the dtype to compute in, at least single precision, and the dtype of the loss.
+    """Return both tensors of paths in the dtype to compute in, at least single precision, and the dtype of the loss.
 
-    Complex paths raise an error, which names the public function `owner`.
+    Complex paths raise TypeError, with the name of the public function `owner`.
     """
     for name, paths in (("ys", ys), ("observed", observed)):
         check_real(owner, name, paths.dtype, not paths.is_complex())
@@ -163,9 +165,9 @@ def _wide(owner: str, ys: Tensor, observed: Tensor) -> tuple[Tensor, Tensor, tor
 
 
 def _deviation(centred: Tensor) -> Tensor:
-    """Return the standard deviation over axis 1 of values whose mean was subtracted.
+    """Return the standard deviation over axis 1 of values whose mean over this axis was subtracted.
 
-    Its gradient is 0, not infinite, where nothing varies.
+    Where nothing varies the gradient of the deviation is 0, not infinite.
     """
     variance = centred.square().sum(1) / (centred.shape[1] - 1)
     varies = variance > 0

@@ -1,15 +1,15 @@
 """Derivatives of a whole solution by its orders and a few numbers in f: the scheme linearised, forward in time.
 
-With s the derivative of the states by one number, and q that of f for a state that stays, the scheme for s is the
-scheme for y with J s + q in the place of f: the same weights, the same history, and a linear equation where y has one.
-An order's has the derivatives of its weights besides, dW/dalpha f, in the entries of the state that have it. So these
-are the derivatives of what was computed, as the adjoint's are, right to rounding whatever the size of a number, and all
-of them cost about one more solve.
+With s the derivative of the states by one number, and q the derivative of f by this number at a fixed state, the scheme
+for s is the scheme for y with J s + q in place of f: the same weights, the same history, and a linear equation where
+the scheme for y has an equation. The derivative by an order also has a term from the weights, dW/dalpha f, in the
+entries of the state that have this order. So these are the derivatives of the numerical solution, as the adjoint's are,
+right to rounding whatever the size of a number, and all of them cost about one more solve.
 
 A state [*shape] has d values and a orders. The k numbers are the parameters in f, and J is df/dy, [d, d]. Derivatives
 by the orders and by the numbers are the columns of [d, a + k]. A scheme has as many `sets` of weights as it evaluates
-sums of past values at a step: two for a predictor and corrector. Such a sum is a memory. f_n is f at step n, w its
-weight in that step's equation.
+sums of past right-hand sides at a step: two for a predictor and corrector. Such a sum is a memory. f_n is f at step n,
+w its weight in the equation of step n.
 """
 
 from __future__ import annotations
@@ -32,20 +32,19 @@ from hpfracc_nn.solvers.torch.memory import Memory
 from hpfracc_nn.solvers.torch.roots import newton_matrix
 from hpfracc_nn.solvers.torch.state import Field, Layout, forward_product
 
-_ROWS = 64  # of a matrix of weights
-_BYTES = 1 << 25  # of Jacobians that are computed together
+_ROWS = 64  # rows of a matrix of weights that are computed together
+_BYTES = 1 << 25  # bytes of Jacobians that are computed together
 
 Parametric = Callable[[Tensor, Tensor, Tensor], Tensor]  # f(t, y, numbers)
 T = TypeVar("T")
 
-# What a function may raise where its arguments stand for many: it, and not the solver, is asked again one by one, and
-# raises again what is its own.
+# Errors that a function may raise under vmap. The function is then called step by step, and raises its own again.
 _NOT_TOGETHER = (
     ArithmeticError,
     AssertionError,
     AttributeError,
     LookupError,
-    RuntimeError,  # vmap's own: values that are read, in-place writes to what is not of the batch, no rule
+    RuntimeError,  # vmap's own: values that are read, in-place writes to a tensor without the batch, no rule
     TypeError,
     ValueError,
 )
@@ -54,25 +53,26 @@ _log = logging.getLogger("hpfracc_nn.solvers")
 
 
 class Together:
-    """Evaluations at many steps, as one under `torch.func.vmap` where the function can be taken so.
+    """A function evaluated at many steps: in one call under `torch.func.vmap` if possible, else step by step.
 
     A small network is as fast for 64 steps as for one. Where the function's control flow depends on values, or an
-    operation has no rule for a batch, forward or backward, it is called step by step from then on.
+    operation has no rule for a batch, forward or backward, the function is called step by step from then on.
 
     Args:
-        function: Of tensors that have no axis of steps, to one tensor.
-        may_batch: Whether it may be called for many at once.
+        function: Takes tensors without an axis of steps to one tensor.
+        may_batch: Whether the function may be called for many steps at once.
     """
 
     def __init__(self, function: Callable[..., Any], may_batch: bool = True):
         self._function, self._may_batch = function, may_batch
 
     def __call__(self, columns: tuple[Tensor, ...], then: Callable[[Tensor], T]) -> T:
-        """Return `then` of the function's values, [steps, ...], at arguments that each have an axis of steps in front.
+        """Return then(values), `values` those of the function at all steps, [steps, ...].
 
         Args:
-            columns: The arguments.
-            then: Called a second time where a batch fails in it.
+            columns: The arguments of the function, each with an axis of steps in front.
+            then: Called with the values; called a second time, with values that were computed step by step, if it
+                fails for those of a batch.
         """
         if self._may_batch:
             try:
@@ -98,13 +98,13 @@ def tangents(
     Jacobians are dense: this is for states of up to some hundred numbers.
 
     Args:
-        problem: That was solved.
-        states: Its solution, [n_steps + 1, *shape].
-        f: Its right-hand side as a function of the numbers too.
-        numbers: [k].
+        problem: The problem that was solved.
+        states: The solution, [n_steps + 1, *shape].
+        f: The right-hand side, a function of time, state and numbers.
+        numbers: The parameters in f, [k].
         start: Derivatives of the state at the start, [a + k, *shape]; those by the orders are 0.
-        dz0: The slope at the start, [*shape], where the solution has one.
-        slope: Its derivatives, like `start`.
+        dz0: The slope at the start, [*shape], or None.
+        slope: The derivatives of the slope at the start, like `start`, or None.
     """
     with torch.no_grad():
         along = None if slope is None else slope.reshape(slope.shape[0], -1).T
@@ -113,12 +113,12 @@ def tangents(
 
 
 class Line(NamedTuple):
-    """f at one point, and its derivatives.
+    """The right-hand side f linearised at one step: its value and derivatives.
 
     Attributes:
-        value: f, [d].
-        jacobian: By the state, [d, d].
-        slopes: By the orders, which f does not know, and by the numbers in f: [d, a + k].
+        value: The value of f, [d].
+        jacobian: The derivatives of f by the state, [d, d].
+        slopes: The derivatives of f at a fixed state by the orders, which are 0, and by the numbers in f: [d, a + k].
     """
 
     value: Tensor
@@ -126,7 +126,10 @@ class Line(NamedTuple):
     slopes: Tensor
 
     def along(self, s: Tensor) -> Tensor:
-        """Return the derivatives of f for a state that has the derivatives s, [d, a + k]."""
+        """Return the total derivatives of f by the orders and numbers, [d, a + k], for those of the state, s.
+
+        These are slopes + jacobian s, with s [d, a + k].
+        """
         return torch.addmm(self.slopes, self.jacobian, s)
 
 
@@ -134,11 +137,11 @@ class _Sweep:
     """The linearised solve, whose states are the derivatives [d, a + k] of the solution.
 
     Args:
-        problem: What was solved.
+        problem: The problem that was solved.
         states: The solution, [n_steps + 1, *shape].
         f: The right-hand side, as a function of time, state and numbers.
         numbers: The parameters in f, [k].
-        dz0: The slope at the start, or None.
+        dz0: The slope at the start, [*shape], or None.
     """
 
     def __init__(self, problem: Problem, states: Tensor, f: Parametric, numbers: Tensor, dz0: Tensor | None):
@@ -151,7 +154,11 @@ class _Sweep:
         self._together = Together(f)
 
     def run(self, start: Tensor, slope: Tensor | None) -> Tensor:
-        """Return the derivatives at all steps, [n_steps + 1, d, a + k]; `start` and `slope` are [d, a + k]."""
+        """Return the derivatives of the states at all steps, [n_steps + 1, d, a + k].
+
+        `start` and `slope` are the derivatives of the state and of its slope at the start, [d, a + k]; `slope` may be
+        None.
+        """
         problem, last = self.problem, self.problem.n_steps
         values = self._values(self.states)
         of_weights, own = order_tangent(problem, values)
@@ -181,15 +188,15 @@ class _Sweep:
         return found
 
     def _by_entry(self, w: Weight) -> Weight:
-        """Return the weight of f_n as a number, or for each entry of the state, [d, 1]."""
+        """Return w, the weight of f_n, as it is if it is a number, else for each entry of the state, [d, 1]."""
         return w.expand(self.problem.layout.shape).reshape(-1, 1) if isinstance(w, Tensor) else w
 
     def _lines(self, steps: range, states: Tensor) -> Iterator[Line]:
-        """Yield for each of some steps one `Line`: f there, and its derivatives by the state, orders and numbers.
+        """Yield for each of the steps one `Line`: f, and its derivatives by the state, orders and numbers.
 
         Args:
-            steps: The steps.
-            states: The states of all steps, [n_steps + 1, *shape]; those of `steps` are read.
+            steps: The numbers of the steps.
+            states: The states at all steps, [n_steps + 1, *shape]; those at `steps` are used.
         """
         most = max(1, _BYTES // (8 * self.size**2))
         for first in range(steps.start, steps.stop, most):
@@ -199,7 +206,7 @@ class _Sweep:
     def _linearised(self, some: slice, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return f, [steps, d], its Jacobians, [steps, d, d], and its derivatives by the orders (0) and numbers.
 
-        The last have shape [steps, d, a + k].
+        The derivatives by orders and numbers have shape [steps, d, a + k].
 
         Args:
             some: The steps.
@@ -213,24 +220,24 @@ class _Sweep:
             flat = out.reshape(count, -1)
             by_state, by_number = zip(*(_gradients(column.sum(), z, numbers) for column in flat.unbind(1)), strict=True)
             slopes = torch.stack(by_number, 1)
-            nothing = flat.new_zeros(*flat.shape, self.orders)  # f does not know the orders
+            nothing = flat.new_zeros(*flat.shape, self.orders)  # f does not depend on the orders
             return flat.detach(), torch.stack(by_state, 1), torch.cat([nothing, slopes], -1)
 
         with torch.enable_grad():
             return self._together((self.problem.field.times[some], z, numbers), differentiated)
 
     def _values(self, states: Tensor) -> Tensor:
-        """Return f at one state for each of all steps; both have shape [n_steps + 1, *shape]."""
+        """Return f at all steps, each at its time and its row of `states`; both have shape [n_steps + 1, *shape]."""
         numbers = self.numbers.expand(states.shape[0], -1)
         return self._together((self.problem.field.times, states, numbers), lambda out: out)
 
     def _guesses(self, are_needed: bool, values: Tensor) -> list[Tensor]:
         """Return the predictions of y_n at which a predictor-corrector scheme evaluates f, in the order of evaluation.
 
-        Each has shape [n_steps + 1, *shape].
+        Each prediction has shape [n_steps + 1, *shape], for all steps n.
 
         Args:
-            are_needed: Whether the scheme is of that kind; else there are none.
+            are_needed: Whether the scheme is a predictor-corrector; if not, the result is [].
             values: f at the states of the solution, [n_steps + 1, *shape].
         """
         if not are_needed:
@@ -246,7 +253,7 @@ class _Sweep:
         return found
 
     def _past(self) -> Memory:
-        """Return an empty memory for right-hand sides of shape [*shape, a + k]."""
+        """Return an empty memory for right-hand sides of shape [*shape, a + k]: the derivatives of f."""
         wide, field = copy.copy(self.problem), self.problem.field
         layout = wide.layout
         wide.layout = Layout((torch.Size((*layout.shape, self.count)),), False, (*layout.varying, 1))
@@ -257,7 +264,7 @@ class _Sweep:
 def _gradients(out: Tensor, z: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradients of one entry of f by state, [steps, d], and by number, [steps, k].
 
-    They are 0 where it does not depend on one.
+    Gradients by arguments that the entry does not depend on are 0.
 
     Args:
         out: The entry, summed over the steps.
@@ -272,14 +279,15 @@ def _gradients(out: Tensor, z: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]
 
 
 def order_tangent(problem: Problem, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the memories' derivatives, each by its own order, for right-hand sides that stay.
+    """Return derivatives of the memories by the orders for fixed right-hand sides: by their weights alone.
 
     Args:
-        problem: What was solved.
-        values: The right-hand sides, [n_steps + 1, *shape].
+        problem: The problem that was solved.
+        values: The right-hand sides f at all steps, [n_steps + 1, *shape].
 
     Returns:
-        [sets, n_steps + 1, *shape], and the derivatives of the weights of f_n by the orders, [n_steps + 1, a].
+        The derivatives of the memories, each entry's by the order of this entry, [sets, n_steps + 1, *shape]; and the
+        derivatives of the weights w of f_n by the orders, [n_steps + 1, a].
     """
     orders = torch.as_tensor(problem.orders).to(values.device, torch.float64).requires_grad_()
     rows_of_values = problem.layout.as_matrix(values)  # [a, n_steps + 1, r]
@@ -296,16 +304,17 @@ def order_tangent(problem: Problem, values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _rows_of_mesh(problem: Problem, orders: Tensor, first: int, last: int) -> Tensor:
-    """Return the derivatives by their orders of the weights of some steps, for any mesh.
+    """Return the derivatives by the orders of the weights at the steps first, ..., last - 1, on any mesh.
 
     Args:
-        problem: What was solved.
+        problem: The problem that was solved.
         orders: The orders, as a tensor that requires a gradient.
         first: The first of the steps.
         last: One past the last of the steps.
 
     Returns:
-        Shape [a, sets, last - first, last]: that of the weight of each earlier value at each step.
+        The derivatives, [a, sets, last - first, last]: in a row for each of the steps, in a column for each step whose
+        right-hand side is weighted.
     """
     with torch.enable_grad():
         block = problem.scheme.block(orders, problem.times, range(first, last), range(last), TORCH)
@@ -313,7 +322,7 @@ def _rows_of_mesh(problem: Problem, orders: Tensor, first: int, last: int) -> Te
 
 
 def _rows_by_lag(problem: Problem, orders: Tensor) -> Callable[[int, int], Tensor]:
-    """Return a function of `first` and `last` that returns what `_rows_of_mesh` does, for a uniform mesh."""
+    """Return a function of (first, last) that returns the same as `_rows_of_mesh`, fast on a uniform mesh."""
     assert problem.kept is not None, "the mesh is uniform"
     with torch.enable_grad():
         weights = problem.scheme.weights(orders, problem.n_steps, problem.dt, TORCH)
@@ -323,7 +332,7 @@ def _rows_by_lag(problem: Problem, orders: Tensor) -> Callable[[int, int], Tenso
     backwards = torch.cat([columns.flip(-1), columns.new_zeros(columns.shape)], -1)  # lag n_steps comes first
 
     def rows(first: int, last: int) -> Tensor:
-        windows = backwards.unfold(-1, last, 1)  # the one at i begins with lag n_steps - i
+        windows = backwards.unfold(-1, last, 1)  # window i begins with lag n_steps - i
         found = windows[:, :, problem.n_steps - last + 1 : problem.n_steps - first + 1].flip(2).clone()
         if starts is not None:
             count = min(starts.shape[-1], last)
@@ -334,7 +343,10 @@ def _rows_by_lag(problem: Problem, orders: Tensor) -> Callable[[int, int], Tenso
 
 
 def _slope(orders: Tensor, weights: Tensor) -> Tensor:
-    """Return the derivatives of weights [a, ...], of the same shape, by the orders [a] that they were computed from."""
+    """Return the derivatives of weights [a, ...] by the orders [a] from which they were computed, like the weights.
+
+    The derivative of each weight is by its own order.
+    """
     return forward_product(orders, weights)(torch.ones_like(orders)).detach()
 
 
@@ -343,14 +355,14 @@ def _tangent(scheme: Scheme, m: Tensor, w: Weight, own: Tensor, at: Line, guesse
 
     Args:
         scheme: The scheme of the solve.
-        m: The derivatives of the memories, [sets, d, a + k], or [d, a + k] where there is one.
+        m: The derivatives of the memories, [sets, d, a + k], or [d, a + k] for one set.
         w: The weight of f_n, a number or [d, 1].
         own: The derivatives of w by the orders, [d, a].
         at: f and its derivatives at y_n.
         guesses: f and its derivatives at the predictions of y_n, in the order of evaluation.
     """
     orders = own.shape[1]
-    if scheme.is_implicit:  # (1 - w J) s = m + w q + own f
+    if scheme.is_implicit:  # the equation is (1 - w J) s = m + w q + own f
         known = m + w * at.slopes
         known[:, :orders] += own * at.value[:, None]
         return torch.linalg.solve_ex(newton_matrix(at.jacobian, w, at.value[:, None]), known).result
@@ -366,11 +378,13 @@ def _tangent(scheme: Scheme, m: Tensor, w: Weight, own: Tensor, at: Line, guesse
 def _memories(problem: Problem, plan: Plan, z0: Tensor, dz0: Tensor | None, values: Tensor) -> Tensor:
     """Return the memories of all steps for known right-hand sides, [n_steps + 1, sets, *shape].
 
+    The Taylor polynomial at the start is included.
+
     Args:
-        problem: What was solved.
-        plan: Its kernel computes the sums.
+        problem: The problem that was solved.
+        plan: The plan whose kernel computes the sums.
         z0: The state at the start, [*shape].
-        dz0: Its slope there, or None.
+        dz0: The slope of the state at the start, [*shape], or None.
         values: The right-hand sides, [n_steps + 1, *shape].
     """
     past, stop = problem.past(plan), problem.n_steps + 1

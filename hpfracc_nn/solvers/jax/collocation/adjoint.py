@@ -1,14 +1,16 @@
 """The derivatives of a solve by collocation, attached to the steps that were taken.
 
-With F the right-hand sides at the stages, the equations F = f(G + W F), W block lower triangular, give the tangent of F
-step by step, one linear equation each, and the transpose of that from the last step to the first. The mesh is a
-constant. Nothing is saved but F and the states of the stages.
+With F the right-hand sides at the stages of all steps, G the Taylor polynomial at the start, and W the weights, block
+lower triangular, the equations F = f(G + W F) give the tangent of F step by step, by one linear equation each; the
+transpose of this loop goes from the last step to the first. The mesh is a constant. Nothing is saved but F and the
+states of the stages.
 
-How many steps there are is known when the program runs: both loops end there, and JAX differentiates neither. A
-primitive therefore knows that it is linear in the tangents, its transpose, and its derivatives in all else: those are
-the derivatives of a loop over as many steps as there may be, which JAX differentiates in both modes, to any order.
+How many steps were taken is known only when the program runs: both loops end there, and JAX differentiates neither of
+them in reverse. A primitive therefore has rules of its own: it is linear in the tangents, its transpose is the loop
+back, and its derivatives in all else are those of a loop over all N steps, which JAX differentiates in both modes, to
+any order.
 
-Shapes: a orders alpha, r numbers of a state for each, s stages, N steps that there may be.
+Shapes: a orders alpha; r numbers of the state for each order; s stages of a step; N steps for which arrays have room.
 """
 
 from __future__ import annotations
@@ -30,18 +32,18 @@ from hpfracc_nn.solvers.jax.collocation.past import spread_back, sums
 from hpfracc_nn.solvers.jax.collocation.steps import Problem, Steps, linear_solution, mixed, promoting
 from hpfracc_nn.solvers.schemes import TOLERANCES
 
-_BLOCK = 16  # steps whose tangents are found together, where these are differentiated
+_BLOCK = 16  # steps that are computed again together, where tangents are differentiated
 _TINY = 1e-37  # in place of a length of 0
 
 
 class Moved(NamedTuple):
-    """Tangents of what a solve depends on, None of what has none, or their cotangents.
+    """Tangents, or cotangents, of all that a solve depends on; None in place of those that are symbolic zeros.
 
     Attributes:
-        alpha: Of the orders, [a].
-        z0: Of the state at the start, [a, r].
-        dz0: Of its derivative.
-        read: Of what f reads.
+        alpha: The tangent of the orders, [a].
+        z0: The tangent of the state at the start, [a, r].
+        dz0: The tangent of the derivative at the start, [a, r].
+        read: The tangents of the arrays that f reads.
     """
 
     alpha: Array | None
@@ -51,10 +53,10 @@ class Moved(NamedTuple):
 
 
 def attached(problem: Problem, found: Steps, adjoint: bool) -> Array:
-    """Return F of the steps that were found, with its derivatives in alpha, z0, dz0 and what f reads.
+    """Return F, the values of f at the stages of all steps, with derivatives in alpha, z0, dz0 and what f reads.
 
     Args:
-        problem: What was solved.
+        problem: The initial value problem that was solved.
         found: The steps, without derivatives.
         adjoint: Whether a backward pass of a derivative of a derivative evaluates f and the weights again instead of
             saving them.
@@ -78,14 +80,14 @@ def attached(problem: Problem, found: Steps, adjoint: bool) -> Array:
 
 
 class Taken(NamedTuple):
-    """What is known of a step; of one that was not taken, something harmless.
+    """One step of a solve; in place of a step that was not taken, a very short one at the start.
 
     Attributes:
-        is_taken: Whether it was.
-        n: Its number.
-        times: Its beginning, since the start, and its length.
-        values: F, [s, a, r].
-        states: Of the stages, [s, a, r].
+        is_taken: Whether the step was taken.
+        n: The step's number; 0 for a step that was not taken.
+        times: The beginning of the step, as time since the start, and the length of the step.
+        values: F, the values of f at the stages, [s, a, r].
+        states: The states at the stages, [s, a, r].
     """
 
     is_taken: Array
@@ -97,14 +99,14 @@ class Taken(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """The steps of a solve once more, for their tangents and cotangents.
+    """The steps of a solve, taken once more to compute their tangents and cotangents.
 
     Attributes:
-        problem: What was solved.
-        lengths: Of the steps, [N].
-        n: How many were taken.
-        values: F, [N, s, a, r].
-        states: Of the stages, [N, s, a, r].
+        problem: The initial value problem that was solved.
+        lengths: The lengths of the steps, [N].
+        n: How many steps were taken.
+        values: F, the values of f at the stages, [N, s, a, r].
+        states: The states at the stages, [N, s, a, r].
     """
 
     problem: Problem
@@ -114,7 +116,10 @@ class Replay:
     states: Array
 
     def tangents(self, moved: Moved, adjoint: bool) -> tuple[Array, Array]:
-        """Return the tangents of F and of the states of the stages, [N, s, a, r] both."""
+        """Return the tangents of F and of the states at the stages, [N, s, a, r] both, by the primitive.
+
+        `moved` are the tangents of what the solve depends on; `adjoint` is that of `attached`.
+        """
         leaves, moving = jax.tree.flatten(moved)
         if not leaves:
             return jnp.zeros_like(self.values), jnp.zeros_like(self.states)
@@ -131,7 +136,7 @@ class Replay:
         return tuple(_LINEAR.bind(self.n, *known, *leaves, kind=kind))  # type: ignore[return-value]
 
     def forward(self, most: Array, moved: Moved) -> tuple[Array, Array]:
-        """Return the tangents of F and of the states of the stages, by a loop over `most` steps, n or more."""
+        """Return the tangents of F and of the states at the stages, by a loop over `most` steps, `most` >= n."""
         starts, local = self._starts(), self._local(moved.alpha is not None)
 
         def one(k: Array, found: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -142,7 +147,13 @@ class Replay:
         return lax.fori_loop(0, most, one, (jnp.zeros_like(self.values), jnp.zeros_like(self.states)))  # type: ignore[no-any-return]
 
     def backward(self, most: Array, cotangents: tuple[Array, Array], nothing: Moved) -> Moved:
-        """Return what the transpose of `forward` makes of cotangents; `nothing` is the zero of the result."""
+        """Return the cotangents of what the solve depends on: the transpose of `forward`.
+
+        Args:
+            most: How many steps the loop takes, n or more.
+            cotangents: Those of F and of the states at the stages, [N, s, a, r] both.
+            nothing: Zeros in the shapes of the result; None for what needs no cotangent.
+        """
         starts, local = self._starts(), self._local(nothing.alpha is not None)
         problem, none = self.problem, jnp.zeros_like(self.values[0])
 
@@ -158,10 +169,10 @@ class Replay:
         return lax.fori_loop(0, most, one, (cotangents[0], nothing))[1]  # type: ignore[no-any-return]
 
     def scanned(self, moved: Moved, adjoint: bool) -> tuple[Array, Array]:
-        """Return what `forward` does by a loop over all steps that there may be, which JAX differentiates.
+        """Return what `forward` returns, by a loop over all N steps, which JAX differentiates.
 
-        Steps that were not taken are not left out by `cond`: of one that `vmap` has made a choice of, JAX has no
-        transpose where it is a part of a derivative rule.
+        Steps that were not taken are computed too, and not left out by `lax.cond`: `vmap` makes a select of a `cond`,
+        of which JAX has no transpose inside of a derivative rule.
         """
         starts, local = self._starts(), self._local(moved.alpha is not None)
 
@@ -187,24 +198,28 @@ class Replay:
         return jnp.append(0.0, jnp.cumsum(self.lengths)[:-1])
 
     def _taken(self, k: Array, starts: Array) -> Taken:
-        """Return what is known of step k."""
+        """Return step k; `starts` are the times since the start at which the steps begin, [N]."""
         is_taken = k < self.n
         n = jnp.where(is_taken, k, 0)
-        # f is evaluated at the start in place of a step that was not taken, and nothing comes of it.
+        # In place of a step that was not taken f is evaluated at the start, and the result is not used.
         h, start = jnp.where(is_taken, self.lengths[n], _TINY), jnp.where(is_taken, starts[n], 0)
         states = jnp.where(is_taken, self.states[n], self.problem.z0)
         return Taken(is_taken, n, (start, h), self.values[n], states)
 
     def _past(self, x: Taken, tangents: Array) -> Array:
-        """Return the tangents of what the steps before add to a step's stages, [s, a, r], from those of all F."""
+        """Return the tangents of the integrals over all earlier steps at the stages of step x, [s, a, r].
+
+        `tangents` are those of F, [N, s, a, r].
+        """
         problem = self.problem
         return sums(problem.scheme.stages, problem.alpha, self.lengths, x.n, x.times[1] * problem.nodes, tangents)
 
     def _local(self, is_alpha_moved: bool) -> Callable[[Taken], Callable[[Array, Moved], tuple[Array, Array]]]:
-        """Return a function of a step, which returns its linear equation as a function.
+        """Return a function that takes a step and returns `local`, the solution of the step's linear equation.
 
-        That is called as local(past, moved), with the tangents of what the steps before add, and returns those of F and
-        of the states of the stages, [s, a, r] both.
+        local(past, moved) is linear in the tangents `past` of the integrals over earlier steps, [s, a, r], and `moved`
+        of what the solve depends on. The result are the step's tangents of F and of the states at the stages, [s, a, r]
+        both. `is_alpha_moved` says whether orders have a tangent.
         """
         problem = self.problem
         alpha, stages = problem.alpha, problem.scheme.stages
@@ -240,7 +255,13 @@ class Replay:
         return of
 
     def _pushed(self, x: Taken, direction: Array, moved: tuple[Array | None, ...]) -> Array:
-        """Return the tangent of f at a step's stages, [s, a, r], in the states and in what f reads."""
+        """Return the tangent of f at the stages of step x, [s, a, r].
+
+        Args:
+            x: The step.
+            direction: The tangents of the states at the stages, [s, a, r].
+            moved: The tangents of the arrays that f reads; None for those without.
+        """
         problem, read = self.problem, self.problem.right_side.read
         moving = {k: each for k, each in enumerate(moved) if each is not None}
 
@@ -255,20 +276,21 @@ class Replay:
 
 @dataclass(frozen=True, eq=False)
 class _Linear:
-    """Which linear function of tangents or cotangents it is.
+    """Which linear function the primitive `tangents_of_steps` computes: its parameters besides arrays.
 
-    Its arguments are the number of steps of the loop, the leaves of what is known, and what it is linear in: the
-    leaves of `Moved`, or the cotangents of F and of the states of the stages.
+    The primitive's arguments are the number of steps of the loop; the leaves of what is known, that is the problem's
+    arrays and the steps; and the arrays in which the function is linear: the leaves of `Moved`, or the cotangents of F
+    and of the states at the stages.
 
     Attributes:
-        frame: What was solved, without arrays.
-        tree: The structure of what is known.
-        moving: That of the tangents.
+        frame: The problem that was solved, without arrays.
+        tree: The structure of what is known, as a pytree.
+        moving: The structure of the tangents, a `Moved`.
         known: How many leaves are known.
         adjoint: See `attached`.
-        is_transposed: Whether it takes cotangents.
-        batches: For each batch, the outermost first, whether each argument has it, as its first axis; those that it is
-            linear in have it.
+        is_transposed: Whether the function takes cotangents back, and not tangents forward.
+        batches: For each axis that `vmap` added, the outermost first: whether the number of steps and each known leaf
+            have this axis, as their first. The arrays in which the function is linear always have it.
     """
 
     frame: Problem
@@ -281,7 +303,10 @@ class _Linear:
 
     @promoting
     def __call__(self, most: Array, *arguments: Array, is_looped: bool = True) -> tuple[Array, ...]:
-        """Return the value without batches, by a loop over `most` steps or by one that JAX differentiates."""
+        """Return the function's value for arrays without batch axes.
+
+        The value is computed by a loop over `most` steps, or if not `is_looped` by one that JAX differentiates.
+        """
         given, begin, rest = jax.tree.unflatten(self.tree, arguments[: self.known])
         replay, linear = Replay(replace(self.frame, begin=begin).of(*given), *rest), arguments[self.known :]
         full = Moved(*jax.tree.map(jnp.zeros_like, given))
@@ -299,7 +324,7 @@ class _Linear:
 
 
 def _like(full: Moved, moving: Any) -> Moved:
-    """Return those of zeros for everything that the structure of some tangents has."""
+    """Return the entries of `full`, zeros for all tangents, that the structure `moving` has; None for the others."""
     some = jax.tree.unflatten(moving, [True] * moving.num_leaves)
     return jax.tree.map(lambda is_moved, zero: zero if is_moved else None, some, full, is_leaf=lambda x: x is None)
 
@@ -309,7 +334,7 @@ _LINEAR.multiple_results = True
 
 
 def _found(*arguments: Array, kind: _Linear, is_looped: bool = True) -> list[Array]:
-    """Return the values of the primitive, or the same by what JAX differentiates."""
+    """Return the values of the primitive; if not `is_looped`, by a loop that JAX differentiates."""
     function: Callable[..., Any] = partial(kind, is_looped=is_looped)
     for each in reversed(kind.batches):
         known = tuple(0 if is_batched else None for is_batched in each)
@@ -318,7 +343,7 @@ def _found(*arguments: Array, kind: _Linear, is_looped: bool = True) -> list[Arr
 
 
 def _types(*types: Any, kind: _Linear) -> list[Any]:
-    """Abstract evaluation rule."""
+    """Abstract evaluation rule of the primitive: return the shapes and dtypes of its values."""
     linear, known = types[1 + kind.known :], types[1 : 1 + kind.known]
     batch = linear[0].shape[: len(kind.batches)]
     like = [
@@ -331,7 +356,11 @@ def _types(*types: Any, kind: _Linear) -> list[Any]:
 
 
 def _moved(primals: Sequence[Array], tangents: Sequence[Any], *, kind: _Linear) -> tuple[list[Array], list[Any]]:
-    """JVP rule: of what it is linear in by itself, of all else by the loop that JAX differentiates."""
+    """JVP rule of the primitive: return its values and their tangents.
+
+    Tangents of the linear arguments alone are pushed forward by the primitive itself; any others by the loop that JAX
+    differentiates.
+    """
     found, first = _LINEAR.bind(*primals, kind=kind), 1 + kind.known
     moving = [k for k, each in enumerate(tangents) if not isinstance(each, ad.Zero)]
     if not moving:
@@ -348,7 +377,7 @@ def _moved(primals: Sequence[Array], tangents: Sequence[Any], *, kind: _Linear) 
 
 
 def _transposed(cotangents: Sequence[Any], *arguments: Any, kind: _Linear) -> list[Any]:
-    """Transposition rule."""
+    """Transposition rule of the primitive: return the cotangents of its linear arguments, None for the others."""
     first = 1 + kind.known
     nothing: list[Any] = [None] * first
     if all(isinstance(each, ad.Zero) for each in cotangents):
@@ -358,9 +387,10 @@ def _transposed(cotangents: Sequence[Any], *arguments: Any, kind: _Linear) -> li
 
 
 def _batched(arguments: Sequence[Array], axes: Sequence[int | None], *, kind: _Linear) -> tuple[list[Array], list[int]]:
-    """Batching rule: all members take as many steps of the loop as the longest of them.
+    """Batching rule of the primitive: return the batched values, and 0 for each, the number of the batch axis.
 
-    What it is linear in gets the batch in any case, so that the transpose needs no sum over it.
+    All members of a batch take as many steps of the loop as the member that needs most. The linear arguments always get
+    the batch axis, so that the transpose needs no sum over the batch.
     """
     size = next(each.shape[axis] for each, axis in zip(arguments, axes, strict=True) if axis is not None)
     most, *given = [

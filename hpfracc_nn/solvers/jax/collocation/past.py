@@ -1,14 +1,14 @@
-"""The sums over the steps that are over, as one operation of JAX.
+"""The fractional integrals over the steps taken so far, in collocation, as one operation of JAX.
 
-How many steps there are is known when the program runs: a sum is a loop over as many blocks of steps as there are. JAX
-does not differentiate such a loop in reverse. The sum is linear in the right-hand sides, and its weights depend on
-alpha: a primitive knows its transpose, another such loop, and its derivatives in alpha, which are the same sum with
-other weights. Derivatives therefore exist in both modes, to any order.
+How many steps were taken is known only when the program runs: a sum is a loop over as many blocks of steps as there
+are. JAX does not differentiate such a loop in reverse. The sum is linear in the right-hand sides, and its weights
+depend on alpha: a primitive knows the sum's transpose, another such loop, and its derivatives in alpha, which are the
+same sum with other weights. Derivatives therefore exist in both modes, to any order.
 
 Weights are computed in float64, whether or not the process has enabled 64 bit types.
 
-Shapes: a orders alpha, r numbers of a state for each, s stages, N steps that there may be, rows of times that look
-back.
+Shapes: a orders alpha; r numbers of the state for each order; s stages of a step; N steps for which arrays have room;
+rows of times at which the integrals are evaluated.
 """
 
 from __future__ import annotations
@@ -28,19 +28,21 @@ from jax.interpreters import ad, batching, mlir
 from hpfracc_nn.fractional.jax.arrays import JAX, Array
 from hpfracc_nn.solvers.collocation import FAR, after, after_far
 
-_BLOCK, _CLOSE = 32, 8  # steps of a block: of those far away, and of others
+_BLOCK, _CLOSE = 32, 8  # how many steps a block has: of steps far from the rows' times, and of steps close to them
 
 
 @dataclass(frozen=True)
 class _Sum:
-    """Which sum it is.
+    """Which sum the primitive `sums_over_steps` computes: its parameters besides arrays.
 
     Attributes:
-        stages: Of a step.
-        in_time: 1 for the derivative in time.
+        stages: The number of stages of a step.
+        in_time: 1 for the derivative of the integrals in time, else 0.
         in_alpha: How often the weights are differentiated in alpha.
-        is_transposed: Whether it takes what is summed from what the sum is.
-        batches: For each batch, the outermost first, whether each of the six arguments has it, as its first axis.
+        is_transposed: Whether the transpose is computed, which takes cotangents of the integrals to cotangents of the
+            right-hand sides.
+        batches: For each axis that `vmap` added, the outermost first: which of the primitive's six arguments have this
+            axis, as their first.
     """
 
     stages: int
@@ -53,19 +55,19 @@ class _Sum:
 def sums(
     stages: int, alpha: Array, lengths: Array, n: Array, rows: Array, values: Array, in_time: int = 0, in_alpha: int = 0
 ) -> Array:
-    """Return the integrals over the first n steps at times after their end, [rows, a, r].
+    """Return the fractional integrals of f over the first n steps, at times after the end of step n, [rows, a, r].
 
-    A derivative is taken in alpha and the values; steps are constants.
+    JAX differentiates in alpha and the values of f; the lengths of steps and the times are constants.
 
     Args:
-        stages: Of a step.
-        alpha: [a].
-        lengths: Of the steps, [N]; from n on they play no part.
-        n: How many steps are over.
-        rows: Increasing times after their end, [rows].
-        values: Of f at their stages, [N, s, a, r].
-        in_time: 1 for the derivative in time.
-        in_alpha: How often it is differentiated in alpha.
+        stages: The number of stages of a step.
+        alpha: The orders, [a].
+        lengths: The lengths of the steps, [N]; those from step n on are ignored.
+        n: How many steps the integrals cover.
+        rows: Increasing times since the end of the n steps, [rows].
+        values: The values of f at the stages of all steps, [N, s, a, r].
+        in_time: 1 for the derivative of the integrals in time, else 0.
+        in_alpha: How often the integrals are differentiated in alpha.
     """
     total = jnp.zeros((*rows.shape, *values.shape[2:]), values.dtype)
     return _SUMS.bind(alpha, lengths, n, rows, values, total, kind=_Sum(stages, in_time, in_alpha))  # type: ignore[no-any-return]
@@ -74,7 +76,10 @@ def sums(
 def spread_back(
     stages: int, alpha: Array, lengths: Array, n: Array, rows: Array, cotangent: Array, total: Array
 ) -> Array:
-    """Return the total [N, s, a, r] with what the transpose of `sums` makes of a cotangent [rows, a, r] added to it."""
+    """Return `total` [N, s, a, r] plus the transpose of `sums` applied to a cotangent of the integrals, [rows, a, r].
+
+    The other arguments are those of `sums`.
+    """
     kind = _Sum(stages, is_transposed=True)
     return _SUMS.bind(alpha, lengths, n, rows, cotangent, total, kind=kind)  # type: ignore[no-any-return]
 
@@ -83,7 +88,7 @@ _SUMS = Primitive("sums_over_steps")
 
 
 def _found(alpha: Array, lengths: Array, n: Array, rows: Array, x: Array, total: Array, *, kind: _Sum) -> Array:
-    """Return the value of the primitive: the total, with the sum added to it."""
+    """Return the value of the primitive: `total` plus the sum that `kind` describes, or plus its transpose, of x."""
     function: Callable[..., Array] = partial(_one, kind)
     for each in reversed(kind.batches):
         function = jax.vmap(function, in_axes=tuple(0 if is_batched else None for is_batched in each))
@@ -91,7 +96,7 @@ def _found(alpha: Array, lengths: Array, n: Array, rows: Array, x: Array, total:
 
 
 def _one(kind: _Sum, alpha: Array, lengths: Array, n: Array, rows: Array, x: Array, total: Array) -> Array:
-    """Return the total with the sum, or its transpose, added to it, without batches."""
+    """Return `total` plus the sum that `kind` describes, or plus its transpose, of x, for arrays without batch axes."""
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         alpha, rows = alpha.astype(jnp.float64), rows.astype(jnp.float64)
         count, orders = lengths.size, alpha.size
@@ -101,9 +106,9 @@ def _one(kind: _Sum, alpha: Array, lengths: Array, n: Array, rows: Array, x: Arr
         is_close = is_past & (since + rows[0] <= FAR * h)
 
         def add(weights_of: Callable[..., Array], first: Array, size: int, counting: Array, total: Array) -> Array:
-            """Add those of the steps [first, first + size) that count."""
-            # The last block reaches back into the one before. A mapped place becomes the index of a scatter, which JAX
-            # lowers where there may be no 64 bit types.
+            """Return `total` plus the part of the steps first, ..., first + size - 1 for which `counting` is True."""
+            # The last block reaches back into the block before. Under `vmap` `begin` becomes the index of a scatter,
+            # which JAX lowers outside of `enable_x64`, where there may be no 64 bit types.
             begin = jnp.minimum(first, count - size).astype(jnp.int32)
 
             def block(each: Array) -> Array:
@@ -144,7 +149,10 @@ def _one(kind: _Sum, alpha: Array, lengths: Array, n: Array, rows: Array, x: Arr
 
 
 def _later(h: Array) -> Array:
-    """Return for each length the sum of those after it; of differences of times, digits would be lost."""
+    """Return for each step the sum of the lengths of all later steps, [N]; differences of times would lose digits.
+
+    `h` are the lengths of the steps, [N].
+    """
     size = min(_BLOCK, h.size)
     blocks = jnp.pad(h, (0, -h.size % size)).reshape(-1, size)
 
@@ -156,17 +164,23 @@ def _later(h: Array) -> Array:
 
 
 def _slope(function: Callable[[Array], Array], alpha: Array) -> Array:
-    """Return the derivative of a function of each order."""
+    """Return the derivative of function(alpha) at orders alpha [a], of each entry in the one order that it depends on.
+
+    The result has the shape of function(alpha).
+    """
     return jax.jvp(function, (alpha,), (jnp.ones_like(alpha),))[1]
 
 
 def _type(alpha: Any, lengths: Any, n: Any, rows: Any, x: Any, total: Any, *, kind: _Sum) -> Any:
-    """Abstract evaluation rule."""
+    """Abstract evaluation rule of the primitive: return the shape and dtype of the result, those of `total`."""
     return jax.core.ShapedArray(total.shape, total.dtype)
 
 
 def _moved(primals: Sequence[Array], tangents: Sequence[Any], *, kind: _Sum) -> tuple[Array, Any]:
-    """JVP rule: of lengths and times, which are constants, there is no tangent."""
+    """JVP rule of the primitive: return its value and the tangent in alpha, x and total.
+
+    The lengths of steps and the times are constants.
+    """
     alpha, *steps, x, total = primals
     found = _SUMS.bind(*primals, kind=kind)
     moved = tangents[5]
@@ -183,7 +197,7 @@ def _moved(primals: Sequence[Array], tangents: Sequence[Any], *, kind: _Sum) -> 
 
 
 def _transposed(cotangent: Any, alpha: Any, lengths: Any, n: Any, rows: Any, x: Any, total: Any, *, kind: _Sum) -> Any:
-    """Transposition rule."""
+    """Transposition rule of the primitive: return the cotangents of its arguments x and total, None for the others."""
     back = cotangent if ad.is_undefined_primal(total) else None
     if not ad.is_undefined_primal(x):
         return [None, None, None, None, None, back]
@@ -195,7 +209,11 @@ def _transposed(cotangent: Any, alpha: Any, lengths: Any, n: Any, rows: Any, x: 
 
 
 def _batched(arguments: Sequence[Array], axes: Sequence[int | None], *, kind: _Sum) -> tuple[Array, int]:
-    """Batching rule: what it is linear in gets the batch in any case, so that the transpose needs no sum over it."""
+    """Batching rule of the primitive: return the batched value and 0, the number of its batch axis.
+
+    The arguments x and total, in which the value is linear, always get the batch axis, so that the transpose needs no
+    sum over the batch.
+    """
     size = next(each.shape[axis] for each, axis in zip(arguments, axes, strict=True) if axis is not None)
     given = [each if axis is None else jnp.moveaxis(each, axis, 0) for each, axis in zip(arguments, axes, strict=True)]
     for k in (4, 5):

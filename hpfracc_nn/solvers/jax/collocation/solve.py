@@ -1,8 +1,8 @@
-"""`fdeint` by collocation in JAX: the solution at any time, and what is made of the steps.
+"""`fdeint` by collocation in JAX: options, the solve, and the solution, which can be evaluated at any time.
 
-Steps are taken without derivatives, which `adjoint` attaches to what was found.
+Steps are taken without derivatives; `adjoint` attaches the derivatives to the values of f that the steps found.
 
-Shapes: a orders alpha, r numbers of a state for each, s stages, N steps that there may be.
+Shapes: a orders alpha; r numbers of the state for each order; s stages of a step; N steps for which arrays have room.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ jax.tree_util.register_dataclass(
 
 @dataclass(frozen=True, eq=False)
 class Options:
-    """How steps are chosen; see `fdeint`."""
+    """The options of `fdeint` that say how steps by collocation are chosen; see there."""
 
     rtol: Any
     atol: Any
@@ -74,7 +74,7 @@ class Options:
 
     @property
     def has_tolerance(self) -> bool:
-        """Whether steps follow a tolerance."""
+        """Whether a tolerance chooses the steps, not a mesh."""
         return self.rtol is not None or self.atol is not None
 
 
@@ -85,20 +85,20 @@ class Options:
 )
 @dataclass(frozen=True, eq=False)
 class Path:
-    """What a solution at any time is made of.
+    """The steps of a solve, from which the solution at any time is computed.
 
     Attributes:
         layout: How the user's state is laid out.
-        stages: Of a step.
+        stages: The number of stages of a step.
         alpha: The orders, [a].
         begin: The time at the start, in the caller's unit.
-        z0: The state there, [a, r].
-        dz0: Its derivative, or None.
-        first: f there, [a, r].
-        lengths: Of the steps, [N], 0 of those that were not taken.
-        values: F, [N, s, a, r].
-        n: How many steps there are.
-        end: The time up to which they reach, since the start.
+        z0: The state at the start, [a, r].
+        dz0: The derivative of the state at the start, [a, r], or None.
+        first: The right-hand side f at the start, [a, r].
+        lengths: The lengths of the steps, [N]; 0 for steps that were not taken.
+        values: The values of f at the stages of all steps, [N, s, a, r].
+        n: How many steps were taken.
+        end: The time since the start up to which the steps reach.
     """
 
     layout: Layout
@@ -115,7 +115,10 @@ class Path:
 
     @promoting
     def at(self, elapsed: Array, derivative: int = 0) -> State:
-        """Return the user's states at times since the start, [times], or their derivatives in time."""
+        """Return the user's states at the times `elapsed` since the start, [times]; with derivative=1 their slopes.
+
+        States at times that the steps do not reach are NaN.
+        """
         ends, real = jnp.cumsum(self.lengths), self.lengths.dtype
         begins = jnp.where(jnp.arange(ends.size) > 0, jnp.roll(ends, 1), 0)
 
@@ -131,7 +134,7 @@ class Path:
             if self.dz0 is not None:
                 found = found + (self.dz0 if derivative else t.astype(found.dtype) * self.dz0)
             at_start = self.z0
-            if derivative:  # below order 1 it begins like t**(alpha - 1)
+            if derivative:  # below order 1 the derivative begins like t**(alpha - 1)
                 at_start = jnp.where(self.alpha[:, None] < 1, self.first * jnp.inf, found)
             found = jnp.where(t > 0, found, at_start)
             return jnp.where((t <= self.end) & (t >= 0), found, jnp.nan)
@@ -143,7 +146,10 @@ class Path:
         return self.layout.parted(found.reshape(-1, *self.layout.shape))
 
     def _within(self, place: Array, h: Array, derivative: int) -> Array:
-        """Return the weights of a step of length h at a place in it, [a, s]."""
+        """Return the weights of a step's stages in the integral over this step up to a place in the step, [a, s].
+
+        `place` is a fraction of the step in (0, 1], `h` the step's length; derivative=1 differentiates in time.
+        """
         stages = self.stages
 
         def one(alpha: Array, place: Array, h: Array) -> Array:
@@ -167,18 +173,18 @@ class Path:
 class Solution:
     """The solution of an equation by collocation, on all of the time that was solved: a pytree.
 
-    There is room for as many steps as there may be; in places of steps that were not taken `mesh` has the end and
-    `errors` NaN. Of a batch under `jax.vmap` all attributes have the batch first.
+    Arrays have room for `max_steps` steps, or for all steps of a mesh; in places of steps that were not taken `mesh`
+    has the end and `errors` NaN. Of a batch under `jax.vmap` all attributes have the batch first.
 
     Attributes:
         ts: The output times, [times].
-        ys: The states there, [times, *y0.shape], or a pytree of such; NaN after the end of a solve that ended before.
+        ys: The states at `ts`, [times, *y0.shape], or a pytree of such; NaN after the end of a solve that ended early.
         mesh: Where steps begin and end, in the caller's unit, [room + 1].
-        errors: The estimate of each step's error as a part of what the tolerances allow, [room].
+        errors: The estimate of each step's error as a part of what the tolerances allow, [room]; NaN on a given mesh.
         statistics: What the solve cost.
-        status: An int: 1 where it finished, 2 where max_steps did not lead to the end, 3 where no step was short
+        status: An int: 1 if the solve finished, 2 if max_steps did not lead to the end, 3 if no step was short
             enough, or a step's equations were not solved.
-        path: What the states at other times are made of.
+        path: The steps, from which states at other times are computed.
 
     Examples:
         >>> solve = jax.jit(
@@ -210,25 +216,26 @@ class Solution:
 
     @property
     def end(self) -> Array:
-        """The time up to which there is a solution, in the caller's unit."""
+        """The time up to which the equation was solved, in the caller's unit."""
         return self.path.begin + self.path.end
 
     def __call__(self, ts: Any, derivative: int = 0) -> Any:
-        """Return the solution at any times, NaN at those that were not solved.
+        """Return the states at any times, NaN at times that were not solved.
 
-        It is as accurate as the steps, and has a derivative in all that the solve has. The derivative in time has one
-        digit or two fewer; at the start it is infinite for orders below 1, and NaN where f is 0 there. Of a batch, call
+        States between the steps are as accurate as the steps, and JAX differentiates them in all that the solve is
+        differentiated in. The derivative in time has one digit or two fewer; at the start this derivative is infinite
+        for orders below 1, and NaN where f is 0 there. Of a batch, call
         `jax.vmap(lambda solution: solution(ts))(solutions)`.
 
         Args:
             ts: Times, [times], or one number; they need not increase, and may be traced.
-            derivative: 1 for that in time.
+            derivative: 0 for the states, 1 for their derivative in time.
 
         Returns:
-            [times, *y0.shape], or a pytree of such; without the first axis for one number.
+            The states, [times, *y0.shape], or a pytree of such; without the first axis for one number.
 
         Raises:
-            ValueError: `derivative` is neither 0 nor 1, or times are no numbers along one axis.
+            ValueError: `derivative` is neither 0 nor 1, or `ts` is neither one number nor times along one axis.
         """
         if derivative not in (0, 1):
             raise ValueError(f"Solution(derivative={derivative!r}): needs 0 or 1; pass 1 for the derivative in time.")
@@ -248,13 +255,14 @@ class Solution:
 def collocated(
     problem: Problem, times: Any, options: Options, reporting: Callable[[int], Callable[[Array], None]]
 ) -> Solution:
-    """Return the solution, or raise where nothing is traced and it ended before.
+    """Return the solution of a problem by collocation; raise an error if nothing is traced and the solve ended early.
 
     Args:
-        problem: What is solved.
+        problem: The initial value problem.
         times: The output times, concrete or traced.
         options: How steps are chosen.
-        reporting: Returns what is called with the number of each step, for so many of them.
+        reporting: Called as reporting(count), `count` the number of steps for which there is room; returns a function
+            that is called with the number of each step.
     """
     elapsed = (times - times[0]).astype(widest())
 
@@ -292,7 +300,7 @@ def collocated(
         found.lengths,
         values,
         found.n,
-        # Of single precision's lengths the sum is off by more than the rounding of one of them.
+        # Summed in single precision, the lengths of steps would miss the last time by more than its rounding.
         jnp.where(found.status == FINISHED, elapsed[-1], found.time).astype(found.time.dtype),
     )
     mesh = begin + jnp.append(0.0, jnp.cumsum(found.lengths))
@@ -302,7 +310,7 @@ def collocated(
 
 
 def _tolerance(problem: Problem, options: Options) -> Tolerance:
-    """Return what steps follow, checked as far as it is known."""
+    """Return the tolerance and the longest step that the user asked for; values that are not traced are checked."""
     layout, dtype = problem.layout, problem.layout.dtype
     eps = float(jnp.finfo(dtype).eps)
     rtol, atol = (_number(each) for each in (options.rtol, options.atol))
@@ -344,7 +352,10 @@ def _number(value: Any) -> Any:
 
 
 def _stops(options: Options, times: Any, elapsed: Any) -> Array:
-    """Return the times since the start at which f may jump, and the end, which stands for those that lie outside."""
+    """Return the times since the start at which f may jump, sorted, then the end.
+
+    Breakpoints outside of the time of the solve are replaced by the end.
+    """
     end = jnp.asarray(elapsed[-1], widest())
     points = options.breakpoints
     if points is None:
@@ -355,7 +366,7 @@ def _stops(options: Options, times: Any, elapsed: Any) -> Array:
 
 
 def _lengths(problem: Problem, options: Options, times: Any) -> Array:
-    """Return the lengths of the steps of a mesh, [N]."""
+    """Return the lengths of the steps of the mesh that the user asked for, [N]."""
     mesh = checks.named(OWNER, "mesh", options.mesh, MESHES, (Uniform, Graded, Points))
     n_steps, real = options.n_steps, widest()
     for name in ("max_step", "breakpoints"):
@@ -389,7 +400,7 @@ def _lengths(problem: Problem, options: Options, times: Any) -> Array:
 
 
 def _raise(problem: Problem, found: Steps, options: Options, end: float) -> None:
-    """Raise where steps have not led to the end."""
+    """Raise an error that says why the steps `found` did not reach the last time; do nothing if they did."""
     if int(found.status) == FINISHED:
         return
     n, begin = int(found.n), float(problem.begin)

@@ -1,9 +1,13 @@
 """The steps by collocation: their stage equations, and the loop that chooses their lengths or follows a mesh.
 
-The loop is a `while_loop`, so that a program serves all tolerances; it is not differentiated: see `solve`. Arrays have
-room for a number of steps that is known when the program is traced.
+The loop is a `while_loop`, so that a program serves all tolerances; JAX does not differentiate this loop: see
+`adjoint`. Arrays have room for a number of steps that is known when the program is traced.
 
-Shapes: a state [a, r], with a orders alpha and r numbers for each, d = a r; s stages, N steps that there may be.
+F are the values of f at the stages of a step, Y the states there. The stage equations are F = f(Y), Y = H + M F, with H
+the Taylor polynomial plus the integrals over earlier steps, and M = h**alpha times the weights within a step.
+
+Shapes: a state [a, r], with a orders alpha and r numbers for each, d = a r; s stages of a step; N steps for which
+arrays have room.
 """
 
 from __future__ import annotations
@@ -53,7 +57,7 @@ _KRYLOV = 1e-3  # relative residual of the linear equations of a step by GMRES
 
 
 def promoting(function: F) -> F:
-    """Return a function whose arrays broadcast and promote as NumPy's do, whatever the process has set."""
+    """Return `function` made to run with NumPy's rules of broadcasting and dtype promotion, whatever JAX is set to."""
 
     @wraps(function)
     def called(*args: Any, **options: Any) -> Any:
@@ -65,17 +69,17 @@ def promoting(function: F) -> F:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What is solved.
+    """The initial value problem D^alpha y = f(t, y) that collocation solves.
 
     Attributes:
         layout: How the user's state is laid out.
-        right_side: f, of states [a, *rest].
-        scheme: How many stages a step has, and how they are solved.
-        orders: The orders.
-        alpha: Their values, [a], concrete or traced.
+        right_side: The right-hand side f, a function of states [a, *rest].
+        scheme: How many stages a step has, and how their equations are solved.
+        orders: The orders, by which weights are computed: concrete or traced.
+        alpha: The values of the orders, [a], concrete or traced.
         begin: The time at the start, in the caller's unit.
-        z0: The state there, [a, r].
-        dz0: Its derivative, or None.
+        z0: The state at the start, [a, r].
+        dz0: The derivative of the state at the start, [a, r], or None.
     """
 
     layout: Layout
@@ -89,51 +93,67 @@ class Problem:
 
     @cached_property
     def rule(self) -> Rule:
-        """Gauss's rule of a step."""
+        """Gauss's quadrature rule on [0, 1], whose nodes are the stages of a step."""
         return rule_of(self.scheme.stages)
 
     @property
     def nodes(self) -> Array:
-        """The places of the stages in a step, [s]."""
+        """The places of the stages in a step, as fractions of the step, [s]."""
         return jnp.asarray(self.rule.nodes.astype(widest()))  # a copy, see `JAX.constant`
 
     def of(self, alpha: Array, z0: Array, dz0: Array | None, read: tuple[Array, ...]) -> Problem:
-        """Return this problem with other values."""
+        """Return this problem with other orders, another start, and other arrays `read` that f reads."""
         return replace(self, alpha=alpha, z0=z0, dz0=dz0, right_side=self.right_side.reading(read))
 
     def values(self, start: Array, h: Array, states: Array) -> Array:
-        """Return f at the stages of a step that begins at a time since the start, [s, a, r]."""
+        """Return f at the stages of a step, [s, a, r].
+
+        Args:
+            start: The beginning of the step, as time since the start of the solve.
+            h: The length of the step.
+            states: The states at the stages, [s, a, r].
+        """
         times = (self.begin + (start + h * self.nodes)).astype(states.dtype)
         return jax.vmap(self.value)(times, states)
 
     def value(self, t: Array, state: Array) -> Array:
-        """Return f at a time in the caller's unit, [a, r]."""
+        """Return f(t, state), [a, r], at a time t in the caller's unit."""
         return self.right_side(t, state.reshape(self.layout.shape)).reshape(state.shape)
 
     def base(self, elapsed: Array) -> Array:
-        """Return the Taylor polynomial at times, [times, a, r]."""
+        """Return the Taylor polynomial z0 + elapsed * dz0 at times since the start, [times, a, r]."""
         if self.dz0 is None:
             return jnp.broadcast_to(self.z0, (*elapsed.shape, *self.z0.shape))
         return self.z0 + elapsed.astype(self.z0.dtype)[:, None, None] * self.dz0
 
     def own(self, alpha: Array) -> Array:
-        """Return the weights of a step of length 1 in its stages and at its end, [a, s + 1, s]."""
+        """Return the weights of F in the integrals over a step of length 1 up to its stages and its end, [a, s + 1, s].
+
+        `alpha` are orders [a] in place of the problem's, in which the caller may differentiate.
+        """
         stages, ends = self.scheme.stages, np.append(self.rule.nodes, 1.0)
         dtype = self.z0.dtype
         return jnp.asarray(self.orders.computed(lambda a, xp: within(stages, a, ends, xp), dtype, alpha), dtype)
 
     def power(self, h: Array) -> Array:
-        """Return h**alpha, [a]."""
+        """Return h**alpha for each order, [a]."""
         lengths = jnp.broadcast_to(h, self.alpha.shape)
         return jointly_in_float64(lambda a, h: jnp.exp(a * jnp.log(h)), (self.alpha, lengths), self.z0.dtype)  # type: ignore[no-any-return]
 
     def spread(self) -> Array:
-        """See `collocation.spread`, [a]."""
+        """Return the most that the first Legendre polynomial left out adds to y in a step of length 1, [a].
+
+        See `solvers.collocation.spread`.
+        """
         stages, dtype = self.scheme.stages, self.z0.dtype
         return jnp.asarray(self.orders.computed(lambda a, xp: spread(stages, a, xp), dtype, self.alpha), dtype)
 
     def sizes(self, x: Array, scale: Array | float) -> Array:
-        """Return the root mean squares of x / scale for each sample, [k, samples] for x [k, a, r]."""
+        """Return the root mean squares of x / scale for each sample, [k, samples] for x [k, a, r].
+
+        A sample belongs to one index of the first axis of the user's arrays, if all have several axes and the same
+        number of samples; else all of the state is one sample.
+        """
         layout = self.layout
         leaves = jax.tree.leaves(layout.parted((x / scale).reshape(-1, *layout.shape)))
         shapes = [(*shape, 2) if layout.is_complex else shape for shape in layout.shapes]
@@ -147,7 +167,7 @@ class Problem:
 
 
 def mixed(weights: Array, values: Array) -> Array:
-    """Return weights [a, k, s] times values [s, a, r], [k, a, r]."""
+    """Return the weighted sums over stages: weights [a, k, s] times values [s, a, r], as [k, a, r]."""
     return jnp.einsum("aks,sar->kar", weights, values, precision=lax.Precision.HIGHEST)
 
 
@@ -162,12 +182,12 @@ def linear_solution(
     """Return the solution x [s, a, r] of x - J M x = b, J the Jacobians of f at the states of the stages.
 
     Args:
-        problem: What is solved.
-        times: The beginning of the step, since the start, and its length.
-        states: Of the stages, [s, a, r].
-        weights: M, [a, s, s].
-        b: [s, a, r].
-        tolerance: The relative residual of a large system.
+        problem: The initial value problem.
+        times: The beginning of the step, as time since the start, and the length of the step.
+        states: The states at the stages, [s, a, r].
+        weights: The matrices M, [a, s, s].
+        b: The right-hand side, [s, a, r].
+        tolerance: The relative residual to which a system too large for a dense matrix is solved.
     """
     s, orders, each = b.shape
     d, roots = orders * each, problem.scheme.roots
@@ -189,15 +209,15 @@ class Stages(NamedTuple):
     """The state of the iteration for the stage equations, F = f(H + M F).
 
     Attributes:
-        values: F, [s, a, r].
-        states: Where f was evaluated last, [s, a, r].
-        last: The size of the last change.
-        rate: What is left of a change after the next iterations, as a part of it.
-        is_newton: Whether Jacobians are used.
-        taken: Iterations.
-        jacobians: How many times those of all stages were made.
-        is_found: Whether it has converged.
-        is_lost: Whether it has not.
+        values: F, the values of f at the stages, [s, a, r].
+        states: The states at which f was evaluated last, [s, a, r].
+        last: The size of the last change of the stages' states; infinite before the first.
+        rate: All changes that are still to come, as a part of the last change; estimated.
+        is_newton: Whether the iteration is Newton's, with Jacobians, and not fixed-point iteration.
+        taken: The number of iterations.
+        jacobians: How many times the Jacobians of all stages were computed.
+        is_found: Whether the iteration has converged.
+        is_lost: Whether the iteration was given up: Newton's method diverged, or its change was not finite.
     """
 
     values: Array
@@ -220,16 +240,17 @@ def staged(
     scale: Array | None,
     rate: Array,
 ) -> Stages:
-    """Return the solution of the stage equations of a step.
+    """Return the solution of the stage equations F = f(H + M F) of a step, by fixed-point or Newton's iteration.
 
     Args:
-        problem: What is solved.
-        times: The beginning of the step, since the start, and its length.
-        history: H, [s, a, r].
-        weights: M, [a, s, s].
-        guess: F, about.
-        scale: What the step allows, [a, r], or None where the equation is solved to its own tolerance.
-        rate: That of the step before.
+        problem: The initial value problem.
+        times: The beginning of the step, as time since the start, and the length of the step.
+        history: H, the states at the stages without this step's own part, [s, a, r].
+        weights: The matrices M, [a, s, s].
+        guess: The first iterate of F, [s, a, r].
+        scale: The error that the step may have, [a, r], or None if the equations are solved to the tolerance of
+            `problem.scheme.roots`.
+        rate: The last `Stages.rate` of the step before.
     """
     roots, dtype = problem.scheme.roots, history.dtype
     allowed = PART if scale is not None and roots.tolerance is None else 1.0
@@ -283,28 +304,30 @@ def staged(
 
 
 class Steps(NamedTuple):
-    """The steps that a solve has taken, and where it is.
+    """The steps that a solve has taken so far, and the state of the loop that takes them.
 
     Attributes:
-        n: How many.
-        time: Where it is, since the start.
-        h: The next step.
-        before: The state at the end, [a, r].
-        last: The error and the length of the step before, NaN where it did not lead to this one without a rejection.
+        n: How many steps were taken.
+        time: The time since the start that the steps have reached.
+        h: The length of the next step that is tried; NaN at the start and at a jump of f, where it is still to be
+            chosen.
+        before: The state at the end of the last step, [a, r].
+        last: The error and the length of the last step; NaN after a rejected attempt, at the start and at a jump of f.
         is_again: Whether the last attempt was rejected.
-        origin: Since when f does not jump.
-        begun: The number of the first step since then.
-        first: f just after then, [a, r].
-        start: f at the beginning, [a, r].
-        own: The weights within a step of length 1, [a, s + 1, s].
-        spread: See `collocation.spread`, [a].
-        rate: Of the last stage equations.
-        lengths: Of the steps, 0 of those that were not taken, [N].
-        values: F of each, [N, s, a, r].
-        states: Where f was evaluated last in each, [N, s, a, r].
-        errors: The estimate of each as a part of what is allowed, [N]; NaN on a given mesh.
+        origin: The time since the start of the last jump of f; 0 before the first.
+        begun: The number of the first step after `origin`.
+        first: The right-hand side f just after `origin`, [a, r].
+        start: The right-hand side f at the start of the solve, [a, r].
+        own: The weights within a step of length 1, see `Problem.own`, [a, s + 1, s].
+        spread: See `Problem.spread`, [a].
+        rate: The `Stages.rate` of the last stage equations, at most 1; 1 after a rejected attempt.
+        lengths: The lengths of the steps, [N]; 0 for steps that were not taken.
+        values: The values F of f at the stages of each step, [N, s, a, r].
+        states: The states at which f was evaluated last in each step, [N, s, a, r].
+        errors: The estimate of each step's error as a part of what is allowed, [N]; NaN on a given mesh.
         status: An index into `STATUSES`.
-        counts: The numbers of `Statistics` after the first, [5].
+        counts: The numbers of `Statistics` after `steps`: rejected steps, evaluations, products, Jacobians and
+            iterations, [5].
     """
 
     n: Array
@@ -329,14 +352,21 @@ class Steps(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A step that was tried: its stages, and the state at its end, [a, r]."""
+    """A step that was tried: the solution of its stage equations, and the state at its end, [a, r]."""
 
     stages: Stages
     end: Array
 
 
 def _tried(problem: Problem, x: Steps, h: Array, scale: Array | None) -> Step:
-    """Return the step of length h, which comes next."""
+    """Return the next step, of length h, as it comes out: its stages and the state at its end.
+
+    Args:
+        problem: The initial value problem.
+        x: The steps before.
+        h: The length of the step.
+        scale: The error that the step may have, [a, r]; None on a given mesh.
+    """
     rows = h * jnp.append(problem.nodes, 1.0)
     past = sums(problem.scheme.stages, problem.alpha, x.lengths, x.n, rows, x.values)
     history, weights = problem.base(x.time + rows) + past, x.own * problem.power(h)[:, None, None]
@@ -345,7 +375,11 @@ def _tried(problem: Problem, x: Steps, h: Array, scale: Array | None) -> Step:
 
 
 def _guess(problem: Problem, x: Steps, h: Array) -> Array:
-    """Return the values of f on the next step, about: those of the step before, extended as far as they decay."""
+    """Return a guess of f at the stages of the next step, [s, a, r].
+
+    The guess is the last step's polynomial, extended as far as its Legendre coefficients decay; on the first step after
+    the start or a jump, f at the beginning of the step.
+    """
     before = jnp.maximum(x.n - 1, 0)
     last, length = x.values[before], jnp.where(x.n > 0, x.lengths[before], 1)
     coefficients = jnp.einsum("ks,sar->kar", jnp.asarray(problem.rule.coefficients.astype(last.dtype)), last)
@@ -356,7 +390,7 @@ def _guess(problem: Problem, x: Steps, h: Array) -> Array:
 
 
 def _begun(problem: Problem, room: int) -> Steps:
-    """Return the beginning of a solve, before the first step; it may take `room` steps."""
+    """Return the steps of a solve before the first one, in arrays with room for `room` steps."""
     first = problem.value(problem.begin.astype(problem.z0.dtype), problem.z0)
     a, r = problem.z0.shape
     real, dtype, s = widest(), problem.z0.dtype, problem.scheme.stages
@@ -385,12 +419,21 @@ def _begun(problem: Problem, room: int) -> Steps:
 
 
 def _put(rows: Array, n: Array, row: Array, is_put: Array) -> Array:
-    """Return rows with another one in place n, or as they are."""
+    """Return the array `rows` with its row n replaced by `row` if `is_put`, else unchanged."""
     return lax.dynamic_update_index_in_dim(rows, jnp.where(is_put, row.astype(rows.dtype), rows[n]), n, 0)
 
 
 def _taken(problem: Problem, x: Steps, h: Array, step: Step, is_taken: Array, error: Array) -> Steps:
-    """Return the steps with one more, or as they are but for what it cost."""
+    """Return the steps x with the step that was tried added if `is_taken`; else only with the cost of the attempt.
+
+    Args:
+        problem: The initial value problem.
+        x: The steps before.
+        h: The length of the step that was tried.
+        step: The step that was tried.
+        is_taken: Whether the step is accepted.
+        error: The estimate of the step's error as a part of what is allowed.
+    """
     found, s, d = step.stages, problem.scheme.stages, problem.z0.size
     products = s * d * found.jacobians if s * d <= problem.scheme.roots.dense else 0 * found.jacobians
     cost = [~is_taken, s * found.taken, products, found.jacobians, found.taken]
@@ -408,7 +451,7 @@ def _taken(problem: Problem, x: Steps, h: Array, step: Step, is_taken: Array, er
 
 @promoting
 def along(problem: Problem, lengths: Array, on_step: Callable[[Array], None] | None) -> Steps:
-    """Take the steps of a mesh, whose lengths are [N]; a step whose equations are not solved ends it."""
+    """Return the steps of a mesh, whose lengths are [N]; the solve ends at a step whose equations are not solved."""
     room = lengths.size
 
     def one(x: Steps) -> Steps:
@@ -425,11 +468,11 @@ def along(problem: Problem, lengths: Array, on_step: Callable[[Array], None] | N
 
 
 class Tolerance(NamedTuple):
-    """What steps follow.
+    """The error that steps may have, and their greatest length.
 
     Attributes:
-        rtol: Of the solution.
-        atol: The same, [a, r] or a number.
+        rtol: The tolerance relative to the state.
+        atol: The absolute tolerance, [a, r] or a number.
         max_step: The longest step.
     """
 
@@ -438,7 +481,7 @@ class Tolerance(NamedTuple):
     max_step: Array
 
     def scale(self, *states: Array) -> Array:
-        """Return what a change of a state is measured by, [a, r]."""
+        """Return the error that is allowed beside these states, atol + rtol times the largest of them, [a, r]."""
         largest = jnp.max(jnp.stack([jnp.abs(each) for each in states]), 0)
         return jnp.maximum(self.atol + self.rtol * largest, jnp.finfo(largest.dtype).tiny)
 
@@ -447,14 +490,14 @@ class Tolerance(NamedTuple):
 def to(
     problem: Problem, stops: Array, tolerance: Tolerance, max_steps: int, on_step: Callable[[Array], None] | None
 ) -> Steps:
-    """Take steps to a time since the start, as the tolerance allows them.
+    """Return steps up to the last of the times `stops`, with lengths that keep the error within the tolerance.
 
     Args:
-        problem: What is solved.
+        problem: The initial value problem.
         stops: Times since the start that do not decrease: those at which f may jump, then the end.
-        tolerance: What steps follow.
-        max_steps: How many there may be.
-        on_step: Called with their number after each attempt.
+        tolerance: The error that steps may have.
+        max_steps: How many steps may be taken.
+        on_step: Called after each attempt with the number of steps taken; or None.
     """
     real = widest()
     tiniest = 1e-290 if real == jnp.float64 else 1e-35
@@ -498,14 +541,21 @@ def to(
 
 
 def _least(problem: Problem, origin: Array) -> Array:
-    """Return the shortest step whose stages all lie behind a jump at `origin` by a rounding of the time or more."""
+    """Return the length of the shortest step after a jump at `origin` whose stages are still told apart from the jump.
+
+    The first stage lies behind the jump by the rounding of the time in the states' dtype. After the start, with
+    `origin` 0, the result is 0.
+    """
     eps = float(jnp.finfo(problem.z0.dtype).eps)
     latest = jnp.maximum(origin, jnp.abs(problem.begin + origin))
     return jnp.where(origin > 0, eps * latest / float(problem.rule.nodes[0]), 0.0)
 
 
 def _at_jump(problem: Problem, controller: Controller, x: Steps, stop: Array, tolerance: Tolerance) -> Steps:
-    """Return the steps at the start or at a jump of f, with the next step: one in which f may change by its error."""
+    """Return the steps x, at the start or at a jump of f, with the length of the next step.
+
+    In a step of this length the change of f adds to the solution about as much as its error may be.
+    """
     before, duration, least = x.before, stop - x.time, _least(problem, x.time)
     dtype, scale = before.dtype, tolerance.scale(before)
 
@@ -528,7 +578,15 @@ def _at_jump(problem: Problem, controller: Controller, x: Steps, stop: Array, to
 
 
 def _error(problem: Problem, x: Steps, h: Array, step: Step, scale: Array) -> Array:
-    """Return the estimate of a step's error, as a part of what is allowed."""
+    """Return the estimate of a step's error, as a part of what is allowed: at most 1 for a step that is accepted.
+
+    Args:
+        problem: The initial value problem.
+        x: The steps before.
+        h: The length of the step.
+        step: The step that was tried.
+        scale: The error that is allowed, [a, r].
+    """
     some = jnp.asarray(problem.rule.coefficients[-LAST:].astype(step.end.dtype))
     last = jnp.einsum("ks,sar->kar", some, step.stages.values)
     last = last * (problem.power(h) * x.spread)[:, None]

@@ -1,7 +1,7 @@
-"""optax's optimizers along a power-law average of the last gradients; with alpha = 1 they are those optimizers.
+"""optax's optimizers along a power-law average of the last gradients; with alpha = 1 they are optax's optimizers.
 
-Each takes the arguments of the optimizer of optax that it is made of, in its order, then its own by name. Arguments are
-spelled out, so that `optax.inject_hyperparams` finds those that are numbers.
+Each takes the arguments of the optax optimizer that it is made of, in the same order, then its own by name. Arguments
+are spelled out, so that `optax.inject_hyperparams` finds those that are numbers.
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ def scale_by_fractional(
     key: Array | int = 0,
     history_dtype: Any = None,
 ) -> optax.GradientTransformation:
-    """Replace updates with a power-law average of the last ones; with alpha = 1 they stay what they are.
+    """Return a transformation that replaces updates with a power-law average of the last ones.
 
-    What comes after it in an `optax.chain` takes the average for the gradient: any optimizer of optax becomes
-    fractional. The state has two counts, and trees like the parameters: one with an axis of `memory` gradients before
-    each parameter's own, or four moving averages. Where the order is a Python number, 1, nothing is kept. An array or a
-    schedule keeps the history, and drops it at a step where it is 1.
+    With alpha = 1 updates stay as they are. A transformation that comes after this one in an `optax.chain` takes the
+    average for the gradient: any optimizer of optax becomes fractional. The state has two counts, and trees like the
+    parameters: one with an axis of `memory` gradients before each parameter's own, or four moving averages. If alpha is
+    the Python number 1, nothing is kept. With an array or a schedule the history is kept, and dropped at a step where
+    alpha is 1.
 
     Args:
         alpha: Order in (0, 1]: the weights of past gradients fall like lag**-alpha; 1 keeps none of them, towards 0 all
@@ -54,14 +55,15 @@ def scale_by_fractional(
             it unused.
         kind: "integral": weights of the fractional integral of order 1 - alpha, divided by their sum. "difference": of
             the derivative of order 1 - alpha. "fcgd", "caputo", "caputo_terminal": as in papers, to reproduce them.
-            Both of Caputo need the parameters in `update`, and "caputo_terminal" `value_fn` too, the loss of
-            parameters: it takes the gradient at eight points, makes no use of the updates, and stands first.
-        key: A key or seed: where the random numbers of "fcgd" begin. They follow from it and the number of gradients
-            remembered.
-        history_dtype: Of the gradients kept; None is that of the parameters, and for exponentials float32 or better.
+            Both of Caputo need the parameters in `update`, and "caputo_terminal" `value_fn` too, the loss as a function
+            of the parameters: this kind takes the gradient at eight points, makes no use of the updates, and comes
+            first in a chain.
+        key: The key or seed of the random numbers of "fcgd", which follow from it and the number of gradients stored.
+        history_dtype: The dtype of the gradients that are kept; None is that of the parameters, and for exponentials
+            float32 or better.
 
     Returns:
-        A transformation. Its updates have the shapes and dtypes of those that it is given.
+        The transformation. It leaves the shapes and dtypes of updates as they are.
 
     Raises:
         ValueError: alpha is not in (0, 1], memory is less than 1, or a kind is unknown or does not go with the memory.
@@ -94,7 +96,7 @@ def scale_by_fractional(
 
 
 def _length(memory: Any) -> int | str | None:
-    """Return the option `memory` as an int or "exponentials"; None where it is traced, as by inject_hyperparams."""
+    """Return the option `memory` as an int or "exponentials"; None if it is traced, as by `inject_hyperparams`."""
     if isinstance(memory, jax.core.Tracer):
         return None
     if isinstance(memory, jax.Array | np.ndarray) and memory.ndim == 0:
@@ -121,17 +123,17 @@ def fractional_sgd(
 ) -> optax.GradientTransformationExtraArgs:
     """Return `optax.sgd` along a power-law average of the last gradients.
 
-    With momentum the average is what enters the velocity: it is one kernel of past gradients after another.
+    With momentum the average enters the velocity: past gradients are weighted twice, by the power law and by momentum.
 
     Args:
         learning_rate: As of `optax.sgd`, as are the three that follow.
-        momentum: None is none.
+        momentum: The decay of the velocity; None is no momentum.
         nesterov: Whether momentum is Nesterov's.
-        accumulator_dtype: Of the velocity.
+        accumulator_dtype: The dtype of the velocity.
         alpha: As of `scale_by_fractional`, whose errors and source it has.
         memory: As of `scale_by_fractional`.
         kind: As of `scale_by_fractional`.
-        weight_decay: This times the parameters is added to the average; it is not averaged.
+        weight_decay: The factor by which parameters are added to the average; this term is not averaged.
         key: As of `scale_by_fractional`.
 
     Examples:
@@ -168,13 +170,13 @@ def fractional_adam(
         b2: Decay of the second moment.
         eps: Added to the root of the second moment.
         eps_root: Added under the root.
-        mu_dtype: Of the first moment.
+        mu_dtype: The dtype of the first moment.
         nesterov: Whether momentum is Nesterov's.
         alpha: As of `scale_by_fractional`, whose errors and source it has.
         memory: As of `scale_by_fractional`.
         kind: As of `scale_by_fractional`.
-        weight_decay: This times the parameters is added to the average, as in `torch.optim.Adam`. For that of AdamW
-            take `fractional_adamw`.
+        weight_decay: The factor by which parameters are added to the average, as in `torch.optim.Adam`. For the decay
+            of AdamW take `fractional_adamw`.
         key: As of `scale_by_fractional`.
 
     Examples:
@@ -212,9 +214,10 @@ def fractional_adamw(
         b2: Decay of the second moment.
         eps: Added to the root of the second moment.
         eps_root: Added under the root.
-        mu_dtype: Of the first moment.
-        weight_decay: What of the parameters is taken away at each step, in units of the learning rate.
-        mask: Which of them decay. A function is one for `optax.inject_hyperparams(..., static_args="mask")`.
+        mu_dtype: The dtype of the first moment.
+        weight_decay: The part of the parameters that is subtracted at each step, in units of the learning rate.
+        mask: Which parameters decay, as of `optax.adamw`. With `optax.inject_hyperparams` a function needs
+            static_args="mask".
         nesterov: Whether momentum is Nesterov's.
         alpha: As of `scale_by_fractional`, whose errors and source it has.
         memory: As of `scale_by_fractional`.
@@ -251,22 +254,22 @@ def fractional_rmsprop(
 ) -> optax.GradientTransformationExtraArgs:
     """Return `optax.rmsprop` along a power-law average of the last gradients.
 
-    That of `FractionalRMSprop`, and of torch, is `decay=0.99, eps_in_sqrt=False`.
+    With `decay=0.99, eps_in_sqrt=False` it is the RMSprop of torch and of `FractionalRMSprop`.
 
     Args:
         learning_rate: As of `optax.rmsprop`, as are the eight that follow.
-        decay: Of the mean of squares: what `FractionalRMSprop` calls `smoothing`.
+        decay: The decay of the mean of squares, called `smoothing` in `FractionalRMSprop`.
         eps: Added to the mean of squares, or to its root.
         initial_scale: First mean of squares.
         eps_in_sqrt: Whether eps is added under the root.
         centered: Whether the variance takes the place of the mean of squares.
-        momentum: None is none.
+        momentum: The decay of the velocity; None is no momentum.
         nesterov: Whether momentum is Nesterov's.
         bias_correction: Whether the means are divided by the sums of their weights.
         alpha: As of `scale_by_fractional`, whose errors and source it has.
         memory: As of `scale_by_fractional`.
         kind: As of `scale_by_fractional`.
-        weight_decay: This times the parameters is added to the average; it is not averaged.
+        weight_decay: The factor by which parameters are added to the average; this term is not averaged.
         key: As of `scale_by_fractional`.
 
     Examples:
@@ -285,7 +288,7 @@ def fractional_rmsprop(
 def _decayed(weight_decay: Number) -> optax.GradientTransformation:
     """Return the transformation that adds `weight_decay * params` to the updates.
 
-    Without decay it does nothing; its state has the same structure in both cases.
+    Without decay the transformation does nothing; its state has the same structure in both cases.
     """
     if isinstance(weight_decay, int | float) and weight_decay == 0:
         return optax.identity()

@@ -1,16 +1,16 @@
-"""Transformations of optax's updates: averages of the last ones, and Caputo's derivatives along the parameters' way.
+"""optax transformations that replace updates by averages of the last ones, or by Caputo's derivatives.
 
-A window keeps the gradients in a ring, one more axis before the parameters' own; exponentials keep four moving
-averages. A gradient is written into the ring before the ring is read: so XLA writes it in place where the state is
-donated or carried through a scan, and would copy the whole ring otherwise. Caputo's derivatives are those of
-`training/directions.py`.
+A window keeps the last gradients in a ring, with one more axis before the parameters' own; exponentials keep four
+moving averages. A gradient is written into the ring before the ring is read: so XLA writes in place where the state is
+donated or carried through a scan, and would copy the whole ring otherwise. Caputo's derivatives, along the way of the
+parameters, are those of `training/directions.py`.
 
-Sums are formed in single precision or better and rounded once. What weighs nothing brings nothing that is not
-finite into the average.
+Sums are formed in single precision or better and rounded once. A row of weight 0 adds nothing to the average even if it
+is not finite.
 
-What follows from an order is computed in float64 and rounded once. A Python number is known when the step is traced:
-its numbers are NumPy's, and errors are raised at once. An array may be traced; one out of range is then NaN, and under
-`jax.experimental.checkify` an error.
+Weights are computed from the order alpha in float64 and rounded once. An order that is a Python number is known when
+the step is traced: weights are then NumPy's, and errors are raised at once. An array may be traced; an order out of
+range is then NaN, and under `jax.experimental.checkify` an error.
 
 In the private functions, the R rows [R, *shape] of a parameter are what is kept of its past gradients, in the ring or
 as moving averages, and `stored` is the number of gradients that were stored so far.
@@ -40,14 +40,14 @@ Tree = Any  # of arrays, as the parameters
 Schedule = Callable[[Array], Any]
 Alpha = float | Array | Schedule
 
-_BESIDE_1 = 1e-14  # moves nodes and weights by as much
+_BESIDE_1 = 1e-14  # subtracted from orders closer to 1; nodes and weights of a quadrature change by about as much
 _IN_LINE = 16  # rows that are added one by one in the program, which would grow with more of them
 
-Weigh = Callable[[Any], tuple[Array, Array]]  # of a dtype: the weight of the present gradient, and those of the rows
+Weigh = Callable[[Any], tuple[Array, Array]]  # takes a dtype to the weights of the present gradient and of the rows
 
 
 class FractionalWindowState(NamedTuple):
-    """What a window keeps: steps taken, gradients remembered, and the tree of these, [memory, ...] of a parameter."""
+    """The state of a `window`: steps taken, gradients stored, and the tree of these, [memory, *shape] a parameter."""
 
     count: Array  # type: ignore[assignment]
     stored: Array
@@ -55,7 +55,7 @@ class FractionalWindowState(NamedTuple):
 
 
 class FractionalAveragesState(NamedTuple):
-    """What exponentials keep: steps taken, gradients that went in, and moving averages as trees of the parameters."""
+    """The state of `fading`: steps taken, gradients averaged, and four moving averages, trees like the parameters."""
 
     count: Array  # type: ignore[assignment]
     stored: Array
@@ -63,14 +63,15 @@ class FractionalAveragesState(NamedTuple):
 
 
 def window(alpha: Alpha, law: Law, memory: int | None, key: Any, dtype: Any) -> optax.GradientTransformation:
-    """Average the present gradient and those before it.
+    """Return the transformation that averages the present gradient and those of the last steps, kept in a ring.
 
     Args:
         alpha: The order.
-        law: Of the weights.
-        memory: How many; None in an update takes what the state has.
-        key: Where the random numbers of a law that drops gradients begin.
-        dtype: Of what is kept; None is the parameters'.
+        law: The law of the weights.
+        memory: How many gradients are averaged, the present one included; None, for a traced option, takes the number
+            that the state has room for.
+        key: The key or seed of the random numbers of a law that drops gradients.
+        dtype: The dtype of the gradients that are kept; None is the parameters'.
     """
 
     def init(params: Tree) -> FractionalWindowState:
@@ -108,12 +109,14 @@ def window(alpha: Alpha, law: Law, memory: int | None, key: Any, dtype: Any) -> 
 
 
 def fading(alpha: Alpha, dtype: Any) -> optax.GradientTransformation:
-    """Average by exponentials that stand for the integral's weights, tempered.
+    """Return the transformation that averages gradients by exponentials, which stand for the integral's weights.
+
+    The weights are tempered; see `training/directions.py`.
 
     Args:
         alpha: The order.
-        dtype: Of the moving averages; None is the parameters', or float32 where these are half as wide: there the slow
-            ones would stop on the way.
+        dtype: The dtype of the moving averages; None is the parameters', or float32 for parameters in half precision,
+            in which the slow averages would stop before they reach their values.
     """
     decays = directions.decays()
 
@@ -138,7 +141,7 @@ def fading(alpha: Alpha, dtype: Any) -> optax.GradientTransformation:
             wide = exact(row)
             held = row.astype(wide)
             faded = held + wide.type(1 - decay) * (grad.astype(wide) - held)
-            return jnp.where(order == 1, 0.0, faded).astype(row.dtype)  # at alpha = 1 what was remembered is dropped
+            return jnp.where(order == 1, 0.0, faded).astype(row.dtype)  # at alpha = 1 the history is dropped
 
         weigh = cache(partial(_fading_weights, order, stored))
         mixed = jax.tree.map(lambda grad, *rows: _mixed(grad, rows, weigh), updates, *averages)
@@ -151,12 +154,12 @@ def fading(alpha: Alpha, dtype: Any) -> optax.GradientTransformation:
 
 
 def _mixed(grad: Array, rows: Sequence[Array] | Array, weigh: Weigh) -> Array:
-    """Return the weighted sum of a gradient and the rows that are kept of those before it.
+    """Return the weighted sum of a gradient and the rows that are kept of past gradients, [*shape].
 
     Args:
         grad: The gradient of one parameter, [*shape].
-        rows: Its rows, [R, *shape].
-        weigh: Returns, for a dtype, the weight of the gradient and the R weights of the rows.
+        rows: The rows of this parameter, [R, *shape].
+        weigh: Called with a dtype; returns the weight of the gradient and the R weights of the rows.
     """
     wide = exact(grad)
     first, weights = weigh(real(wide))
@@ -171,14 +174,14 @@ def _mixed(grad: Array, rows: Sequence[Array] | Array, weigh: Weigh) -> Array:
 def _add(total: Array, kept: tuple[Array, Array]) -> tuple[Array, None]:
     """Return the total with a weighted row added, and None: the function that `lax.scan` calls for each row.
 
-    It is no closure, which a scan outside of jit would compile at every call.
+    This function is no closure, because a scan outside of jit would compile a closure at every call.
 
     Args:
         total: The sum so far.
         kept: A row and its weight.
     """
     row, weight = (each.astype(total.dtype) for each in kept)
-    # A finite row of weight 0 stays: at alpha = 1 the weight is 0 and its slope in alpha is not.
+    # A finite row of weight 0 is not replaced by 0: at alpha = 1 the derivative of its weight in alpha is not 0.
     return total + weight * jnp.where((weight == 0) & ~jnp.isfinite(row), 0.0, row), None
 
 
@@ -187,7 +190,7 @@ def _window_weights(
 ) -> tuple[Array, Array]:
     by_lag = numbers(lambda order, xp: law.weights(order, length, xp), alpha, dtype)
     places = jnp.arange(length, dtype=stored.dtype)
-    lags = (stored - places) % length  # 0 is the present gradient, which is weighed by itself
+    lags = (stored - places) % length  # lag 0 is the present gradient, whose weight is returned by itself
     counts = (lags > 0) & (lags <= stored)
     if dropped is not None:
         counts &= lags != dropped
@@ -198,7 +201,7 @@ def _window_weights(
 
 def _fading_weights(alpha: float | Array, stored: Array, dtype: Any) -> tuple[Array, Array]:
     parts = numbers(_parts, alpha, dtype)
-    # 1 - decay**stored, all of whose digits are wanted while few gradients went in.
+    # 1 - decay**stored, computed so that no digits are lost while few gradients were stored.
     reached = -jnp.expm1(stored.astype(dtype) * jnp.asarray(directions.log_decays(), dtype))
     total = 1 + (parts * reached).sum()
     return 1 / total, parts / total
@@ -211,7 +214,7 @@ def _parts(alpha: Any, xp: Namespace) -> Array:
 
 
 def _fitted(alpha: Array) -> Array:
-    """Return what `directions.coefficients` does, [*alpha, 4], for orders that are traced."""
+    """Return the coefficients of the exponentials, [*alpha, 4], for traced orders; see `directions.coefficients`."""
     matrix, target, scale = directions.fit_problem(alpha, JAX)
     q, r = jnp.linalg.qr(matrix)
     projected = JAX.matmul(jnp.swapaxes(q, -1, -2), jnp.asarray(target)[:, None])
@@ -222,9 +225,9 @@ def _dropped(key: Any, stored: Array, past: int) -> Array:
     """Return the lag, drawn from 1 to `past`, whose gradient is left out of the average at this step.
 
     Args:
-        key: A key of jax.random, or a seed for one.
-        stored: How many gradients were stored so far, by which each step has a draw of its own.
-        past: How many past gradients there are.
+        key: A key of jax.random, or a seed for a key.
+        stored: How many gradients were stored so far: each step has a draw of its own.
+        past: The number of past gradients in the average.
     """
     is_key = jnp.ndim(key) > 0 or (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key))
     drawn = jax.random.fold_in(jnp.asarray(key) if is_key else jax.random.key(key), stored)
@@ -232,7 +235,7 @@ def _dropped(key: Any, stored: Array, past: int) -> Array:
 
 
 def _length(gradients: Tree, memory: int | None) -> int:
-    """Return how many past gradients the state has rows for; raise ValueError if it is not `memory`."""
+    """Return for how many gradients the state has rows; raise ValueError if the number differs from `memory`."""
     lengths = {rows.shape[0] for rows in jax.tree.leaves(gradients)} or {memory or 1}
     length = min(lengths)
     if memory is not None and memory != length:
@@ -252,7 +255,7 @@ def _check_kind_of(state: Any, wanted: type) -> None:
 
 
 class FractionalPreviousState(NamedTuple):
-    """What the closed form keeps: steps taken, points remembered, and the parameters before the last step."""
+    """The state of `closed_form`: steps taken, points remembered, and the parameters before the last step."""
 
     count: Array  # type: ignore[assignment]
     stored: Array
@@ -260,13 +263,16 @@ class FractionalPreviousState(NamedTuple):
 
 
 class FractionalTerminalState(NamedTuple):
-    """What the derivative from a fixed terminal keeps: steps taken."""
+    """The state of `fixed_terminal`: the number of steps taken."""
 
     count: Array  # type: ignore[assignment]
 
 
 def closed_form(alpha: Alpha) -> optax.GradientTransformation:
-    """Multiply the updates by a power of the last step's length; the first step takes them as they are."""
+    """Return the transformation of kind "caputo": updates times |last step|**(1 - alpha) / Gamma(2 - alpha).
+
+    The first step leaves the updates as they are.
+    """
 
     def init(params: Tree) -> FractionalPreviousState:
         return FractionalPreviousState(_zero(), _zero(), jax.tree.map(jnp.zeros_like, params))
@@ -293,7 +299,10 @@ def closed_form(alpha: Alpha) -> optax.GradientTransformation:
 
 
 def fixed_terminal(alpha: Alpha) -> optax.GradientTransformationExtraArgs:
-    """Replace the updates with Caputo's derivative from 0 of `value_fn`, which `update` is given."""
+    """Return the transformation of kind "caputo_terminal": it replaces updates by Caputo's derivative from 0.
+
+    The derivative is that of the loss `value_fn`, an argument of `update`.
+    """
 
     def init(params: Tree) -> FractionalTerminalState:
         del params
@@ -327,7 +336,7 @@ def fixed_terminal(alpha: Alpha) -> optax.GradientTransformationExtraArgs:
 
 
 def _mean_gradients(value_fn: Callable[[Tree], Array], params: Tree, alpha: float | Array) -> Tree:
-    """Return the mean of the gradients of the loss at s * params, 0 < s < 1, weighted by `(1 - s)**-alpha`.
+    """Return the mean of the gradients of the loss at s * params over s in (0, 1), weighted by `(1 - s)**-alpha`.
 
     Args:
         value_fn: The loss of parameters.
@@ -360,7 +369,7 @@ def _with_node(weight: Array, mean: Array, gradient: Array) -> Array:
 def _quadrature(alpha: Any, xp: Namespace) -> tuple[Any, Any]:
     if xp is not JAX:
         return directions.quadrature(alpha)
-    # The matrix has a root of 1 - alpha, without a slope at 1, in what nodes and weights only see the square of.
+    # The matrix holds sqrt(1 - alpha), which has no derivative at 1; nodes and weights depend on its square alone.
     alpha = alpha - jnp.where(alpha > 1 - _BESIDE_1, _BESIDE_1, 0.0)
     nodes, vectors = jnp.linalg.eigh(directions.jacobi_matrix(alpha, JAX))
     return nodes, vectors[..., 0, :] ** 2
@@ -393,22 +402,29 @@ def _zero() -> Array:
 
 
 def exact(values: Array) -> Any:
-    """Return the dtype in which sums of such values are formed: single precision or better."""
+    """Return the dtype in which sums of arrays like `values` are formed: theirs, but at least single precision."""
     return at_least_single(values.dtype)
 
 
 def real(dtype: Any) -> Any:
-    """Return the dtype of the real part."""
+    """Return the real dtype that belongs to `dtype`: that of the real part if `dtype` is complex, else itself."""
     return jnp.finfo(dtype).dtype
 
 
 def arrays(tree: Tree) -> Tree:
-    """Return a tree whose numbers are arrays too."""
+    """Return a tree with all its leaves as arrays of JAX."""
     return jax.tree.map(jnp.asarray, tree)
 
 
 def check_belongs(what: str, kept: Tree, updates: Tree, axes: int = 0) -> None:
-    """Raise unless what is kept, behind so many axes, is that of parameters with such updates."""
+    """Raise ValueError unless the state belongs to the parameters: its tree and shapes are those of the updates.
+
+    Args:
+        what: What the state holds, for messages.
+        kept: The tree of arrays in the state.
+        updates: The updates, a tree like the parameters.
+        axes: How many axes of the state's arrays come before those of the parameters.
+    """
     held_tree, given_tree = (str(jax.tree.structure(tree)) for tree in (kept, updates))
     if held_tree != given_tree:
         raise ValueError(
@@ -426,7 +442,7 @@ def check_belongs(what: str, kept: Tree, updates: Tree, axes: int = 0) -> None:
 
 
 def check_given(params: Tree, kind: str) -> None:
-    """Raise unless the parameters were given."""
+    """Raise ValueError if `update` was called without the parameters, which this kind needs."""
     if params is None:
         raise ValueError(
             f"scale_by_fractional(kind={kind!r}): needs the parameters; call update(updates, state, params)."
@@ -434,11 +450,11 @@ def check_given(params: Tree, kind: str) -> None:
 
 
 def check(alpha: Any) -> None:
-    """Raise unless an order is good, as far as it is known: one that is traced or scheduled is looked at in the step.
+    """Check an order alpha that is known: a number or a concrete array. Traced and scheduled orders are checked later.
 
     Raises:
-        TypeError: It is no number.
-        ValueError: It is not in (0, 1].
+        TypeError: alpha is no number.
+        ValueError: alpha is not in (0, 1].
     """
     if callable(alpha):
         return
@@ -455,12 +471,12 @@ def check(alpha: Any) -> None:
 
 
 def is_identity(alpha: Alpha) -> bool:
-    """Whether the order is 1 at every step, and known to be."""
+    """Return whether the order is known to be 1 at every step: a Python number that is 1."""
     return isinstance(alpha, Real) and alpha == 1
 
 
 def at(alpha: Alpha, count: Array) -> float | Array:
-    """Return the order after `count` steps: a float where it is a number, else an array, NaN outside [0, 1]."""
+    """Return the order after `count` steps: a float if alpha is a number, else an array, NaN outside [0, 1]."""
     value = alpha(count) if callable(alpha) else alpha
     check(value)
     if not _is_array(value):
@@ -471,14 +487,17 @@ def at(alpha: Alpha, count: Array) -> float | Array:
 
 
 def numbers(make: Callable[..., Any], alpha: float | Array, dtype: Any) -> Any:
-    """Return make(alpha, namespace), arrays, rounded to `dtype`."""
+    """Return make(alpha, xp), a pytree of arrays computed in float64, rounded to `dtype`."""
     if isinstance(alpha, float):
         return jax.tree.map(lambda each: jnp.asarray(each, dtype), make(alpha, NUMPY))
     return in_float64(lambda order: make(order, JAX), alpha, dtype)
 
 
 def remembered(alpha: float | Array, stored: Array) -> Array:
-    """Return how many gradients are remembered after a step of that order: at alpha = 1 what was is dropped."""
+    """Return the number of stored gradients after a step of order alpha: one more, or 0 at alpha = 1.
+
+    At alpha = 1 the history is dropped.
+    """
     return jnp.where(alpha == 1, 0, optax.safe_increment(stored))
 
 

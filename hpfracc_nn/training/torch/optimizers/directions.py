@@ -1,23 +1,23 @@
-"""What takes the gradient's place: an average of the last gradients, or a derivative along the way of the parameters.
+"""Directions that take the gradient's place: an average of the last gradients, or Caputo's derivative of the loss.
 
-An average keeps of each parameter `history`, the memory's rows [R, ...], and `direction`, where the average is written.
-Both have the parameter's shape, and its strides where these are dense: fused steps pair values by their addresses,
-kernels see the rows as [R, n], and whoever copies a state between layouts, as distributed checkpoints do, copies what
-it means. A parameter that was laid out anew takes both with it at the next step.
+An average keeps in each parameter's state `history`, the memory's rows [R, ...], and `direction`, where the average is
+written. Both have the parameter's shape, and its strides if these are dense: fused steps pair values by their
+addresses, kernels see the rows as [R, n], and whoever copies a state between layouts, as distributed checkpoints do,
+copies the right values. If a parameter's strides change, both are laid out like the parameter at the next step.
 
-How many gradients were stored stands in `history_step`, and in `history_start` what the base optimizer's `step` was
-when the history began. In capturable groups, whose steps a CUDA graph may replay without Python, the first is left out:
-it is the difference of the other two. `history_memory` says what kind of rows these are. They are gradients or averages
-of them, whatever the weights: another alpha, or another kind of weights, go on with them.
+`history_step` is how many gradients were stored, and `history_start` the value of the base optimizer's `step` when the
+history began. In capturable groups, whose steps a CUDA graph may replay without Python, `history_step` is left out: it
+is the difference of `step` and `history_start`. `history_memory` says what kind of rows these are. Rows are gradients
+or averages of them, whatever the weights: a history stays valid for another alpha, or another kind of weights.
 
-A memory, of the last gradients as they are or of exponentials in which they fade, says how many rows it keeps for each
-parameter and what a step does with them (`mix.py`), from the number of gradients that were stored before: as a whole
-number in `mix`, or as a tensor on the parameter's device, which a CUDA graph can replay, in `recorded`. At each step
-the weights are those of as many gradients as there are.
+A memory is a `Window` of the last gradients, or four `Exponentials`, moving averages. It says how many rows it keeps
+for each parameter and what a step does with them (`mix.py`), by the number of gradients that were stored before: as a
+whole number in `mix`, or as a tensor on the parameter's device, which a CUDA graph can replay, in `recorded`. At each
+step the weights are those for the number of gradients stored so far.
 
 Formulas and sources stand in `training/directions.py`.
 
-In the private functions, `state` is what the optimizer holds of one parameter p, `held` the result of `_kept` or
+In the private functions, `state` is the optimizer's state of one parameter p, `held` the result of `_kept` or
 `_laid_out` for it, and `stored` the number of gradients that were stored before.
 """
 
@@ -66,21 +66,21 @@ from hpfracc_nn.training.torch.optimizers.mix import (
 )
 
 Group = dict[str, Any]  # a parameter group: the options of the base optimizer, alpha, kind, memory
-State = dict[str, Any]  # of one parameter: the base optimizer's, and what the kind keeps
-Directions = Callable[[], list[Tensor]]  # makes them, and changes the states
+State = dict[str, Any]  # the state of one parameter: the base optimizer's entries, and those of the kind
+Directions = Callable[[], list[Tensor]]  # returns the directions, and changes the states
 
 
-WeightsByLag = Callable[[float, int], np.ndarray]  # of alpha and how many
+WeightsByLag = Callable[[float, int], np.ndarray]  # takes alpha and a count to the weights of lags 0 to count - 1
 
 
 @dataclass(frozen=True)
 class Window:
-    """The last `memory` gradients: that of this step, and a ring of rows with those before it.
+    """A memory of the last `memory` gradients: that of this step, and a ring of rows with those of the steps before.
 
     Args:
-        memory: How many, at least 2.
-        weights: Their weights by lag.
-        is_normalised: Whether these are divided by their sum.
+        memory: How many gradients are averaged, at least 2.
+        weights: The weights by lag.
+        is_normalised: Whether the weights are divided by their sum.
     """
 
     memory: int
@@ -89,27 +89,36 @@ class Window:
 
     @property
     def length(self) -> float:
-        """How many gradients are remembered, that of the step included; infinity where they fade."""
+        """How many gradients are averaged, that of the step included; infinity for `Exponentials`."""
         return self.memory
 
     @property
     def rows(self) -> int:
-        """How many rows of the parameter's size are kept."""
+        """The number R of rows of the parameter's size that are kept."""
         return self.memory - 1
 
     def dtype(self, values: torch.dtype) -> torch.dtype:
-        """Return the dtype of the rows for gradients of such values."""
+        """Return the dtype of the rows for gradients of the real dtype `values`."""
         return values  # the gradients as they are: nothing is rounded
 
     def mix(self, alpha: float, stored: int, seed: int | None) -> Mix:
-        """Return what a step does after `stored` others."""
-        turn = stored if stored < self.rows else self.rows + stored % self.rows  # what the ring looks like
+        """Return the weights and gains of a step, before which `stored` gradients were stored.
+
+        `seed` is that of a law that drops gradients at random, else None.
+        """
+        turn = stored if stored < self.rows else self.rows + stored % self.rows  # steps with one `turn` have one mix
         return _window_mix(self, alpha, turn, None if seed is None else dropped(seed, stored, self.rows))
 
     def recorded(self, alpha: float, stored: Tensor, grad: Tensor, rows: Tensor) -> Tensor:
-        """Return the average and change the rows, in operations that autograd and CUDA graphs can follow.
+        """Return the average [n], and change the rows, by operations that autograd and CUDA graphs can follow.
 
-        Sums are formed in single precision or better, whatever autocast is around; so is what is returned.
+        Sums are formed in single precision or better, whatever autocast says, and the result has this precision.
+
+        Args:
+            alpha: The order.
+            stored: The number of gradients stored before, a tensor [].
+            grad: The gradient, [n].
+            rows: The rows, [R, n], changed in place.
         """
         slot = stored.long() % self.rows
         lags = (slot - 1 - torch.arange(self.rows, device=rows.device)) % self.rows + 1
@@ -135,7 +144,7 @@ def _window_mix(window: Window, alpha: float, turn: int, without: int | None) ->
     return Mix(float(by_lag[0] / total), tuple((weights / total).tolist()), gains)
 
 
-@placed  # while a graph is captured nothing can be copied from the host: the steps before it do so
+@placed  # nothing can be copied from the host while a graph is captured: steps before the capture do so
 def _weights_on(window: Window, alpha: float, device: torch.device) -> Tensor:
     return torch.as_tensor(window.weights(alpha, window.memory), device=device)
 
@@ -147,16 +156,19 @@ def _fading_on(alpha: float, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def dropped(seed: int, stored: int, lags: int) -> int:
-    """Return the lag, from 1 to `lags`, whose gradient is left out at the step after `stored` others.
+    """Return the lag, drawn from 1 to `lags`, whose gradient is left out at a step before which `stored` were stored.
 
-    Counter-based: the seed and the number of steps, both of which are saved, say all that there is to say.
+    The generator is counter-based: the lag follows from the seed and the number of steps, both of which are saved.
     """
     return 1 + int(np.random.Generator(np.random.Philox(key=seed, counter=stored)).integers(lags))
 
 
 @dataclass(frozen=True)
 class Exponentials:
-    """Four moving averages that fade at different rates; their sum follows the tempered weights of the integral."""
+    """A memory of four moving averages of gradients, which fade at different rates.
+
+    Their weighted sum approximates the average by the tempered weights of the integral. Methods are as of `Window`.
+    """
 
     @property
     def length(self) -> float:
@@ -167,7 +179,7 @@ class Exponentials:
         return len(directions.RATES)
 
     def dtype(self, values: torch.dtype) -> torch.dtype:
-        return torch.float32 if values.itemsize == 2 else values  # in half precision the slow ones would stop short
+        return torch.float32 if values.itemsize == 2 else values  # in half precision slow averages would stop short
 
     def mix(self, alpha: float, stored: int, seed: int | None) -> Mix:
         parts, total = _exponential_parts(alpha, np.float64(stored))
@@ -182,7 +194,7 @@ class Exponentials:
         return average
 
 
-Memory = Window | Exponentials  # what an average remembers of one parameter
+Memory = Window | Exponentials  # the kinds of history that an average keeps of one parameter's gradients
 
 
 def _summed(first: Tensor, weights: Tensor, grad: Tensor, rows: Tensor) -> Tensor:
@@ -193,7 +205,7 @@ def _summed(first: Tensor, weights: Tensor, grad: Tensor, rows: Tensor) -> Tenso
     exact = torch.promote_types(grad.dtype, torch.float32)
     average, weights = first.to(exact) * grad.to(exact), weights.to(exact)
     if rows.dtype == exact:
-        with torch.autocast(rows.device.type, enabled=False):  # it would round both to half precision
+        with torch.autocast(rows.device.type, enabled=False):  # autocast would round both to half precision
             return average + weights @ rows
     for row, weight in zip(rows, weights, strict=True):  # row by row: all at once would need memory in `exact`
         average = average + weight * row.to(exact)
@@ -201,9 +213,9 @@ def _summed(first: Tensor, weights: Tensor, grad: Tensor, rows: Tensor) -> Tenso
 
 
 def _exponential_parts(alpha: float, stored: np.float64) -> tuple[np.ndarray, np.float64]:
-    """Return the weights [4] of the moving averages after `stored` gradients, and the sum of the weights of all lags.
+    """Return the weights [4] of the moving averages, and the sum of the weights of all gradients, after `stored`.
 
-    The average is the weighted sum divided by that sum.
+    A step's average is (gradient + weights @ moving averages) / sum.
     """
     decays = directions.decays()
     parts = directions.coefficients(alpha) / (1 - decays)
@@ -212,11 +224,12 @@ def _exponential_parts(alpha: float, stored: np.float64) -> tuple[np.ndarray, np
 
 @dataclass(frozen=True)
 class Average:
-    """An average by weights of the lag, as its law says.
+    """The kinds of direction that average the last gradients, with weights by lag that a law gives.
 
     Attributes:
-        needs_closure: Whether gradients at other points are wanted, so that `step` needs a closure.
-        keeps: The keys of what is kept in a parameter's state.
+        law: The law of the weights.
+        needs_closure: Whether gradients at other points are needed, so that `step` needs a closure.
+        keeps: The keys of the entries that the kind keeps in a parameter's state.
     """
 
     law: Law
@@ -224,7 +237,7 @@ class Average:
     keeps = ("history", "direction", "history_step", "history_start", "history_memory")
 
     def fault(self, group: Group) -> str | None:
-        """Return what is wrong with the options of a group for this kind, or None."""
+        """Return an error message if this kind does not support the options of a group, else None."""
         if group["memory"] == EXPONENTIALS and not self.law.fades:
             return cannot_fade(group["kind"])
         if self.law.drops and (group.get("capturable") or group.get("differentiable")):
@@ -235,7 +248,7 @@ class Average:
         return None
 
     def is_identity(self, group: Group) -> bool:
-        """Whether the direction is the gradient itself, so that no state is kept."""
+        """Return whether the directions of a group are the gradients themselves, so that no state is kept."""
         return group["alpha"] == 1 or group["memory"] == 1
 
     def prepared(
@@ -247,9 +260,18 @@ class Average:
         site: Site,
         views: list[View] | None = None,
     ) -> Directions:
-        """Return what makes the directions and keeps in the states what the next step needs.
+        """Return a function that makes the directions of a group, and updates the states for the next step.
 
-        Whatever can be refused is refused here, and nothing is changed: another group may still be refused.
+        All errors for unsuitable gradients and states are raised here, before anything is changed: another group may
+        raise an error, too.
+
+        Args:
+            group: The group's options.
+            params: The parameters that have a gradient.
+            grads: Their gradients.
+            states: The states of these parameters.
+            site: The call site that picks kernels.
+            views: Flat views of the states, cached from step to step; the list is updated.
         """
         memory = self.memory(group)
         if group.get("capturable") or group.get("differentiable"):
@@ -286,30 +308,34 @@ class Average:
         return directions
 
     def rewind(self, state: State) -> None:
-        """Take back that a step was taken, without gradient or rate, which was to make the state and no more."""
+        """Set the state's counts as if no step had been taken: the last one had neither gradient nor rate.
+
+        That step only made the state.
+        """
         if "history_step" in state:
             state["history_step"] = 0
         if "history" in state:
             state["history_start"] = int(state.get("step", 0))
 
     def memory(self, group: Group) -> Memory:
-        """Return the memory that the group's options name."""
+        """Return the memory, a `Window` or `Exponentials`, that a group's options ask for."""
         if group["memory"] == EXPONENTIALS:
             return Exponentials()
         return Window(group["memory"], self.law.weights, self.law.is_normalised)
 
 
 class View:
-    """Lines of a parameter's direction and history, kept from step to step while both lie where they lay.
+    """Flat views of a parameter's direction and history, cached from step to step while both stay in their places.
 
-    An optimizer keeps a list of them for each group: one for each parameter that had a gradient at the last step. The
-    lines go when the direction does, so that whoever drops a state gets its memory back.
+    An optimizer keeps a list of these objects for each group: one for each parameter that had a gradient at the last
+    step. The flat views, called lines, are dropped with the direction or the history, so that whoever drops a state
+    gets its memory back.
     """
 
     def __init__(self, held: State, p: Tensor):
         direction: Tensor = held["direction"]
         history: Tensor = held["history"]
-        # Of `data`, since other views hold what they are views of.
+        # Views of `data`, because other views keep the tensors that they are views of alive.
         self.lines: tuple[Tensor, ...] = line_of(direction.data), lines_of(history.data)
         self._direction, self._history = weakref.ref(direction, self._drop), weakref.ref(history, self._drop)
         self.place = direction.device, direction.dtype
@@ -322,9 +348,10 @@ class View:
         self.lines = ()
 
     def line(self, state: State, length: float, p: Tensor, grad: Tensor) -> Tensor | None:
-        """Return a gradient with its values in the order of the lines: itself where possible, since views take long.
+        """Return a gradient with its values in the order of the lines: itself if possible, because views take long.
 
-        None where the view is not that of the state, of the memory's length, or of such a gradient.
+        The result is None if this cached view does not belong to the state, to a memory of this `length`, or to a
+        gradient like `grad`.
         """
         direction, history = self._direction(), self._history()
         kept: tuple[object, object] = state.get("direction"), state.get("history")
@@ -348,17 +375,20 @@ class View:
 
 
 def is_behind(state: State) -> bool:
-    """Whether the base optimizer has taken steps since that were not remembered, as torch's own with such a state."""
+    """Return whether the base optimizer has counted steps that are not in the history.
+
+    A state is so after torch's own optimizer has taken steps with it.
+    """
     if not {"step", "history_step", "history_start"} <= state.keys():
         return False
     return int(state["step"]) != state["history_start"] + state["history_step"]
 
 
 def _kept(state: State, memory: Memory, p: Tensor, grad: Tensor) -> State:
-    """Return the state if its history fits the memory and the gradient, or, if it has none, the entries of a new one.
+    """Return the state if its history fits the memory and the gradient, or the entries of a new history if it has none.
 
-    Nothing is written yet: the step does so when all groups have been checked. A history that belongs to another memory
-    or to other gradients raises an error.
+    Nothing is written into the state yet: the step does so when all groups have been checked. A history that belongs to
+    another memory or to other gradients raises RuntimeError.
     """
     if "history" not in state:
         direction = room_like(grad, dense_strides(p))
@@ -388,10 +418,10 @@ def _kept(state: State, memory: Memory, p: Tensor, grad: Tensor) -> State:
 
 
 def _laid_out(state: State, memory: Memory, p: Tensor) -> State:
-    """Return the state if its rows have the right strides and dtype, else one with copies that have.
+    """Return the state if its rows have the right strides and dtype, else a new state with copies that have them.
 
-    Nothing is written yet. The parameter's strides may have changed, and whoever loads a state may have cast all of it
-    to the parameter's dtype.
+    The given state is not changed. The parameter's strides may have changed, and whoever loads a state may have cast
+    all of it to the parameter's dtype.
     """
     direction, rows = state["direction"], state["history"]
     dtype = _dtype(memory, direction)
@@ -404,7 +434,7 @@ def _laid_out(state: State, memory: Memory, p: Tensor) -> State:
 
 
 def _dtype(memory: Memory, values: Tensor) -> torch.dtype:
-    """Return the dtype of the rows that a memory keeps of such gradients, complex if they are."""
+    """Return the dtype of the rows that a memory keeps of gradients like `values`, complex for complex gradients."""
     if values.is_complex():
         return memory.dtype(values.dtype.to_real()).to_complex()
     return memory.dtype(values.dtype)
@@ -415,7 +445,7 @@ def _named(length: float | None) -> str:
 
 
 def _keep(state: State, held: State, stored: int) -> None:
-    """Write `held` into the state, with the number of gradients stored by now."""
+    """Write the entries `held` into the state, with `stored`, the number of gradients stored by now."""
     if held is not state:
         state.update(held)
     state["history_step"] = stored
@@ -431,12 +461,12 @@ def _stored(state: State) -> int:
 def _recorded(group: Group, memory: Memory, grad: Tensor, state: State, held: State) -> Tensor:
     """Return the direction of one parameter, by operations that a CUDA graph can replay, or autograd follow.
 
-    Other steps run a kernel for all parameters at once.
+    Groups that are neither capturable nor differentiable run a kernel for all parameters at once instead.
     """
     direction, alpha = held["direction"], group["alpha"]
     line = in_order(grad, direction)
     if group.get("differentiable"):
-        stored, rows = _stored(held), lines_of(held["history"]).clone()  # what former steps made is in their graph
+        stored, rows = _stored(held), lines_of(held["history"]).clone()  # the former rows are in the autograd graph
         average = memory.recorded(alpha, torch.tensor(float(stored), device=grad.device), line, rows)
         _keep(state, {**held, "history": shaped(rows, direction)}, stored + 1)
         return shaped(average.to(line.dtype), direction)
@@ -448,7 +478,7 @@ def _recorded(group: Group, memory: Memory, grad: Tensor, state: State, held: St
 def _stored_on_device(state: State, held: State, device: torch.device) -> Tensor:
     """Return how many gradients were stored, as a tensor on the device; the history is written into the state.
 
-    It is computed from the base optimizer's own count of steps, which a replayed CUDA graph increments.
+    The number is computed from the base optimizer's own count of steps, which a replayed CUDA graph increments.
     """
     if held is not state:
         state.update(held)
@@ -467,14 +497,14 @@ def _check_capture(device: torch.device) -> None:
 
 @dataclass(frozen=True)
 class Derivative:
-    """Caputo's derivative along the way of the parameters.
+    """The kinds of direction by Caputo's derivative of the loss along the way of the parameters.
 
-    From the last point, in closed form: the gradient times a power of the last step's length; the first step takes the
-    gradient as it is. Or from 0: the gradients that it is given are then means along the line, made by
-    `mean_gradients`.
+    Either the derivative begins at the last point, in closed form: the gradient times a power of the last step's
+    length; the first step takes the gradient as it is. Or the derivative begins at 0: `prepared` then gets mean
+    gradients along the line, made by `mean_gradients`. Methods are as of `Average`.
 
     Args:
-        needs_closure: Whether it begins at 0.
+        needs_closure: Whether the derivative begins at 0, for which `step` needs a closure.
     """
 
     needs_closure: bool
@@ -497,7 +527,7 @@ class Derivative:
         return group["alpha"] == 1
 
     def rewind(self, state: State) -> None:
-        """Nothing: a previous point that is the present one says no more than none."""
+        """Do nothing: a previous point that is the present one has the same effect as none."""
 
     def prepared(
         self,
@@ -514,7 +544,7 @@ class Derivative:
             if self.needs_closure:
                 taken.append(_modulated(grad, p, group["alpha"]))
             elif previous is None:
-                taken.append(grad.clone())  # a copy: the base optimizer may change in place what it is given
+                taken.append(grad.clone())  # a copy: the base optimizer may change the direction in place
             else:
                 check_belongs("the previous point", previous, grad)
                 taken.append(_along(grad, p - previous, group["alpha"]))
@@ -532,10 +562,11 @@ Kind = Average | Derivative  # what takes the place of the gradient
 
 
 def mean_gradients(groups: Sequence[Group], closure: Callable[[], Any]) -> dict[Tensor, Tensor]:
-    """Return the mean of each parameter's gradient on the way from 0, weighted by (1 - s)**-alpha.
+    """Return the mean of each parameter's gradient on the line from 0 to its value, weighted by (1 - s)**-alpha.
 
-    All groups move together, each by the nodes of its own alpha. One that requires no gradient stays where it is, and
-    one that gets none is left out. The parameters are as before when this returns or raises.
+    s, from 0 to 1, is the place on the line. The parameters of all groups move at once, each by the quadrature nodes of
+    its group's alpha. A parameter that requires no gradient stays where it is, and one that gets none is left out of
+    the result. The parameters have their old values again when this function returns or raises.
     """
     places = {p: p.detach().clone() for group in groups for p in group["params"] if p.requires_grad}
     rules = [(group, *(each.tolist() for each in quadrature(group["alpha"]))) for group in groups]
@@ -561,13 +592,13 @@ def mean_gradients(groups: Sequence[Group], closure: Callable[[], Any]) -> dict[
 
 
 def _along(grad: Tensor, way: Tensor, alpha: float) -> Tensor:
-    """Return the direction of kind "caputo" for one parameter, or its gradient where it did not move at all.
+    """Return the direction of kind "caputo" for one parameter, or the gradient if the parameter did not move at all.
 
-    No value is read, so that nothing waits for a device.
+    No value is read by Python, so that nothing waits for a device.
 
     Args:
         grad: The gradient.
-        way: How far the parameter moved at the last step.
+        way: How far the parameter moved at the last step, like `grad`.
         alpha: The order.
     """
     return torch.where(way.any(), _modulated(grad, way, alpha), grad)
@@ -591,21 +622,21 @@ KINDS: dict[str, Kind] = {
 
 
 def kind_of(group: Group) -> Kind:
-    """Return the kind of a parameter group."""
+    """Return the kind of direction of a parameter group, an `Average` or a `Derivative`."""
     return KINDS[group["kind"]]
 
 
 def is_identity(group: Group) -> bool:
-    """Whether the gradients of a parameter group stay what they are."""
+    """Return whether the directions of a parameter group are the gradients themselves, as with alpha = 1."""
     return kind_of(group).is_identity(group)
 
 
 def check_options(group: Group) -> None:
-    """Raise unless alpha, kind and memory of a parameter group are good, alone and with its other options.
+    """Raise an error unless alpha, kind and memory of a parameter group are valid, alone and with its other options.
 
     Raises:
         TypeError: alpha is not a number, or memory neither a whole number nor "exponentials".
-        ValueError: One is out of range or unknown, or the kind does not support another option.
+        ValueError: alpha, kind or memory is out of range or unknown, or the kind does not support another option.
     """
     check_alpha(group["alpha"])
     check_kind(group["kind"], KINDS)

@@ -1,19 +1,21 @@
-"""What all fractional optimizers share: the gradients make room for directions while the base optimizer steps.
+"""The class that all fractional optimizers share: directions replace the gradients while the base optimizer steps.
 
-A step evaluates the closure, lets each group's kind make directions from the gradients, hands these to the base
-optimizer's own step as `grad`, and puts the gradients back. So the base optimizer is torch's, with all its options and
-implementations, and whoever reads `grad` before or after the step, hooks included, finds what backward left there.
-Weight decay, where the base optimizer adds it to the gradient, is added to the direction: it is not averaged.
+A direction is what the base optimizer takes for the gradient, such as an average of the last gradients. A step
+evaluates the closure, lets each group's kind make directions from the gradients, passes these to the base optimizer's
+own step as `grad`, and puts the gradients back. So the base optimizer is torch's, with all its options and
+implementations, and whoever reads `grad` before or after the step, hooks included, finds the gradients of the backward
+pass. Weight decay, where the base optimizer adds it to the gradient, is added to the direction: it is not averaged.
 
 Where alpha is 1 nothing is replaced and nothing kept: state, state_dict and results are the base optimizer's. When
-alpha becomes 1 in the course of a run the history is dropped, and begins anew should alpha become less again. So is
-what another kind kept, where the kind that a group has now does not keep it too.
+alpha becomes 1 in the course of a run the history is dropped, and begins anew should alpha become less again. If a
+group's kind changes, entries of the state that only the former kind keeps are dropped too.
 
-All that can be refused is refused before anything is changed, in whatever group. Where a kernel or the base optimizer
-fails after that, as where memory runs out, gradients that were averaged stay remembered, as its own moments do.
+Options and gradients are checked in all groups before anything is changed. Where a kernel or the base optimizer fails
+after that, as where memory runs out, the averaged gradients stay in the history, as the base optimizer's moments do.
 
-A first step without rate and gradient is torch's distributed checkpoints asking for a state to fill: it makes the state
-and leaves no trace in it. A history that was loaded beside a count of steps that it does not fit begins anew.
+A first step without rate and gradient is a call by which torch's distributed checkpoints make a state to fill: the step
+makes the state, and its counts stay as without a step. A loaded history that does not fit the count of steps beside it
+begins anew.
 
 Parameters may be DTensors, as of `fully_shard` and of tensor parallel plans. An average is formed number by number, so
 that every process keeps the past of its own part of a parameter and nothing is exchanged. States hold DTensors that lie
@@ -51,7 +53,7 @@ from hpfracc_nn.training.torch.optimizers.directions import (
 )
 
 _KEPT = frozenset(key for kind in KINDS.values() for key in kind.keeps)
-_DROPPED = {name: _KEPT - frozenset(kind.keeps) for name, kind in KINDS.items()}  # what a kind does not go on with
+_DROPPED = {name: _KEPT - frozenset(kind.keeps) for name, kind in KINDS.items()}  # keys that a kind does not keep
 
 if TYPE_CHECKING:
     _Base = torch.optim.Optimizer
@@ -60,22 +62,22 @@ else:
 
 
 class Fractional(_Base):
-    """To be inherited before one of torch's optimizers, whose options it takes and passes on.
+    """A base class that makes one of torch's optimizers fractional; list it before the torch class among the bases.
 
     Args:
-        params: As of the base optimizer.
-        options: Of the base optimizer, in its order.
-        alpha: Order, in (0, 1]; 1 is the base optimizer. Each group may have its own, also one that changes.
+        params: The parameters or groups, as for the base optimizer.
+        options: Options of the base optimizer, in its order.
+        alpha: Order, in (0, 1]; 1 is the base optimizer. Each group may have its own alpha, which may change.
         kind: What takes the gradient's place; a key of `KINDS`.
         memory: How many gradients are averaged, that of the step included, or "exponentials".
-        generator: Where the random numbers of kind "fcgd" begin. It is used when a group is added; then on they follow
-            from the group's seed and the number of steps, both in `state_dict`. None is the place of the group as its
-            seed: the same numbers in every run, and in every process, without which replicas would differ.
-        manager: Who chooses the kernel; None is the process-wide BackendManager.
+        generator: The generator of the seeds of groups of kind "fcgd", drawn when a group is added. A group's random
+            numbers follow from its seed and the number of steps, both in `state_dict`. With None the place of the group
+            is its seed: the same numbers in every run, and in every process, without which replicas would differ.
+        manager: The manager that chooses the kernel; None is the process-wide BackendManager.
         named: Options of the base optimizer by name.
     """
 
-    _takes_sparse = False  # where alpha is 1
+    _takes_sparse = False  # whether the base optimizer takes sparse gradients, where alpha is 1
 
     def __init__(
         self,
@@ -94,11 +96,11 @@ class Fractional(_Base):
         super().__init__(params, *options, **named)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group, as of the base optimizer; alpha, kind and memory that it does not bring are the defaults.
+        """Add a group, as the base optimizer does; alpha, kind and memory missing in the group are the defaults.
 
         Raises:
-            TypeError: One of these has no usable type.
-            ValueError: One of these is out of range or unknown.
+            TypeError: alpha, kind or memory has no usable type.
+            ValueError: alpha, kind or memory is out of range or unknown.
         """
         for name, value in self._own_defaults.items():
             self.defaults.setdefault(name, value)
@@ -112,12 +114,12 @@ class Fractional(_Base):
         """Take a step, and return what the closure returned.
 
         Args:
-            closure: Evaluates the loss anew and returns it. For kind "caputo_terminal" it must be given, and must
-                clear the gradients itself; it is called at other points first.
+            closure: Evaluates the loss anew and returns it. Kind "caputo_terminal" needs a closure, which must clear
+                the gradients itself, and is called at other points first.
 
         Raises:
-            RuntimeError: A gradient cannot be averaged: it is sparse, a tensor's subclass, or still scaled; the state
-                is that of another memory or parameter; or there is no closure where one is needed.
+            RuntimeError: A gradient cannot be averaged, because it is sparse, a tensor's subclass, or still scaled; the
+                state is that of another memory or parameter; or kind "caputo_terminal" has no closure.
             LookupError: No kernel accepts the gradients.
         """
         makes_states = closure is None and self._only_makes_states()
@@ -140,13 +142,16 @@ class Fractional(_Base):
     def _base_step(self) -> None:
         """Take the base optimizer's step without its hooks, which already run around this optimizer's step."""
         step: Any = super().step
-        if getattr(step, "hooked", False):  # since one of the base class was made in this process
+        if getattr(step, "hooked", False):  # as soon as an optimizer of the base class was made in this process
             step = step.__func__.__wrapped__.__get__(self)
         step()
 
     @uncompiled
     def _only_makes_states(self) -> bool:
-        """Whether this is the step by which torch's distributed checkpoints make states: no rate, and no gradient."""
+        """Return whether torch's distributed checkpoints call this step only to make states.
+
+        Such a step is the first one, with learning rates and gradients of 0.
+        """
         if self.state or not all(_is_zero(group["lr"]) for group in self.param_groups):
             return False
         grads = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
@@ -154,16 +159,16 @@ class Fractional(_Base):
 
     @uncompiled
     def _rewind(self) -> None:
-        """Reset what the kinds count in the states, as if no step had been taken."""
+        """Set the counts in the states of all parameters as if no step had been taken."""
         for group in self.param_groups:
             for p in group["params"]:
                 kind_of(group).rewind(self.state.get(p) or {})
 
     @uncompiled
     def _prepared(self, closure: Callable[[], Any] | None, makes_states: bool) -> dict[Tensor, Tensor]:
-        """Check all options, and return by parameter the mean gradient on the way from 0, for kind "caputo_terminal".
+        """Check all options; return for kind "caputo_terminal" each parameter's mean gradient on the line from 0.
 
-        The result is {} for other kinds, and where the step only makes states.
+        The result is {} for other kinds, and if the step only makes states (`makes_states`).
         """
         for group in self.param_groups:
             check_options(group)
@@ -183,7 +188,7 @@ class Fractional(_Base):
         """Return an exchange that is ready to put directions in the place of gradients, for all groups.
 
         Args:
-            means: By parameter, what replaces the gradient from which its direction is made.
+            means: By parameter, the mean gradient from which its direction is made, in place of the gradient; or {}.
         """
         exchange = _Exchange()
         identities = [group for group in self.param_groups if is_identity(group)]
@@ -214,9 +219,9 @@ class Fractional(_Base):
         """Return a group's parameters that have gradients, and the function that returns their directions.
 
         Args:
-            group: Its options and parameters.
-            means: By parameter, what replaces the gradient from which its direction is made.
-            exchange: Holds the states of parameters that have none yet.
+            group: The group's options and parameters.
+            means: By parameter, the mean gradient from which its direction is made, in place of the gradient; or {}.
+            exchange: The exchange that holds new states of parameters without one.
             views: Flat views of the states, cached from step to step; the list is updated.
         """
         found = [(p, grad) for p in group["params"] if (grad := p.grad) is not None]
@@ -232,15 +237,15 @@ class Fractional(_Base):
     def _keep(self, exchange: _Exchange) -> None:
         """Store the new states of parameters that had none.
 
-        It is done after the base optimizer's step, which initialises its own part where a state is empty.
+        This is done after the base optimizer's step, which initialises its own part of a state that is empty.
         """
         for p, state in exchange.states.items():
             self.state[p].update(state)
 
     def _check_dense(self, groups: list[Group]) -> None:
-        """Raise RuntimeError for sparse gradients in groups with alpha = 1, if the base optimizer takes none.
+        """Raise RuntimeError for sparse gradients in these groups, with alpha = 1, if the base optimizer takes none.
 
-        That is its own error, raised here before other groups are changed.
+        The base optimizer would raise an error itself, but after other groups were changed.
         """
         grads = [] if self._takes_sparse else [p.grad for group in groups for p in group["params"]]
         if any(grad is not None and grad.is_sparse for grad in grads):
@@ -277,7 +282,10 @@ class Fractional(_Base):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """Whether a GradScaler may leave the gradients scaled: the base optimizer's answer, where nothing is kept."""
+        """Whether a GradScaler may leave the gradients scaled.
+
+        The base optimizer decides if no group keeps a history; otherwise the answer is no.
+        """
         return self.__dict__.get("_base_supports_amp_scaling", False) and all(
             is_identity(group) for group in self.param_groups
         )
@@ -287,11 +295,11 @@ class Fractional(_Base):
         self._base_supports_amp_scaling = supports
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state, as of the base optimizer, with options that were changed as a step would take them.
+        """Return the state, as the base optimizer does, with options that a user changed as a step would take them.
 
         Raises:
-            TypeError: One that was changed has no usable type.
-            ValueError: One that was changed is out of range or unknown.
+            TypeError: A changed option has no usable type.
+            ValueError: A changed option is out of range or unknown.
         """
         for group in self.param_groups:
             check_options(group)
@@ -299,9 +307,10 @@ class Fractional(_Base):
         return super().state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state, as of the base optimizer; where that one saved it, each group's alpha, kind and memory stay.
+        """Load a state, as the base optimizer does; from a state that the base optimizer itself saved, too.
 
-        A history begins anew where the base optimizer has counted steps that are not remembered in it.
+        Such a state has no alpha, kind and memory: those of each group stay. A history begins anew if the base
+        optimizer has counted steps that are not in the history.
         """
         loaded: dict[str, Any] = {}
 
@@ -312,7 +321,7 @@ class Fractional(_Base):
         def restore(_: torch.optim.Optimizer) -> None:
             self._restore_rows(loaded)
 
-        handles = [  # after the hooks of others, and before them
+        handles = [  # `adopt` runs after other pre-hooks, `restore` before other post-hooks
             self.register_load_state_dict_pre_hook(adopt),
             self.register_load_state_dict_post_hook(restore, prepend=True),
         ]
@@ -325,13 +334,13 @@ class Fractional(_Base):
     def _adopted(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """Return a saved state_dict whose groups have all options of this optimizer's groups."""
         saved, present = state_dict["param_groups"], self.param_groups
-        if len(saved) != len(present):  # the base optimizer says so
+        if len(saved) != len(present):  # the base optimizer raises an error for this
             return state_dict
         groups = [self._adopted_group(*each) for each in zip(saved, present, strict=True)]
         return {**state_dict, "param_groups": groups}
 
     def _adopted_group(self, saved: Group, present: Group) -> Group:
-        """Return a saved group, with the present values of options that it lacks.
+        """Return a saved group, with the present group's values of options that the saved one lacks.
 
         A state_dict of the base optimizer lacks the options that this package adds.
         """
@@ -344,7 +353,7 @@ class Fractional(_Base):
         The base optimizer's loading casts every tensor to the parameter's dtype.
 
         Args:
-            loaded: The state_dict, as it was before.
+            loaded: The state_dict that was loaded, before the base optimizer cast its tensors.
         """
         for saved, group in zip(loaded["param_groups"], self.param_groups, strict=True):
             for index, p in zip(saved["params"], group["params"], strict=True):
@@ -360,7 +369,7 @@ class Fractional(_Base):
         Numbers become Python's own, and groups of kind "fcgd" get a seed.
         """
         for place, group in enumerate(self.param_groups):
-            group["alpha"] = float(group["alpha"])  # what is saved is read without knowing NumPy
+            group["alpha"] = float(group["alpha"])  # so that a saved state holds no numbers of NumPy
             if not isinstance(group["memory"], str):
                 group["memory"] = int(group["memory"])
             if group["kind"] == "fcgd" and "seed" not in group:
@@ -378,7 +387,7 @@ def _drop(state: State, keys: frozenset[str]) -> None:
 
 
 def _is_zero(rate: Any) -> bool:
-    """Whether a learning rate is 0; False for a tensor on a device, which would have to be waited for."""
+    """Return whether a learning rate is 0; False for a tensor on a device, whose value would have to be waited for."""
     if isinstance(rate, Tensor):
         return rate.device.type == "cpu" and rate.item() == 0
     return rate == 0
@@ -387,7 +396,7 @@ def _is_zero(rate: Any) -> bool:
 class _Exchange:
     """The exchange of gradients for directions: `do` writes directions into `.grad`, `undo` puts the gradients back.
 
-    In between the base optimizer steps.
+    Between `do` and `undo` the base optimizer takes its step.
     """
 
     def __init__(self) -> None:
@@ -396,7 +405,7 @@ class _Exchange:
         self._gradients: list[tuple[Tensor, Tensor | None]] = []
 
     def fresh(self, p: Tensor) -> State:
-        """Return a new state of a parameter."""
+        """Return the new state of a parameter that has none yet, a dict to be filled; it is kept in `states`."""
         return self.states.setdefault(p, {})
 
     def prepare(self, params: list[Tensor], directions: list[Tensor]) -> None:
@@ -410,7 +419,7 @@ class _Exchange:
 
     @uncompiled
     def undo(self) -> None:
-        for p, gradient in reversed(self._gradients):  # a parameter may be there twice: its own gradient came first
+        for p, gradient in reversed(self._gradients):  # of a parameter that is there twice, the first is its gradient
             p.grad = gradient
 
 
@@ -422,7 +431,10 @@ def prepared_spread(
     site: Site,
     views: list[View],
 ) -> Directions:
-    """Return what `Kind.prepared` does, for parameters some of which are DTensors."""
+    """Return the function that makes directions, as `Average.prepared` does, for parameters some of which are DTensors.
+
+    Averages are formed of each process's own parts; other kinds use torch's operations on DTensors.
+    """
     kind, grads = kind_of(group), [_as_laid(grad, p) for p, grad in zip(params, grads, strict=True)]
     if not isinstance(kind, Average):
         return kind.prepared(group, params, grads, states, site, views)
@@ -445,7 +457,7 @@ def prepared_spread(
 
 
 def _as_laid(grad: Tensor, p: Tensor) -> Tensor:
-    """Return a gradient that lies as its parameter does, added up where it is terms of a sum."""
+    """Return a gradient with the placements of its parameter; partial gradients are summed over the processes."""
     if not is_spread(p) or grad.placements == p.placements:  # type: ignore[attr-defined]
         return grad
     laid: Tensor = grad.redistribute(placements=p.placements)  # type: ignore[attr-defined]
@@ -453,19 +465,22 @@ def _as_laid(grad: Tensor, p: Tensor) -> Tensor:
 
 
 def _part(value: Any) -> Any:
-    """Return this process's part of a DTensor, and all else as it is."""
+    """Return this process's part of a DTensor; any other value is returned as it is."""
     if not isinstance(value, Tensor) or not is_spread(value):
         return value
     with torch.no_grad():  # the part itself, not a view
         part: Any = value.to_local()  # type: ignore[attr-defined]
-    return part.wait() if hasattr(type(part), "wait") else part  # of a sum that is still under way
+    return part.wait() if hasattr(type(part), "wait") else part  # an asynchronous result of a collective operation
 
 
 def _spread(part: Tensor, p: Tensor) -> Tensor:
-    """Return a part as a DTensor that lies as p does in its last axes, and is whole along others; or as it is."""
+    """Return this process's part as a DTensor with the placements of p, whole along axes in front of those of p.
+
+    If p is no DTensor the part is returned as it is.
+    """
     if not is_spread(p):
         return part
-    from torch.distributed.tensor import DTensor  # loaded, since there is such a parameter
+    from torch.distributed.tensor import DTensor  # loaded already, because p is a DTensor
 
     more = part.shape[: part.ndim - p.ndim]
     placements = [_moved(each, len(more)) for each in p.placements]  # type: ignore[attr-defined]
@@ -481,7 +496,7 @@ def _spread(part: Tensor, p: Tensor) -> Tensor:
 
 
 def _moved(placement: Any, axes: int) -> Any:
-    """Return a placement of a tensor that has so many axes more in front."""
+    """Return the placement for a tensor with `axes` more axes in front: a sharded axis moves by as many."""
     if not hasattr(placement, "dim"):
         return placement
     options = {"split_factor": placement.split_factor} if hasattr(placement, "split_factor") else {}

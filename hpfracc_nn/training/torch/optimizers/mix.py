@@ -1,18 +1,21 @@
-"""The operation `history_mix`: the average of a gradient with what is remembered of those before it.
+"""The operation `history_mix`: the average of a gradient with the history of past gradients, which is then updated.
 
     average = first * gradient + sum_r weights[r] * rows[r]
     rows[r] <- rows[r] + gains[r] * (gradient - rows[r])
 
-Both kinds of memory are this one operation. A window of the last gradients is a ring: one gain is 1, in the row of the
-gradient that falls out, and all others are 0. Exponentials move all rows, each by its own part. A kernel computes both
-lines for all parameters of a device and dtype, and reads and writes as little as it can: with 9 rows of 10 million
-float32 values, 360 MB are read at each step whatever is done.
+The rows of a parameter are its history: past gradients, or moving averages of them. Both kinds of memory are this one
+operation. A window of the last gradients is a ring: one gain is 1, in the row of the gradient that falls out, and all
+others are 0. Exponentials move all rows, each by its own part. A kernel computes both formulas for all parameters of a
+device and dtype, and reads and writes as little as possible: with 9 rows of 10 million float32 values, 360 MB are read
+at each step whatever is done.
 
 A kernel is called with lists of 1-d tensors of one dtype and device, and rows [R, n]; gradients may have any shape, and
-are dense, with their values in the order of the rows. Complex tensors come as real ones of twice the length. Rows that
-fade are float32 where the gradients are half as wide. A row that weighs nothing is not read: what is not finite there
-must not come into the average. A kernel writes into the averages and, at last, into the rows. What can fail, such as an
-allocation, comes before: another kernel may have to begin anew.
+are dense, with their values in the order of the rows. Complex tensors come as real ones of twice the length. Moving
+averages of gradients in half precision are float32. A row of weight 0 is not read: numbers in it that are not finite
+must not come into the average. A kernel writes into the averages and, at last, into the rows. Whatever can fail, such
+as an allocation, comes before, so that another kernel can begin anew.
+
+A line is a tensor [n] of a parameter's values in the order in which they lie in memory.
 """
 
 from __future__ import annotations
@@ -31,25 +34,27 @@ Strides = tuple[int, ...]
 
 
 def dense_strides(like: Tensor) -> Strides:
-    """Return the strides of `like` where it is dense, or else of what torch allocates in its place."""
+    """Return the strides of `like` if it is dense, else the dense strides that torch allocates for such a tensor."""
     return torch.empty_like(like, device="meta", memory_format=torch.preserve_format).stride()
 
 
 def room_like(grad: Tensor, strides: Strides) -> Tensor:
-    """Return an uninitialised tensor of the shape of `grad` with these dense strides."""
+    """Return an uninitialised tensor with the shape, dtype and device of `grad` and the given dense strides."""
     return torch.empty_strided(grad.shape, strides, dtype=grad.dtype, device=grad.device)
 
 
 def rows_like(line: Tensor, count: int, dtype: torch.dtype) -> Tensor:
-    """Return `count` rows of zeros of the shape and strides of `line`, one behind another; shape [count, ...]."""
+    """Return `count` rows of zeros with the shape and strides of `line`, one behind another: shape [count, ...]."""
     shape, strides = (count, *line.shape), (line.numel(), *line.stride())
     return torch.empty_strided(shape, strides, dtype=dtype, device=line.device).zero_()
 
 
 def in_order(values: Tensor, like: Tensor) -> Tensor:
-    """Return `values` as a line, real, in the order of `like`, which is dense: a view where the strides are the same.
+    """Return `values` as a real line with its values in the order of `like`, which is dense.
 
-    Shapes: values and like [...], result [n], or [2 n] where they are complex.
+    The result is a view if both have the same strides, else a copy.
+
+    Shapes: values and like [...], result [n], or [2 n] for complex values.
     """
     if values.stride() != like.stride() or values.is_conj() or values.is_neg():
         values = room_like(like, like.stride()).copy_(values)
@@ -57,15 +62,15 @@ def in_order(values: Tensor, like: Tensor) -> Tensor:
 
 
 def line_of(values: Tensor) -> Tensor:
-    """Return values that are dense as a line, real, in the order in which they lie: a view, or themselves."""
+    """Return a dense tensor as a real line, its values in the order in which they lie in memory: a view, or itself."""
     line = values if values.dim() == 1 else values.as_strided((values.numel(),), (1,))
     return torch.view_as_real(line).reshape(-1) if line.is_complex() else line
 
 
 def lines_of(rows: Tensor) -> Tensor:
-    """Return rows laid out as by `rows_like` as lines, real, in the order of `line_of`: a view, or themselves.
+    """Return rows that `rows_like` made as real lines, in the order of `line_of`: a view, or the rows themselves.
 
-    Shapes: rows [R, ...], result [R, n], or [R, 2 n] where they are complex.
+    Shapes: rows [R, ...], result [R, n], or [R, 2 n] for complex rows.
     """
     lines = rows
     if rows.dim() != 2:
@@ -76,7 +81,10 @@ def lines_of(rows: Tensor) -> Tensor:
 
 
 def shaped(lines: Tensor, like: Tensor) -> Tensor:
-    """Return what a line made by `line_of`, or lines made by `lines_of`, stand for, in `like`'s shape and strides."""
+    """Return a view of a line, or of lines, in the shape and strides of `like`: the inverse of `line_of`, `lines_of`.
+
+    Shapes: lines [n] or [R, n], like [...], result [...] or [R, ...].
+    """
     rows = lines.shape[:-1]
     if like.is_complex():
         lines = torch.view_as_complex(lines.reshape(*rows, -1, 2))
@@ -84,7 +92,10 @@ def shaped(lines: Tensor, like: Tensor) -> Tensor:
 
 
 def check_belongs(what: str, kept: Tensor, grad: Tensor) -> None:
-    """Raise unless a state has shape, dtype and device of the gradient: kernels go by addresses."""
+    """Raise RuntimeError unless a tensor of a state has the shape, dtype and device of the gradient.
+
+    Kernels compute with addresses, and would read wrong memory. `what` describes the tensor `kept` in the message.
+    """
     if kept.shape != grad.shape or kept.dtype != grad.dtype or kept.device != grad.device:
         raise RuntimeError(
             f"the state holds {what} of shape {tuple(kept.shape)}, {kept.dtype} on {kept.device}, and the gradient has "
@@ -100,7 +111,7 @@ def as_real(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """The numbers of one step; see above."""
+    """The numbers of one step of `history_mix`: `first`, and the weight and the gain of each row."""
 
     first: float
     weights: tuple[float, ...]
@@ -108,14 +119,22 @@ class Mix:
 
     @property
     def written(self) -> int:
-        """How many rows change."""
+        """The number of rows that change, those with a gain other than 0."""
         return sum(gain != 0 for gain in self.gains)
 
 
 def prepared(
     site: Site, grads: list[Tensor], rows: list[Tensor], averages: list[Tensor], mix: Mix
 ) -> Callable[[], None]:
-    """Return what runs the kernel that the site picks, or raise LookupError if there is none."""
+    """Return a function that runs the kernel that the site picks; raise LookupError if no kernel takes the gradients.
+
+    Args:
+        site: The optimizer's call site.
+        grads: The gradients as lines, of one dtype and device.
+        rows: The rows of each gradient's history, [R, n] each.
+        averages: The lines that the averages are written into.
+        mix: The numbers of the step.
+    """
     grad, count, values = grads[0], len(grads), sum(each.numel() for each in grads)
     key = (grad.device, grad.dtype, count, values, len(mix.weights), mix.written, torch.get_num_threads())
     plan = site.pick(key, lambda: workload(grads, mix))
@@ -123,7 +142,11 @@ def prepared(
 
 
 def workload(grads: list[Tensor], mix: Mix) -> Workload:
-    """Return what a step asks for: `rows` tensors of `n` values in the mean, `width` rows read or written of each."""
+    """Return the workload of one step on these gradients.
+
+    Its `rows` is the number of tensors, `n` their mean number of values, and `width` the number of rows of each that
+    are read, plus the number of those that are written.
+    """
     values = sum(each.numel() for each in grads)
     return Workload(
         "history_mix",
@@ -140,13 +163,13 @@ def workload(grads: list[Tensor], mix: Mix) -> Workload:
 
 
 def passes_of(workload: Workload) -> tuple[int, int]:
-    """Return how many rows are read for the average, and how many are written."""
+    """Return how many rows of each tensor a step reads for the average, and how many it writes."""
     written = max(1, workload.exponentials)
     return workload.width - written, written
 
 
 def cost_of_one_pass(workload: Workload, launches: int) -> Cost:
-    """Return the cost of a kernel that reads every gradient and row once."""
+    """Return the cost of a kernel that reads every gradient and row once, by so many `launches`."""
     read, written = passes_of(workload)
     samples = workload.rows * workload.n
     return Cost(
@@ -162,9 +185,9 @@ def _run(plan: Plan, grads: list[Tensor], rows: list[Tensor], averages: list[Ten
 
 
 def _rehearse(plan: Plan) -> None:
-    """Run a plan's kernel once, so that it is compiled: on tensors of one value each.
+    """Run a plan's kernel once, on tensors of one value each, so that the kernel is compiled.
 
-    What is compiled does not depend on their sizes.
+    The compiled program does not depend on the sizes of tensors.
     """
     asked = plan.workload
     read, written = passes_of(asked)

@@ -20,7 +20,7 @@ class FractionalSGD(Fractional, torch.optim.SGD):
     """`torch.optim.SGD` along a power-law average of the last gradients; with alpha = 1 it is that optimizer.
 
     Takes the options of `torch.optim.SGD`, in its order and by name, and those below by name. With momentum the average
-    is what enters the velocity: it is one kernel of past gradients after another.
+    enters the velocity: past gradients are weighted twice, by the power law and by momentum.
 
     Args:
         params: Tensors, named tensors or groups; a group may have its own alpha, kind and memory.
@@ -34,9 +34,10 @@ class FractionalSGD(Fractional, torch.optim.SGD):
         memory: How many gradients are averaged, that of the step included: as many copies of the parameters are kept.
             "exponentials" keeps 5 copies, and weighs like the power law times exp(-lag / 50). The kinds "caputo" (1
             copy) and "caputo_terminal" (none) leave it unused.
-        generator: Where the random numbers of "fcgd" begin; it must be alike in all processes that train one model.
-            None is the same numbers in every run.
-        manager: Who chooses the kernel that averages, anew at each step; None is the process-wide BackendManager.
+        generator: The generator of the seeds of "fcgd"; it must be alike in all processes that train one model. None is
+            the same random numbers in every run.
+        manager: The manager that chooses the kernel for the average, anew at each step; None is the process-wide
+            BackendManager.
 
     Raises:
         ValueError: alpha is not in (0, 1], memory is less than 1, a kind is unknown or does not support an option, or
@@ -69,8 +70,8 @@ class FractionalAdam(Fractional, torch.optim.Adam):
         params: Tensors, named tensors or groups; a group may have its own alpha, kind and memory.
         options: As of `torch.optim.Adam`: lr, betas, eps, weight_decay, amsgrad, foreach, maximize, capturable,
             differentiable, fused.
-        named: The same by name; alpha, kind, memory, generator and manager are as of `FractionalSGD`, errors and
-            source too.
+        named: Options of the base optimizer by name; and alpha, kind, memory, generator and manager, as of
+            `FractionalSGD`. Errors and source are as of `FractionalSGD`, too.
 
     Examples:
         >>> w = nn.Parameter(torch.zeros(1))
@@ -92,8 +93,8 @@ class FractionalAdamW(Fractional, torch.optim.AdamW):
         params: Tensors, named tensors or groups; a group may have its own alpha, kind and memory.
         options: As of `torch.optim.AdamW`: lr, betas, eps, weight_decay, amsgrad, maximize, foreach, capturable,
             differentiable, fused.
-        named: The same by name; alpha, kind, memory, generator and manager are as of `FractionalSGD`, errors and
-            source too.
+        named: Options of the base optimizer by name; and alpha, kind, memory, generator and manager, as of
+            `FractionalSGD`. Errors and source are as of `FractionalSGD`, too.
 
     Examples:
         >>> w = nn.Parameter(torch.zeros(1))
@@ -110,17 +111,17 @@ class FractionalRMSprop(Fractional, torch.optim.RMSprop):
 
     Takes the options of `torch.optim.RMSprop`, in its order and by name, and those below by name. Torch's own `alpha`,
     the smoothing constant, is `smoothing` here: `alpha` is the order, as everywhere in this package. Only in
-    `state_dict`, which either of the two optimizers can load, `alpha` is torch's and the order `fractional_alpha`; in a
-    group that is None.
+    `state_dict`, which either of the two optimizers can load, `alpha` is torch's constant, and `fractional_alpha` the
+    order; in a group of the optimizer itself `fractional_alpha` is None.
 
     Args:
         params: Tensors, named tensors or groups; a group may have its own alpha, kind and memory.
         lr: Learning rate.
-        smoothing: What torch calls `alpha`.
+        smoothing: The smoothing constant, which torch calls `alpha`.
         options: As of `torch.optim.RMSprop`: eps, weight_decay, momentum, centered, capturable, foreach, maximize,
             differentiable.
-        named: The same by name; alpha, kind, memory, generator and manager are as of `FractionalSGD`, errors and
-            source too.
+        named: Options of the base optimizer by name; and alpha, kind, memory, generator and manager, as of
+            `FractionalSGD`. Errors and source are as of `FractionalSGD`, too.
 
     Examples:
         >>> w = nn.Parameter(torch.zeros(1))
@@ -136,11 +137,11 @@ class FractionalRMSprop(Fractional, torch.optim.RMSprop):
         super().__init__(params, lr, smoothing, *options, **named)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group; alpha, kind and memory that it does not bring are the defaults.
+        """Add a group; alpha, kind and memory missing in the group are the defaults.
 
         Raises:
-            TypeError: One of these has no usable type.
-            ValueError: One of these is out of range or unknown.
+            TypeError: alpha, kind or memory has no usable type.
+            ValueError: alpha, kind or memory is out of range or unknown.
         """
         if "smoothing" not in self.defaults:
             self.defaults.update({"smoothing": self.defaults.pop("alpha"), _SAVED_ORDER: None})
@@ -170,7 +171,7 @@ class FractionalRMSprop(Fractional, torch.optim.RMSprop):
 
     def _adopted_group(self, saved: Group, present: Group) -> Group:
         order = saved.get(_SAVED_ORDER)
-        if order is not None or "smoothing" not in saved:  # or else it is a group as it is here
+        if order is not None or "smoothing" not in saved:  # otherwise the saved group has the names of this class
             smoothing = saved.get("alpha", present["smoothing"])
             order = present["alpha"] if order is None else order
             saved = {**saved, "alpha": order, "smoothing": smoothing, _SAVED_ORDER: None}
@@ -178,9 +179,9 @@ class FractionalRMSprop(Fractional, torch.optim.RMSprop):
 
 
 def _with_torchs_alpha(_: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
-    """Return a state_dict that torch's RMSprop can load: `alpha` is its smoothing constant, not the order.
+    """Return a state_dict that torch's RMSprop can load: `alpha` is torch's smoothing constant, not the order.
 
-    It is registered as a hook, which torch calls with the optimizer first.
+    This function is registered as a hook, which torch calls with the optimizer first.
     """
     groups = [
         {**group, "alpha": group["smoothing"], _SAVED_ORDER: group["alpha"]} for group in state_dict["param_groups"]
@@ -188,23 +189,23 @@ def _with_torchs_alpha(_: torch.optim.Optimizer, state_dict: dict[str, Any]) -> 
     return {**state_dict, "param_groups": groups}
 
 
-Alpha = Callable[[int], float]  # of how many steps
+Alpha = Callable[[int], float]  # takes the number of steps to alpha
 
 
 class AlphaSchedule:
     """Set the alpha of an optimizer's groups, as torch's LambdaLR sets their learning rate.
 
     A window of past gradients does not depend on alpha, and neither do the rates of the exponentials: a new alpha
-    weighs what was remembered anew, at once.
+    weighs the gradients that are kept anew, at once.
 
     Args:
-        optimizer: A fractional one, or one around it, such as ZeroRedundancyOptimizer.
-        alpha: Returns alpha, in (0, 1], for how often `step` was called: for all groups, also those that are added
-            later. Or a list or tuple with such a function for each group, or None for one that is to keep its alpha;
-            groups that are added later keep theirs.
+        optimizer: A fractional optimizer, or a wrapper of one, such as ZeroRedundancyOptimizer.
+        alpha: A function from the number of calls of `step` to alpha, in (0, 1], for all groups, also those that are
+            added later. Or a list or tuple with such a function for each group, or None for a group that is to keep its
+            alpha; groups that are added later keep theirs.
 
     Raises:
-        TypeError: The optimizer has no fractional alpha.
+        TypeError: The optimizer has no fractional alpha, or `alpha` is no function and no list of functions.
         ValueError: There is another number of functions than of groups, or an alpha is out of range; then none is set.
 
     Examples:
@@ -241,7 +242,7 @@ class AlphaSchedule:
         self._set(0)
 
     def step(self) -> None:
-        """Go on to the next alpha."""
+        """Count a step, and set the alpha of the groups for the new count."""
         self._set(self.last_epoch + 1)
 
     def get_last_alpha(self) -> list[float]:
@@ -253,7 +254,7 @@ class AlphaSchedule:
         return {"last_epoch": self.last_epoch}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where another schedule was."""
+        """Continue from the count of steps that another schedule's `state_dict` holds, and set alpha for it."""
         self._set(state_dict["last_epoch"])
 
     def _set(self, epoch: int) -> None:

@@ -1,4 +1,4 @@
-"""The average in CUDA: a launch for sixteen parameters, every row read once. See cuda_mix.cu."""
+"""The kernel of `history_mix` in CUDA: one launch for sixteen parameters, every row read once. See cuda_mix.cu."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hpfracc_nn.fractional.torch.kernels.cuda_launch import Source
 from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, register
 from hpfracc_nn.training.torch.optimizers.mix import Mix, cost_of_one_pass, passes_of
 
-_TENSORS, _MOST = 16, 64  # parameters of a launch, rows
-_THREADS, _EACH = 256, 4  # of a block, and values of a thread
-_LAUNCHES = 4  # small calls of torch that a launch takes, with its lists
+_TENSORS, _MOST = 16, 64  # the most parameters of a launch, and the most rows
+_THREADS, _EACH = 256, 4  # threads of a block, and values of a thread
+_LAUNCHES = 4  # a launch, with its lists, takes as long as so many small calls of torch
 
 # As `Mix` in cuda_mix.cu.
 _LISTS = np.dtype(
@@ -54,7 +54,7 @@ def _launch(lists: np.ndarray, grads: list[Tensor], rows: list[Tensor], averages
 
 
 def source_of(dtype: str) -> Source:
-    """Return the source for a dtype."""
+    """Return the CUDA source of the kernel for a dtype, given by its name such as "float32"."""
     return Source(__package__, "cuda_mix.cu", dtype)
 
 

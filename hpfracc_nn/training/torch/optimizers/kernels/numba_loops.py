@@ -1,7 +1,8 @@
-"""The compiled loops of `numba_mix.py`. All sources of what is compiled here stand in this file: see `compiled.py`.
+"""The loops of `numba_mix.py` that Numba compiles, all sources in this one file: see `compiled.py`.
 
-Tensors come as addresses, so that one call does the work for all parameters. The rows of a parameter lie one behind
-another. A block of the average is finished before the next one begins, and stays in the caches meanwhile.
+Tensors come as addresses, so that one call does the work for all parameters. The rows of a parameter, its past
+gradients or moving averages of them, lie one behind another. A block of the average is finished before the next one
+begins, and stays in the caches meanwhile.
 """
 
 from __future__ import annotations
@@ -29,21 +30,21 @@ pointer: Any = intrinsic(_pointer)
 
 @inner
 def scale(out, x, factor):
-    """Write factor * x."""
+    """Set `out` to factor * x."""
     for i in range(out.size):
         out[i] = factor * x[i]
 
 
 @summed
 def add(out, x, factor):
-    """Add factor * x."""
+    """Add factor * x to `out`."""
     for i in range(out.size):
         out[i] += factor * x[i]
 
 
 @inner
 def approach(out, x, gain):
-    """Move to x, by a part of the way or all of it."""
+    """Move `out` towards x: add gain * (x - out), or copy x where gain is 1."""
     if gain == 1:
         for i in range(out.size):
             out[i] = x[i]
@@ -54,20 +55,20 @@ def approach(out, x, gain):
 
 @entry
 def mix(begin, end, grads, rows, averages, sizes, ends, block, first, weights, gains):
-    """Average and remember the blocks from `begin` to `end`, counted through all parameters.
+    """Write the averages and move the rows, for some blocks of values; blocks are counted through all parameters.
 
     Args:
         begin: The first block.
-        end: That after the last one.
-        grads: Addresses of the gradients.
-        rows: Addresses of the remembered rows.
-        averages: Addresses of the results.
-        sizes: Values of each parameter.
-        ends: Blocks of the parameters up to each one.
-        block: Values of a block.
-        first: Weight of the gradient.
-        weights: Of the rows.
-        gains: By which part each row moves to the gradient.
+        end: The block after the last one.
+        grads: The address of each parameter's gradient.
+        rows: The address of each parameter's rows.
+        averages: The address of each parameter's average.
+        sizes: The number of values of each parameter.
+        ends: The number of blocks of all parameters up to and including each one.
+        block: The number of values of a block.
+        first: The weight of the gradient.
+        weights: The weights of the rows.
+        gains: The part of its distance to the gradient by which each row moves.
     """
     size = weights.itemsize
     at = 0

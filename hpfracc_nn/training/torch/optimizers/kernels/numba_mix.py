@@ -1,4 +1,4 @@
-"""The average block by block, compiled by Numba: every row is read once, for all parameters in one call.
+"""The kernel of `history_mix` that Numba compiles, block by block: every row is read once, all parameters in one call.
 
 The blocks of all parameters are spread over as many threads as torch may use; see `numba_loops.py`.
 """
@@ -17,8 +17,8 @@ from hpfracc_nn.fractional.numba.kernel import compilation, refusal
 from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, register
 from hpfracc_nn.training.torch.optimizers.mix import Mix, passes_of
 
-BLOCK = 8192  # values: a few rows of it stay in the caches nearest to the core
-_GRAIN = 1 << 16  # values for a thread: a hand-over costs as long as some 20000
+BLOCK = 8192  # values: a few rows of a block stay in the caches nearest to the core
+_GRAIN = 1 << 16  # values for a thread: to hand work to a thread takes as long as some 20000 values
 _DTYPES = {"float32": np.float32, "float64": np.float64}
 _COMPILED, _LOADED = 2.0, 0.1  # seconds, on a core of 2.5 GHz
 

@@ -1,10 +1,10 @@
-"""The average by torch's own functions: by lists of tensors, or as products of a vector with the rows.
+"""Two kernels of `history_mix` by torch's own functions: on lists of tensors, or as products of a vector with the rows.
 
-Lists: one pass for each row, on every device and in every dtype; on an accelerator a pass over all is one launch. Half
-precision is added up in float32, and rounded once; rows that are float32 beside it move in float32.
+Lists: one pass for each row, on every device and in every dtype; on an accelerator a pass over all parameters is one
+launch. Half precision is added up in float32, and rounded once; float32 rows of such gradients move in float32.
 
-Products, one for each parameter, on the CPU: every row is read once. Large parameters are taken in blocks. Nothing
-allocates there: what can fail does so before a row was changed.
+Products, one for each parameter, on the CPU: every row is read once. Large parameters are taken in blocks. The products
+allocate nothing: whatever can fail does so before a row was changed.
 
 Shapes: gradient [n], rows [R, n], average [n].
 """
@@ -36,14 +36,14 @@ def run_lists(grads: list[Tensor], rows: list[Tensor], averages: list[Tensor], m
     if rows[0].dtype != grads[0].dtype:
         torch._foreach_copy_(sums, grads)
         grads = sums
-    # From here on nothing is allocated, which could fail: the rows are changed last, all of them or none.
+    # From here on nothing is allocated, so that nothing can fail: the rows are changed last, all of them or none.
     for row, gain in enumerate(mix.gains):
         if gain:
             follow([each[row] for each in rows], grads, gain)
 
 
 def follow(rows: list[Tensor], grads: list[Tensor], gain: float) -> None:
-    """Bring the rows nearer to the gradients: by all of the difference where the gain is 1."""
+    """Move one row of each parameter towards its gradient: add gain * (gradient - row), or copy it where gain is 1."""
     if gain == 1:
         torch._foreach_copy_(rows, grads)
     else:
@@ -98,9 +98,9 @@ def _runs(weights: tuple[float, ...]) -> list[tuple[int, int]]:
 
 
 def _blocks(grad: Tensor, held: Tensor, average: Tensor) -> Iterable[tuple[Tensor, Tensor, Tensor]]:
-    """Return a gradient, its rows and its average in matching blocks along n.
+    """Return matching blocks along n of a gradient [n], its rows `held` [R, n] and its average [n].
 
-    A block is small enough that its rows are still in a cache when they are changed. `held` are the rows.
+    A block is small enough that its rows are still in a cache when they are changed.
     """
     if grad.numel() <= _BLOCK:
         return ((grad, held, average),)

@@ -1,7 +1,7 @@
-"""The average of gradients with what is remembered, in Triton, and as an operation of torch into which compilers see.
+"""The Triton program of `history_mix`, and an operation of torch made of it into which torch's compilers see.
 
-A program has a block of one parameter's values: the gradient stays in registers while every row is read once, and
-written once where it changes. Importing this needs Triton.
+A program takes a block of one parameter's values: the gradient stays in registers while every row is read once, and
+written once where it changes. Importing this module needs Triton.
 """
 
 # mypy: ignore-errors
@@ -18,7 +18,7 @@ BLOCK = 1024  # values of a program
 
 @triton.jit(do_not_specialize=["count"])
 def mix(grad_ptr, rows_ptr, average_ptr, numbers_ptr, size, count, BLOCK: tl.constexpr):
-    """Write the average, and move the rows; see `history_mix`."""
+    """The Triton program: write the average of one block of values, and move its rows; see `history_mix`."""
     T: tl.constexpr = grad_ptr.dtype.element_ty
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here = at < size
@@ -29,7 +29,7 @@ def mix(grad_ptr, rows_ptr, average_ptr, numbers_ptr, size, count, BLOCK: tl.con
         gain = tl.load(numbers_ptr + 1 + count + row).to(T)
         held = rows_ptr + row * size.to(tl.int64) + at
         before = tl.zeros_like(grad)
-        if (weight != 0) | ((gain != 0) & (gain != 1)):  # a row that weighs nothing may hold what is not finite
+        if (weight != 0) | ((gain != 0) & (gain != 1)):  # a row of weight 0 may hold numbers that are not finite
             before = tl.load(held, here, 0.0)
         if weight != 0:
             average += weight * before
@@ -42,7 +42,10 @@ def mix(grad_ptr, rows_ptr, average_ptr, numbers_ptr, size, count, BLOCK: tl.con
 
 
 def launch(wrap, grad: torch.Tensor, rows: torch.Tensor, average: torch.Tensor, numbers: torch.Tensor) -> None:
-    """Launch it for one parameter, by what `wrap` makes of the kernel."""
+    """Launch wrap(mix) for one parameter; `wrap` is torch's or this package's way to call a Triton kernel.
+
+    Shapes are those of `history_mix`.
+    """
     size = grad.numel()
     wrap(mix)[(-(-size // BLOCK),)](grad, rows, average, numbers, size, rows.shape[0], BLOCK=BLOCK, num_warps=4)
 
@@ -60,4 +63,4 @@ OPERATION: Any = torch.library.triton_op("hpfracc_nn::history_mix", history_mix,
 
 @OPERATION.register_fake
 def _fake(*given) -> None:
-    """No kernel runs on tensors without data."""
+    """The operation for tensors without data, with which torch's compilers trace: it does nothing."""

@@ -1,4 +1,4 @@
-"""The average in Triton: a launch for each parameter, every row read once. See triton_blocks.py."""
+"""The kernel of `history_mix` in Triton: a launch for each parameter, every row read once. See triton_blocks.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpfracc_nn.fractional.torch.kernels import triton_launch
 from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, register
 from hpfracc_nn.training.torch.optimizers.mix import Mix, cost_of_one_pass
 
-_LAUNCHES = 3  # small calls of torch that a launch takes; one copies the weights
+_LAUNCHES = 3  # a launch takes as long as so many small calls of torch; one copies the weights
 
 
 def run(grads: list[Tensor], rows: list[Tensor], averages: list[Tensor], mix: Mix) -> None:
