@@ -32,7 +32,7 @@ def mapped(owner: str, name: str, a: Any, operation: Operation, axis: int | None
     """Return the table with its numbers replaced by those of an operation along time; `owner` is named in messages.
 
     Args:
-        owner: Who asks.
+        owner: Name of the public function, for messages.
         name: The table's name in messages.
         a: The table.
         operation: What is done to its numbers, those of one dtype at a time.

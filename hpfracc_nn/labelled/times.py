@@ -38,7 +38,7 @@ def as_times(owner: str, name: str, index: Any, dim: Any = None) -> Any:
     is the one that varies; of intervals the left ends.
 
     Args:
-        owner: Who asks.
+        owner: Name of the public function, for messages.
         name: The table's name in messages.
         index: Its labels, or None.
         dim: The dimension of an xarray object that they belong to.
@@ -195,7 +195,7 @@ def raise_if_missing(owner: str, name: str, index: Any, labels: Any, dim: Any = 
     Regular are equal steps, months, quarters and years. Working days leave none out: no index knows holidays.
 
     Args:
-        owner: Who asks.
+        owner: Name of the public function, for messages.
         name: The table's name in messages.
         index: Its increasing times, see `as_times`, or None.
         labels: The index that they were found in.

@@ -189,7 +189,7 @@ def table(owner: str, exog: Any, rows: int, what: str, index: Any = None) -> tup
     """Return regressors as [rows, k] and their names, or raise; None has none.
 
     Args:
-        owner: Who asks.
+        owner: Name of the public function, for messages.
         exog: The regressors.
         rows: How many there must be.
         what: What each is for.

@@ -135,7 +135,7 @@ def applied(
     """Return the slice of an operator's result, of the shape and dtype of the slice x, with time on `axis`.
 
     Args:
-        owner: Who asks, for messages.
+        owner: Name of the public function, for messages.
         x: The slice.
         definition: The operator; its orders may be traced.
         dt: Spacing of the samples.

@@ -140,7 +140,7 @@ def initial_state(
     """Return the state before the first sample.
 
     Args:
-        owner: Who asks, for messages.
+        owner: Name of the public function, for messages.
         definition: Which operator, with its alpha, which may be traced; alpha broadcasts over `shape`.
         shape: Of one time slice: of the samples without their time axis.
         dt: Spacing of the samples, in the caller's time unit; positive.
@@ -163,7 +163,7 @@ def step(owner: str, x: Array, state: StreamState, source: StreamSource | None =
     """Return the operator's next sample, in the dtype of `x`, and the state after it.
 
     Args:
-        owner: Who asks, for messages.
+        owner: Name of the public function, for messages.
         x: One time slice, of the state's shape.
         state: From `initial_state` or the step before.
         source: Who must have made the state: `initial_state` was given the same.
@@ -192,7 +192,7 @@ def run(
     A pure function, compiled once for each shape.
 
     Args:
-        owner: Who asks, for messages.
+        owner: Name of the public function, for messages.
         x: Samples along `dim`, any number; without that axis they have the state's shape.
         state: From `initial_state`, or from the step or block before.
         dim: The time axis.

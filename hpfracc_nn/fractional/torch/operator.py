@@ -186,7 +186,7 @@ def apply_at(
     """Return the operator applied to `x`, as `apply` does, for arguments that were checked before.
 
     Args:
-        owner: Whose call it is, for messages.
+        owner: Name of the public function, for messages.
         x: As in `fractional.derivative`.
         definition: With a fixed order.
         dt: As in `fractional.derivative`.

@@ -165,7 +165,7 @@ class Alpha(StateMetadata):
         init: The first value or values, inside the bounds.
         bounds: (low, high).
         shape: Shape of alpha, to which `init` is broadcast; None is its own.
-        owner: Who asks, for messages.
+        owner: Name of the public function, for messages.
         device: Of the parameter.
         dtype: Of the parameter; alpha itself is float64.
 
@@ -358,7 +358,7 @@ class ProbabilisticAlpha(Alpha):
         std: The first standard deviation or deviations of alpha; None is a quarter of the way to the nearer bound.
         prior: (mean, standard deviation) of the law, of the same kind and between the same bounds, that `kl` compares
             with; None is those of a uniform law between the bounds.
-        owner: Who asks, for messages.
+        owner: Name of the public function, for messages.
         device: Of the parameters.
         dtype: Of the parameters; alpha itself is float64.
 

@@ -330,7 +330,7 @@ def initial_state(
     """Return the state before the first sample.
 
     Args:
-        owner: Who asks, for messages.
+        owner: Name of the public function, for messages.
         definition: Which operator, with its alpha; alpha broadcasts over `shape`.
         shape: Of one time slice: of the samples without their time axis.
         dt: Spacing of the samples, in the caller's time unit; positive.
@@ -363,7 +363,7 @@ def step(owner: str, x: Tensor, state: Any, source: StreamSource | None = None) 
     """Return the operator's next sample, in the dtype of `x`, and the state after it; `state` stays as it is.
 
     Args:
-        owner: Who asks, for messages.
+        owner: Name of the public function, for messages.
         x: One time slice, of the state's shape.
         state: From `initial_state` or the step before; a StreamState or a CountedState.
         source: Who must have made the state: `initial_state` was given the same.
@@ -404,7 +404,7 @@ def run(
     """Return the operator's next samples, of the shape and dtype of `x`, and the state after them.
 
     Args:
-        owner: Who asks, for messages.
+        owner: Name of the public function, for messages.
         x: Samples along `dim`, any number; without that axis they have the state's shape.
         state: From `initial_state`, or from the step or block before.
         dim: The time axis.

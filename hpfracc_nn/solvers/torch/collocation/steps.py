@@ -176,7 +176,7 @@ class Integrator:
         for h in np.diff(mesh).tolist():
             step = self.tried(h)
             if step is None:
-                raise self._unsolved(h)
+                raise self._unsolved()
             if watch is not None and watch(self, step):
                 self.accept(step)
                 self.track.status = "event"
@@ -348,7 +348,7 @@ class Integrator:
     def _at(self) -> float:
         return self.problem.begin + self.time
 
-    def _unsolved(self, h: float) -> Exception:
+    def _unsolved(self) -> Exception:
         iterations = self.stages.iterations
         return checks.unsolved(
             "fdeint", self.n, self._at(), iterations, "take more steps, or pass rtol and atol, which choose them"
