@@ -56,7 +56,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The seconds predicted for a kernel at a workload, forward and backward together, before it was measured there."""
+    """A kernel's predicted seconds at a workload, forward and backward together, before it was measured there."""
 
     workload: Workload
     kernel: str

@@ -60,8 +60,8 @@ def usage_rows(history: History) -> list[Row]:
 def performance_rows(history: History) -> list[Row]:
     """Return a row for each kernel at each workload in each direction with its times, in milliseconds.
 
-    `q20_ms` is the 20 % quantile, as median and maximum of the calls that did not compile; compile times are added up
-    in `compile_ms`.
+    Quantile (`q20_ms`, 20 %), median and maximum are those of the calls that did not compile; compile times are added
+    up in `compile_ms`.
     """
     groups: dict[tuple[Workload, str, Direction], list[Measurement]] = {}
     for each in history.measurements:

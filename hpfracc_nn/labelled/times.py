@@ -186,7 +186,7 @@ def late(before: np.ndarray, after: np.ndarray, *walls: np.ndarray) -> str | Non
     Args:
         before: Increasing numbers, datetime64 (in UTC) or timedelta64, at least one.
         after: Further ones, all after those of `before`.
-        *walls: Both of these in local time, datetime64, where they are times.
+        *walls: `before` and `after` in local time, datetime64, where they are times.
     """
     inside = np.concatenate([np.diff(before), np.diff(after)])
     if not len(inside):
@@ -299,7 +299,7 @@ def _filled(name: str, index: Any, dates: Any, counts: np.ndarray, dim: Any) -> 
     Args:
         name: The table, as an expression.
         index: The times or periods of its rows.
-        dates: These as times, also where they are periods.
+        dates: These times, or the periods as times.
         counts: By how many steps each time is later than the one before, see `_holed`.
         dim: The dimension of time of an xarray object, or None.
     """

@@ -48,7 +48,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """Models fitted to the same experiments, the one of the least BIC first.
+    """Models fitted to the same experiments, the model with the least BIC first.
 
     Attributes:
         fits: Fits of the models that could be fitted.

@@ -44,7 +44,9 @@ _PROFILE_STEPS, _PROFILE_TOLERANCE = 25, 1e-3  # chords for one end of a profile
 
 
 class Problem:
-    """The sum of squares of a network over experiments.
+    """The least-squares problem of fitting a network to experiments.
+
+    A point is a vector [parameters] of coordinates: logarithms of positive parameters, and orders themselves.
 
     Args:
         network: A network with the names of the parameters in its fields.
@@ -63,7 +65,7 @@ class Problem:
         return np.exp(point, where=~self.is_order, out=np.array(point, dtype=float))
 
     def point(self, values: np.ndarray) -> np.ndarray:
-        """Return the point of values of the parameters."""
+        """Return the point that stands for `values` of the parameters."""
         return np.log(values, where=~self.is_order, out=np.array(values, dtype=float))
 
     def __call__(self, point: np.ndarray) -> tuple[np.ndarray, Callable[[], np.ndarray]]:

@@ -123,7 +123,7 @@ class Experiment:
     def relaxation(
         cls, t: Any, modulus: Any, *, deviation: Any = None, noise: float | None = None, name: str = ""
     ) -> Experiment:
-        """Return a step of strain: relaxation moduli G, stress over strain, at times t after the step.
+        """Return the experiment of a step of strain: relaxation moduli G, stress over strain, at times t after it.
 
         Raises:
             ValueError: Times do not increase from above 0, there are fewer than two, a modulus is not finite, or it is
@@ -139,7 +139,7 @@ class Experiment:
     def creep(
         cls, t: Any, compliance: Any, *, deviation: Any = None, noise: float | None = None, name: str = ""
     ) -> Experiment:
-        """Return a step of stress: creep compliances J, strain over stress, at times t after the step.
+        """Return the experiment of a step of stress: creep compliances J, strain over stress, at times t after it.
 
         Raises:
             ValueError: As in `relaxation`.
@@ -229,7 +229,8 @@ class Experiment:
     def predictions(self, network: Network, values: Values) -> tuple[np.ndarray, Callable[[Sequence[str]], np.ndarray]]:
         """Return the predictions of `target`, and a function that computes their derivatives.
 
-        It takes the names of parameters, and returns derivatives by these, [parts n, names]; predictions are [parts n].
+        The function takes names of parameters, and returns the derivatives by these, [parts n, names]. Predictions are
+        [parts n].
         """
         found, slopes = KINDS[self.kind].predict(network, self.x, values)
 

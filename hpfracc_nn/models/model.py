@@ -123,7 +123,7 @@ class Model(ABC):
                 )
 
     def _slots(self) -> Iterator[tuple[str, Any]]:
-        """Yield (name of the field, its value or name or None) for every parameter."""
+        """Yield (name of the field, parameter) for every parameter, which is a value, a name, or None."""
         for each in fields(self):
             yield each.name, getattr(self, each.name)
 

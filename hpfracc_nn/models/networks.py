@@ -56,7 +56,7 @@ _NEAR = 0.02  # below it tanh(y) / y is a series
 
 
 class Points(NamedTuple):
-    """Points s = exp(angle + size) at which networks are evaluated: log s in two terms, which powers of s multiply.
+    """Points s = exp(angle + size) at which networks are evaluated, kept as two terms of log s.
 
     Attributes:
         angle: Complex term of log s, with an imaginary part between -pi and pi; broadcasts with `size`.
@@ -89,7 +89,10 @@ class Points(NamedTuple):
 
 
 class Network(ABC):
-    """A function F(s) with parameters."""
+    """A modulus or an impedance as a function F(s) with parameters.
+
+    The fields of a network are numbers, arrays, or names; methods take the values of the names in `values`.
+    """
 
     @abstractmethod
     def value(self, s: Points, values: Values, xp: Namespace) -> Array:
@@ -97,7 +100,10 @@ class Network(ABC):
 
     @abstractmethod
     def pullback(self, s: Points, values: Values) -> tuple[np.ndarray, Pullback]:
-        """Return F(s), and a function (factor, slopes) that adds factor times the derivatives of F by all names."""
+        """Return F(s), and a function (factor, slopes) that adds derivatives of F by all names to `slopes`.
+
+        The function multiplies them by `factor`, an array or a number.
+        """
 
     @abstractmethod
     def mapped(self, field: Callable[[Any], Any]) -> Network:
@@ -457,7 +463,7 @@ def _binomials(a: Any, count: int) -> list[Any]:
 
 @cache
 def _taylor_weights() -> np.ndarray:
-    """Return the weights of F(z / m) in the Taylor coefficients of the step response at m, [terms, nodes]."""
+    """Return the weights of F(z / m) in the Taylor coefficients of the step response at time m, [terms, nodes]."""
     logs, weights = _parabola(1)
     return np.stack([weights * np.exp(i * logs) / math.factorial(i) for i in range(_TERMS)])
 
@@ -527,9 +533,9 @@ def _exponent(network: Network, values: Values) -> Any:
 
 
 def _decay(network: Network, integrals: int, values: Values) -> tuple[Network, Network] | None:
-    """Return the parts a s**p and b s**(p - 1) of a network whose response is exp(-b t / a) / a; None of all others.
+    """Return the parts a s**p and b s**(p - 1) of a network whose response is exp(-b t / a) / a; None for other ones.
 
-    It is None, too, where exponents are arrays.
+    The result is None, too, where exponents are arrays.
     """
     if not (isinstance(network, Reciprocal) and isinstance(network.of, Sum) and len(network.of.parts) == 2):
         return None

@@ -200,7 +200,7 @@ class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         errors.one_of(owner, "window_policy", self.window_policy, POLICIES)
 
     def _remember(self, X: Any, values: np.ndarray) -> None:
-        """Store the last training rows, the number and the times of all, and a hash by which `transform` knows them.
+        """Store the last training rows, the number and the times of all, and a hash that recognises them.
 
         Args:
             X: The training rows as the user passed them.
@@ -224,7 +224,7 @@ class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             begins: Whether the values of X begin with the training rows, which decides where there are no times.
 
         Raises:
-            ValueError: By its index X is neither.
+            ValueError: By its index X neither begins as the training rows do nor follows them.
         """
         owner = type(self).__name__
         labels, trained = times_of(owner, "X", X), self._times

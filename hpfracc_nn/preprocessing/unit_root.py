@@ -77,7 +77,7 @@ def p_value(statistic: float) -> float:
 
 
 def _rows(y: np.ndarray, lags: int) -> np.ndarray:
-    """Return the regression's rows for t = lags + 1 ... n - 1, [n - 1 - lags, lags + 3].
+    """Return the rows of the test's regression for t = lags + 1 ... n - 1, [n - 1 - lags, lags + 3].
 
     A row is 1, y[t-1], the differences `y[t-i] - y[t-i-1]` for i = 1 ... lags, and last the left-hand side.
     """

@@ -258,7 +258,7 @@ class _Span:
             problem: The likelihood of the scaled series.
             param_names: Names of the estimates.
             point: The estimates of alpha and the lags, [size].
-            covariance: That of the regressors' coefficients, the point and the variance, [k + size + 1] twice.
+            covariance: The covariance of k regressors' coefficients, the point and the variance, in this order.
             whole: How often the series was differenced before the fit.
             degrees: What the weighted sum of squares is divided by for the variance of the errors.
             has_arrived: Whether the search has reached a maximum.
@@ -448,8 +448,8 @@ def _limits(owner: str, kind: str, alpha: float | None, low: float, high: float)
 def _covariance(joint: Joint, point: np.ndarray, ends: dict[str, np.ndarray]) -> np.ndarray:
     """Return the covariance of the estimates, from the observed information.
 
-    Its rows are those of the point, then for each series the regressors' coefficients b and the variance s. All are NaN
-    where the information is not positive definite.
+    Its rows are those of the point, then for each series those of the regressors' coefficients and of the errors'
+    variance. All are NaN where the information is not positive definite.
 
     Args:
         joint: The likelihood.

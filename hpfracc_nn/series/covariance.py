@@ -32,9 +32,9 @@ def autocovariance(n: int, alpha: float, ar: Lags = (), ma: Lags = (), *, longes
 
     Args:
         n: Number of lags.
-        alpha: Below 1/2.
-        ar: x[t] = ar[0] x[t - 1] + ... + u[t], stationary.
-        ma: u[t] = e[t] + ma[0] e[t - 1] + ...
+        alpha: The order, below 1/2.
+        ar: Coefficients of x[t] = ar[0] x[t - 1] + ... + u[t], stationary.
+        ma: Coefficients of u[t] = e[t] + ma[0] e[t - 1] + ...
         longest: From how many lags below 0 the filter may start; 2**24 are those of a root 3e-6 from the unit circle.
 
     Raises:
@@ -179,9 +179,10 @@ class UnsettledError(ValueError):
 
 
 def solved(gamma: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Return `T**-1` columns [n, c], T the Toeplitz matrix of gamma [n], by conjugate gradients. O(n log n) a step.
+    """Return the product of `T**-1` and columns [n, c] by conjugate gradients; T is the Toeplitz matrix of gamma [n].
 
-    The preconditioner is the circulant matrix nearest to T, by which all eigenvalues but a few come near 1.
+    A step costs O(n log n). The preconditioner is the circulant matrix nearest to T, by which all eigenvalues but a few
+    come near 1.
 
     Raises:
         UnsettledError: The conjugate gradients do not converge, because T is nearly singular.
@@ -230,7 +231,7 @@ class Filter:
         self._transformed = fft.rfft(columns, self._padded, axis=0)
 
     def __call__(self, alpha: float, ar: Lags, ma: Lags) -> np.ndarray:
-        """Return `ar(z) (1 - z)**alpha / ma(z)` columns, [n, c]."""
+        """Return the columns filtered by `ar(z) (1 - z)**alpha / ma(z)`, [n, c]."""
         weights = fft.rfft(difference_weights(self._n, alpha), self._padded)[:, None]
         differenced = fft.irfft(weights * self._transformed, self._padded, axis=0)[: self._n]
         over, under = polynomials(ar, ma)

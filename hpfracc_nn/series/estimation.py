@@ -49,6 +49,9 @@ class Block:
 class Joint:
     """The joint likelihood of several series, whose points are parts of one joint point.
 
+    A point, [size], holds alpha and the coefficients of ar and ma that are sought. A search moves in free coordinates,
+    [size], which `_natural` turns into a point.
+
     Args:
         problems: The likelihood of each series.
         shared: What of a point all series have in common: "alpha", "all", or None for nothing.
@@ -93,8 +96,9 @@ class Joint:
     def degrees(self) -> list[float]:
         """What each series' weighted sum of squares is divided by for its variance, one number for each series.
 
-        It is N (see `likelihood`), for a conditional likelihood less the estimates in the series' point, as in least
-        squares; an estimate that m series share counts as 1 / m in each.
+        For the exact likelihood it is the number of samples, for the restricted one less the columns of regressors, and
+        for the conditional one less the estimates in the series' point too, as in least squares; an estimate that m
+        series share counts as 1 / m in each.
         """
         times = np.zeros(self.size)
         for place in self.places:
@@ -105,9 +109,9 @@ class Joint:
         ]
 
     def information(self, point: np.ndarray) -> np.ndarray:
-        """Return the observed information of the point and of every series' b and s, [size + sum of (k + 1)] twice.
+        """Return the observed information of the point, and of each series' k regression coefficients and variance.
 
-        Each series' part is multiplied by `degrees` over N, because its variance is a sum of squares over `degrees`.
+        It is square, with size + sum of (k + 1) rows. Each series' part is scaled to a variance over `degrees`.
         """
         parts = [n / each.sample.degrees for n, each in zip(self.degrees, self.problems, strict=True)]
         return self._information(point, parts)
@@ -125,7 +129,7 @@ class Joint:
         return found
 
     def curvature(self, point: np.ndarray) -> np.ndarray:
-        """Return the second derivatives of `value`, [size, size]: b and s are the best at every point."""
+        """Return the second derivatives of `value`, [size, size]; regressors and variances follow as the best ones."""
         found, size = self._information(point, [1.0] * len(self.problems)), self.size
         return found[:size, :size] - found[:size, size:] @ np.linalg.solve(found[size:, size:], found[size:, :size])
 
@@ -152,8 +156,8 @@ class Joint:
         """Return the point of the greatest likelihood found, and whether the slopes vanish there.
 
         In place of an exact or restricted likelihood of more than 100 samples two cheap ones are searched: the periodic
-        one and the conditional one, which is better for series far from their level. From the points that they find
-        Newton's steps begin. The likelihood itself decides from which of them, and which end is returned.
+        one and the conditional one, which is better for series far from their level. Newton's steps on the likelihood
+        itself begin at the best points that these searches find, and the best point that they reach is returned.
         """
         if not self.size:
             return np.empty(0), True
@@ -166,7 +170,7 @@ class Joint:
         return self._least([best, *(self._arrived(point) for point in self._about_a_unit_root(best[0]))])
 
     def _searched(self) -> list[Joint]:
-        """Return the likelihoods that a search begins with: self if it is cheap, else a periodic and a conditional one.
+        """Return the joint likelihoods to search first: self if it is cheap, else a periodic and a conditional one.
 
         In the latter two, gaps are bridged by straight lines.
         """
@@ -238,7 +242,7 @@ class Joint:
         return [block for block in self.blocks if block.kind == kind]
 
     def _start(self, alpha: float, lag: float | None = None) -> np.ndarray:
-        """Return a joint point to start from; what series share is the mean over them.
+        """Return a joint point to start from; a number that series share is the mean of theirs.
 
         Args:
             alpha: The order.
@@ -341,7 +345,7 @@ class Joint:
         return point, has_arrived
 
     def _newton(self, point: np.ndarray) -> tuple[np.ndarray, bool]:
-        """Return where Newton's steps from a point end, within the limits, and whether that is a minimum."""
+        """Return the point within the limits where Newton's steps from `point` end, and whether it is a minimum."""
         low, high = self._limits
         free = np.clip(self._free(point), low, high)
         slopes, curvature, kept = self._free_slopes(free), self._free_curvature(free), 0.0
@@ -452,7 +456,7 @@ def _convex(curvature: np.ndarray) -> tuple[np.ndarray, bool]:
 
 
 def _lags(partial: np.ndarray) -> np.ndarray:
-    """Return the coefficients of the autoregression with these partial autocorrelations, [p]."""
+    """Return the coefficients of the autoregression with the partial autocorrelations `partial`, [p]."""
     found = partial[:0]
     for each in partial:
         found = np.append(found - each * found[::-1], each)

@@ -36,8 +36,8 @@ class Labels:
     def following(self, steps: int, exog: Any) -> Any:
         """Return the index of the `steps` rows after the series; None where the series is no pandas object.
 
-        It goes on by the series' frequency; without one it is the index of `exog`, the regressors of these rows, or
-        else counted on.
+        The index goes on by the series' frequency. Without a frequency it is that of `exog`, the regressors of these
+        rows, or else a count that goes on.
 
         Raises:
             ValueError: The index of `exog` has other times; an index that only counts rows is not compared.

@@ -48,14 +48,14 @@ _DIFFERENCED = 100  # rows, up to which differences of values cost less than con
 
 @dataclass(frozen=True)
 class Sample:
-    """A series and its regressors.
+    """A series of n rows, m of which are gaps, and its k regressors.
 
     Attributes:
         y: The series, [n]; the numbers at gaps have no effect.
         x: The regressors X, [n, k].
         gaps: Rows without a sample, rising, [m].
         likelihood: "exact", "restricted" or "conditional".
-        is_periodic: Whether T is the nearest circulant matrix; then there are no gaps.
+        is_periodic: Whether the nearest circulant matrix stands for the covariance T; then there are no gaps.
     """
 
     y: np.ndarray
@@ -71,7 +71,7 @@ class Sample:
 
     @property
     def degrees(self) -> int:
-        """The N of the module's formula: the number of samples, less k unless the likelihood is exact."""
+        """The number of samples, less k unless the likelihood is exact: N in the module's formula."""
         return self.n if self.likelihood == EXACT else self.n - self.x.shape[1]
 
     @cached_property
@@ -84,17 +84,19 @@ class Sample:
 
     @cached_property
     def transformed(self) -> np.ndarray:
-        """The orthonormal real FFT of `columns`, [X y]; [n // 2 + 1, k + 1]."""
+        """The orthonormal real FFT of `columns`, the regressors and the series, [n // 2 + 1, k + 1]."""
         return fft.rfft(self.columns, axis=0, norm="ortho")
 
 
 @dataclass(frozen=True)
 class Reduced:
-    """The matrix factor and the log determinants that the likelihood at one point is computed from, for any b and s.
+    """The matrix factor and the log determinants from which the likelihood at one point is computed.
+
+    X are the k regressors, y the series, b the regressors' coefficients and T the covariance for errors of variance 1.
 
     Attributes:
         factor: Upper triangular, [k + 1, k + 1], `factor' factor = [X y]' T**-1 [X y]` where gaps are eliminated.
-        logarithms: The D of the module's formula.
+        logarithms: The sum of log determinants, D in the module's formula.
     """
 
     factor: np.ndarray
@@ -117,6 +119,9 @@ class Reduced:
 
 class Problem:
     """The likelihood of one sample as a function of a point: of those of [alpha, ar, ma] that are sought.
+
+    Below, y is the series, X are its k regressors, b their coefficients, s the variance of the errors, and T s is the
+    covariance of y - X b.
 
     Args:
         sample: The series and its regressors.
@@ -158,7 +163,7 @@ class Problem:
         return alpha, ar, ma
 
     def reduced(self, point: np.ndarray) -> Reduced:
-        """Return the factor and the log determinants of the likelihood; an exact or restricted one costs O(n**2)."""
+        """Return the likelihood at a point for any b and s; an exact or restricted one costs O(n**2)."""
         sample, (alpha, ar, ma) = self.sample, self.parts(point)
         if sample.likelihood == CONDITIONAL:
             white, logarithms = sample.filtered(alpha, ar, ma), 0.0
@@ -176,7 +181,7 @@ class Problem:
         return Reduced(factor[gaps:, gaps:], logarithms + 2 * float(pivots[:eliminated].sum()))
 
     def value(self, point: np.ndarray) -> float:
-        """Return the negative logarithm of the likelihood at the best b and s."""
+        """Return the negative logarithm of the likelihood at a point, for the best b and s."""
         found, degrees = self.reduced(point), self.sample.degrees
         return (degrees * (math.log(2 * math.pi * found.squares / degrees) + 1) + found.logarithms) / 2
 
@@ -277,10 +282,10 @@ class Problem:
         return shift
 
     def _solved(self, point: np.ndarray) -> Solution | None:
-        """Return `T**-1` times a unit column and [X y], from which slopes are computed.
+        """Return `T**-1` times a unit column and the columns [X y], from which gradients are computed.
 
-        None where slopes are computed by differences instead: for few samples, for gaps, for a conditional or periodic
-        likelihood, and where T is nearly singular.
+        None where gradients are computed by differences instead: for few samples, for gaps, for a conditional or
+        periodic likelihood, and where T is nearly singular.
         """
         sample = self.sample
         if sample.likelihood == CONDITIONAL or sample.is_periodic or len(sample.gaps) or len(sample.y) <= _DIFFERENCED:
@@ -323,7 +328,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Solution:
-    """`T**-1` times a unit column and the columns [X y].
+    """`T**-1` times a unit column and the columns [X y]: T is the covariance, X are k regressors, y is the series.
 
     Attributes:
         first: The first column of `T**-1`, [n].
@@ -361,11 +366,11 @@ class Solution:
 
 
 def _dense(gamma: np.ndarray, columns: np.ndarray, gaps: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the white columns of the rows that are no gaps, [n - m, k + 1], and log det T of these rows.
+    """Return columns whitened in the rows that are no gaps, [n - m, k + 1], and log det of these rows' covariance.
 
     Args:
-        gamma: The first column of T, [n].
-        columns: [X y], [n, k + 1].
+        gamma: The autocovariance, first column of the covariance T, [n].
+        columns: The regressors and the series, [X y], [n, k + 1].
         gaps: Rows without a sample, [m].
     """
     there = np.setdiff1d(np.arange(len(gamma)), gaps)
@@ -374,14 +379,13 @@ def _dense(gamma: np.ndarray, columns: np.ndarray, gaps: np.ndarray) -> tuple[np
 
 
 def _periodic(gamma: np.ndarray, transformed: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the white columns for a circulant T, and log det T.
+    """Return columns whitened by the circulant matrix nearest to the covariance, and its log determinant.
 
-    The rows of the white columns are the real parts, then the imaginary parts, at all frequencies from 0 to the
-    highest.
+    The rows of the result are the real parts, then the imaginary parts, at all frequencies from 0 to the highest.
 
     Args:
-        gamma: The autocovariance, [n], that T is made from.
-        transformed: The orthonormal real FFT of [X y], [n // 2 + 1, k + 1].
+        gamma: The autocovariance, first column of the covariance, [n].
+        transformed: The orthonormal real FFT of the columns, [n // 2 + 1, k + 1].
     """
     eigenvalues, times = circulant(gamma), np.full(len(transformed), 2.0)
     times[0] = 1
@@ -396,7 +400,7 @@ def _periodic(gamma: np.ndarray, transformed: np.ndarray) -> tuple[np.ndarray, f
 
 
 def _recursive(gamma: np.ndarray, columns: np.ndarray, gaps: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return white columns by Durbin and Levinson's recursion, [n, m + k + 1], and log det T.
+    """Return columns whitened by Durbin and Levinson's recursion, [n, m + k + 1], and log det of the covariance.
 
     The first m columns are those of the gaps, each 1 at its gap and else 0 before it is whitened. Arguments are those
     of `_dense`.
