@@ -193,7 +193,7 @@ def _of_pandas(owner: str, name: str, a: Any, operation: Operation, axis: int | 
         return type(a)(values, index=a.index, columns=a.columns[a.shape[1] - values.shape[1] :]).__finalize__(a)
     found = _each(columns, operation)
     left_out = len(a) - len(found[0]) if found else 0
-    # By position: names may stand twice.
+    # By position: names may be duplicates.
     table = type(a)(dict(enumerate(found)), index=a.index[left_out:])
     table.columns = a.columns
     return table.__finalize__(a)
@@ -316,7 +316,7 @@ def _joined_polars(owner: str, parts: dict[str, Any], dim: Hashable | None) -> A
                 f"{owner}({name} with times of {after.dtype}): needs times like those before, of {before.dtype}; cast "
                 "one of the columns."
             )
-        if None in (before[-1], after[0]):  # said where all rows are looked at
+        if None in (before[-1], after[0]):  # `_clock_of_polars` refuses missing times among rows
             continue
         if not before[-1] < after[0]:
             raise _overlapping(owner, one, before[-1], name, after[0])

@@ -335,7 +335,7 @@ def _plain(index: Any) -> Any:
         index = index.infer_objects()
     pandas = sys.modules["pandas"]
     held = pandas.api.types.infer_dtype(index, skipna=True) if index.dtype.kind == "O" else ""
-    if held == "datetime":  # of several zones, as of a clock that changes
+    if held == "datetime":  # with several offsets from UTC, as in summer and winter
         return pandas.to_datetime(index, utc=True)
     is_bare = index.dtype.kind == "M" and not hasattr(index, "freq")  # of another package's arrays
     return pandas.DatetimeIndex(index, name=index.name) if held == "date" or is_bare else index
@@ -387,7 +387,7 @@ def _inferred(index: Any) -> Any:
     """Return the frequency that pandas infers from times, a string or an offset; None where there is no frequency."""
     if len(index) < 3:
         return None
-    with warnings.catch_warnings():  # which of the two comes back is being changed
+    with warnings.catch_warnings():  # pandas changes whether it returns a string or an offset
         warnings.filterwarnings("ignore", "A future version of pandas will return")
         return sys.modules["pandas"].infer_freq(index)
 

@@ -332,7 +332,7 @@ class ModelFit(LeastSquares):
         if key not in self.__dict__:
             width = self.half_width(level)
             found = {name: self._profile(place, width) for place, name in enumerate(self.names)}
-            self.__dict__[key] = found  # the fields stay as they are
+            self.__dict__[key] = found  # a cache beside the fields, which are frozen
         return dict(self.__dict__[key])
 
     def _profile(self, place: int, width: float) -> tuple[float, float]:
@@ -356,7 +356,7 @@ class ModelFit(LeastSquares):
         outer_gap = 0.0
         step = target * (spread if np.isfinite(spread) else 1.0)
         here = centre + step
-        if here == centre:  # of an exact fit
+        if here == centre:  # a step below rounding, as of an exact fit
             return float(centre)
         for _ in range(_PROFILE_STEPS):
             here = min(here, limit) if target > 0 else max(here, limit)

@@ -191,7 +191,7 @@ class Experiment:
         points = _row(kind, of.x, x)
         values = [_row(kind, part, each) for part, each in zip(of.parts, observed, strict=True)]
         order = np.argsort(points, kind="stable") if not of.is_in_time else np.arange(points.size)
-        _check_points(kind, of.x, points[order])  # sweeps run either way, times only one
+        _check_points(kind, of.x, points[order])  # sweeps of frequency may run downwards, times may not
         for part, each in zip(of.parts, values, strict=True):
             if each.shape != points.shape:
                 raise ValueError(
@@ -309,7 +309,7 @@ def _unmasked(x: Any, observed: tuple[Any, ...], deviation: Any) -> tuple[Any, t
     try:
         kept = ~np.any([np.broadcast_to(mask, (len(observed), len(x))).any(axis=0) for mask in masks], axis=0)
     except ValueError:
-        return x, observed, deviation  # shapes that are refused
+        return x, observed, deviation  # shapes that do not fit are refused by the caller
 
     def cut(values: Any) -> Any:
         found = np.ma.getdata(values)

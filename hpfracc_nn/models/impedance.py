@@ -452,7 +452,7 @@ def kramers_kronig(spectrum: Experiment, *, terms: int | None = None) -> Kramers
         found = _relaxations(omega, observed, count, spectrum.kind == "oscillation")
         if found.mu <= _UNDERFIT:
             break
-    assert found is not None  # there is one number at least
+    assert found is not None  # `wanted` has one number at least
     return found
 
 

@@ -207,7 +207,7 @@ def _history(owner: str, name: str, network: Network, x: Any, dt: float, dim: in
     dtype = float_dtype(owner, name, x, xp)
     if n == 0:
         return xp.astype(x, dtype)
-    data = xp.asarray(xp.moveaxis(x, axis, -1))  # doubles, where there are any
+    data = xp.asarray(xp.moveaxis(x, axis, -1))  # float64, where the framework has enabled it
     steps = dt * np.arange(max(1, n - 1) + 1.0)[1:]
     columns = xp.like(evaluated(owner, "t", _columns, network, steps, of=data), data)
     columns = columns.reshape(len(columns), *(1,) * (data.ndim - 1), -1)

@@ -97,7 +97,7 @@ def fit_arfima(
     if share is not None:
         return fitted(owner, each, tables, share, **options)
     found: list[ArfimaResults] = []
-    for one, of_it in zip(each, tables, strict=True):  # an expression would be a frame more on the way to a warning
+    for one, of_it in zip(each, tables, strict=True):  # a comprehension would be one more frame of a warning
         found += fitted(owner, [one], [of_it], None, position=len(found), **options)
     return tuple(found)
 

@@ -21,7 +21,7 @@ from hpfracc_nn.series.likelihood import CONDITIONAL, Problem, Sample, is_stable
 
 _STARTS = (-0.6, -0.25, 0.1, 0.3, 0.6, 0.9, 1.2, 1.6)  # alphas to start from: with lags there may be several maxima
 _FIRST_LAGS = (0.0, 0.9, -0.9)  # first coefficients of ar, and with the opposite sign of ma, of further starts
-_MARGIN, _MARGIN_OF_HALF = 2e-6, 2e-5  # least distances of alpha from a bound, and from 1/2: none beyond may be valid
+_MARGIN, _MARGIN_OF_HALF = 2e-6, 2e-5  # least distances of alpha from a bound, and from 1/2: nearer it may be invalid
 _AT_BOUND = 1e-4  # distance from a bound, over the width of both, up to which alpha counts as at the bound
 _AT_EDGE = 1e-5  # distance of a free coordinate of ar or ma from its limit, up to which it counts as at the limit
 _AT_HALF = 2e-3  # the same of alpha from 1/2: its variance grows without limit, and bends the likelihood down there

@@ -139,7 +139,7 @@ def numbers(owner: str, argument: str, values: Any) -> np.ndarray:
 def several(series: Any) -> list[Any] | None:
     """Return the series in a list or tuple, or the columns of a table or array; None where `series` is one series."""
     if is_pandas(series) and hasattr(series, "columns"):
-        return [series.iloc[:, j] for j in range(series.shape[1])]  # names may stand twice
+        return [series.iloc[:, j] for j in range(series.shape[1])]  # by position: names may be duplicates
     if isinstance(series, list | tuple) and len(series) and np.ndim(series[0]) == 1:
         return list(series)
     if isinstance(series, np.ndarray) and series.ndim == 2:

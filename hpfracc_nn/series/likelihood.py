@@ -391,7 +391,7 @@ def _periodic(gamma: np.ndarray, transformed: np.ndarray) -> tuple[np.ndarray, f
     times[0] = 1
     if len(gamma) % 2 == 0:
         times[-1] = 1
-    if not eigenvalues.min() > 0:  # by rounding
+    if not eigenvalues.min() > 0:  # rounding may make some of them negative
         raise ValueError(
             "periodic(gamma): needs a positive definite covariance; alpha or a root is too near its bound."
         )

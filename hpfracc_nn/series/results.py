@@ -223,7 +223,7 @@ class ArfimaResults:
             )
         following = self.labels.following(steps, exog)
         given, names = table(owner, exog, steps, "each step")
-        if sorted(names) == sorted(set(self.exog_names)):  # names that stand twice tell nothing
+        if sorted(names) == sorted(set(self.exog_names)):  # duplicate names do not say which column is which
             given = given[:, [names.index(name) for name in self.exog_names]]
         if given.shape[1] != k:
             raise ValueError(
