@@ -24,8 +24,8 @@ class Forecast:
     """Forecasts of what follows a series, or of its gaps.
 
     Attributes:
-        covariance: Covariance of the forecasts' errors, which are normal; the estimates are taken for exact. [steps,
-            steps].
+        covariance: Covariance [steps, steps] of the forecasts' errors, which are normal; the estimates are taken for
+            exact.
 
     Examples:
         >>> ahead = fit_arfima(np.random.default_rng(0).standard_normal(200)).get_forecast(3)
