@@ -2,7 +2,8 @@
 
 Run:  python benchmarks/validation.py [--output docs/validation.md]
 
-It takes some minutes on one core, and is the same wherever the versions are: the random numbers have seeds.
+The script takes some minutes on one core. With the same versions the report is the same on every
+machine: the random numbers have seeds.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ SEED = 0
 PACKAGES = ("hpfracc-nn", "numpy", "scipy", "torch", "numba", "mpmath")
 SIGNALS = ("power", "sine")
 GRIDS = (129, 257, 513)
-BOUNDS = {"float64": 1e-12, "float32": 64 * 2.0**-23}  # of 64 samples
+BOUNDS = {"float64": 1e-12, "float32": 64 * 2.0**-23}  # largest errors without fault, up to 64 samples
 Row = Sequence[object]
 
 
@@ -86,7 +87,7 @@ def closed_form(definition: Definition, t: np.ndarray, what: str) -> tuple[np.nd
 
 
 def error_at_end(definition: Definition, n: int, what: str) -> float:
-    """Return the error at the last of n samples on [0, 1], over the size of the result."""
+    """Return the error at the last of n samples on [0, 1], over the largest value of the exact result."""
     # For Hadamard's operators t is the logarithm of time.
     x, wanted = closed_form(definition, np.linspace(0, 1, n), what)
     found = definition(x, dt=1 / (n - 1))
@@ -94,7 +95,7 @@ def error_at_end(definition: Definition, n: int, what: str) -> float:
 
 
 def series(alpha: mpmath.mpf, beta: float, z: float) -> mpmath.mpf:
-    """Return the Mittag-Leffler function by its series, with digits for terms that are far larger than the sum."""
+    """Return the Mittag-Leffler function by its series, with enough digits for terms far larger than the sum."""
     with mpmath.workdps(120):
         total, k, term = mpmath.mpf(0), 0, mpmath.mpf(1)
         while k < 20 or abs(term) > mpmath.mpf(10) ** -80:
@@ -179,7 +180,7 @@ def gradients() -> Iterator[Row]:
 
 
 def coverage() -> Iterator[Row]:
-    """Yield how often stated intervals hold the truth, with the standard error of such a count."""
+    """Yield how often stated intervals contain the truth, with the standard error of this share."""
     rng = np.random.default_rng(SEED)
     found = {
         "`ARFIMA`: alpha = 0.3, 1000 samples": (95, arfima_hits(rng, 60)),
@@ -194,7 +195,7 @@ def coverage() -> Iterator[Row]:
 
 
 def arfima_hits(rng: np.random.Generator, count: int) -> list[bool]:
-    """Fit series of order 0.3."""
+    """Return whether the interval of alpha contains 0.3, for ARFIMA layers fitted to `count` series of this order."""
     intervals = (
         fnn.ARFIMA(ar=0).fit(data.arfima(1000, 0.3, rng)).estimates.intervals_at(0.95)["alpha"] for _ in range(count)
     )
@@ -202,7 +203,7 @@ def arfima_hits(rng: np.random.Generator, count: int) -> list[bool]:
 
 
 def forecast_hits(rng: np.random.Generator, count: int) -> list[bool]:
-    """Forecast the tenth sample after a series."""
+    """Return whether the 80 % band of a forecast contains the tenth sample after a series, for `count` series."""
     hits = []
     for _ in range(count):
         series = data.arfima(510, 0.3, rng)
@@ -212,7 +213,7 @@ def forecast_hits(rng: np.random.Generator, count: int) -> list[bool]:
 
 
 def relaxation_hits(rng: np.random.Generator, count: int) -> list[bool]:
-    """Fit noisy relaxations."""
+    """Return whether the interval of alpha contains 0.6, for `count` noisy relaxations of this order."""
     times, start, hits = np.linspace(0.1, 4, 40), torch.ones(1, dtype=torch.float64), []
     for _ in range(count):
         stress = data.relaxation(times, 0.6, noise=0.02, rng=rng)
@@ -223,7 +224,7 @@ def relaxation_hits(rng: np.random.Generator, count: int) -> list[bool]:
 
 
 def hurst_hits(hurst: float, count: int) -> list[bool]:
-    """Estimate the index of paths."""
+    """Return whether the interval of the Hurst index contains `hurst`, for `count` simulated paths."""
     rng = np.random.default_rng(SEED)
     paths = np.cumsum(increments(FractionalBrownian(hurst), 1000, (count,), dt=1.0, rng=rng), 0).T
     intervals = (whittle(path).interval for path in paths)
@@ -231,7 +232,7 @@ def hurst_hits(hurst: float, count: int) -> list[bool]:
 
 
 def faults() -> Iterator[Row]:
-    """Yield how many results of each kernel are off the dense product in double precision, or not finite."""
+    """Yield how many results of each kernel are not finite, or too far from the dense product in double precision."""
     rng = np.random.default_rng(SEED)
     definitions = [kind(0.6) for name, kind in DEFINITIONS.items() if kind.lowest <= 0.6 <= kind.highest]
     for framework in ("numpy", "torch"):

@@ -1,7 +1,7 @@
-"""What a manager's choices amounted to: summaries as data frames, plots, and one page with all of them.
+"""Analysis of a backend manager's choices of kernels: data frames, plots, and one page with all of them.
 
-All of it is made from what the manager keeps in any case. pandas (`hpfracc-nn[data]`) is loaded for data frames,
-matplotlib (`hpfracc-nn[plot]`) for plots and pages, each when it is first needed.
+All of them are made from records that the manager keeps in any case. pandas (`hpfracc-nn[data]`) is loaded for data
+frames, matplotlib (`hpfracc-nn[plot]`) for plots and pages, each when it is first needed.
 """
 
 from typing import TYPE_CHECKING

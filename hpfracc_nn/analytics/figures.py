@@ -1,12 +1,11 @@
-"""Plots of a history: which kernel where, how right the predictions were, who ran when, and what went wrong.
+"""Plots of a history: which kernel runs where, how right the predictions were, which ran when, and what went wrong.
 
 Each function returns a matplotlib figure of its own, without pyplot: no state, no window; `figure.savefig(path)` writes
-it. A kernel has the same colour in all of them that are of one history; that of another one may have more kernels, and
-so other colours.
+the figure. A kernel has the same colour in all figures of one history; in those of a history with other kernels it may
+have another colour.
 
 A use is a plan with the number of its calls (`history.py`), a look the number of calls of each kernel up to a time, and
-an event a choice, a change of speed or a failure (`selection/recorder.py`). A cell is a pair of rows and length
-n.
+an event a choice, a change of speed or a failure (`selection/recorder.py`). A cell is a pair of rows and length n.
 """
 
 import importlib
@@ -34,12 +33,12 @@ Cell = tuple[int, int]  # rows, n
 def choice_map(history: History, *, op: str | None = None, size: tuple[float, float] = SIZE) -> Any:
     """Return a map of which kernel runs at which number of rows and length, with its speed-up over the second best.
 
-    It shows one operation on one device in one dtype, with or without gradient: those that were called most. Where
-    several workloads fall on one cell, it is that which was called most.
+    The map shows one operation on one device in one dtype, with or without gradient: those that were called most. Where
+    several workloads fall on one cell, the cell shows the one that was called most.
 
     Args:
         history: What a manager remembers.
-        op: The operation; None is the one that was called most.
+        op: The operation; None takes the one that was called most.
         size: Width and height in inches.
 
     Returns:
@@ -105,7 +104,7 @@ def predicted_against_measured(history: History, *, size: tuple[float, float] = 
         (last_predictions(history), "*", "now"),
     ):
         both = [(place, 1e3 * measured[place], 1e3 * predicted[place]) for place in measured if place in predicted]
-        points = [each for each in both if all(0 < number < math.inf for number in each[1:])]  # what logarithms have
+        points = [each for each in both if all(0 < number < math.inf for number in each[1:])]  # have logarithms
         shown += points
         for (_, kernel), x, y in points:
             face = "none" if marker == "o" else colours[kernel]
@@ -134,12 +133,12 @@ def shares_over_time(
     unit: str = "s since the first call",
     size: tuple[float, float] = SIZE,
 ) -> Any:
-    """Return the part of all calls that each kernel had, over time.
+    """Return a plot over time of each kernel's part of all calls.
 
     Args:
-        history: Whose `looks` are shown.
-        steps: Where on the axis each look stands; None is their time.
-        unit: Of the axis.
+        history: What a manager remembers; its `looks` are shown.
+        steps: Position of each look on the time axis; None takes the time of the look.
+        unit: Label of the time axis.
         size: Width and height in inches.
 
     Returns:
@@ -176,10 +175,10 @@ def shares_over_time(
 
 
 def timeline(history: History, *, size: tuple[float, float] = SIZE) -> Any:
-    """Return what happened when: choices, trials, changes of speed, failures and how long kernels were left alone.
+    """Return a plot of what happened when: choices, trials, changes of speed, failures, and kernels in quarantine.
 
     There is room for 12 kernels: those that failed come first, then those that took over or were replaced, then those
-    with the most events. The axis says how many are left out.
+    with the most events. The label of the axis says how many kernels are left out.
 
     Args:
         history: What a manager remembers.
@@ -306,9 +305,9 @@ def _label(text: str) -> str:
 
 
 def _shares(looks: Sequence[Look]) -> dict[str, list[float]]:
-    """Return by kernel its percentage of the calls between each look and the next.
+    """Return each kernel's percentages of the calls between each look and the next, by the kernel's name.
 
-    Where there were no calls, it is that of the interval before. A kernel without calls is left out.
+    Where there were no calls, the percentage is that of the interval before. A kernel without calls is left out.
     """
     kernels = {name for look in looks for _, name in look.uses}
     found: dict[str, list[float]] = {name: [] for name in kernels}
@@ -336,7 +335,7 @@ def _doubled(shares: Sequence[float]) -> list[float]:
 def _lanes(events: Sequence[Event]) -> tuple[list[str], int]:
     """Return the kernels that the plot has a line for, in reverse order of names, and how many others there are.
 
-    Those that failed are preferred, then those between which the choice changed, then those with most events.
+    Kernels that failed are preferred, then those between which the choice changed, then those with most events.
     """
     counts = Counter(each.kernel for each in events)
     failed = {each.kernel for each in events if isinstance(each, Failure | Quarantined | Defeat)}

@@ -1,6 +1,6 @@
 """What a manager remembers of its calls, as one value that can be kept in a file.
 
-A look is the number of calls of each kernel up to a time. The file is JSON.
+A look is a record of how often each kernel had been consulted up to a time. The file is JSON.
 """
 
 import json
@@ -16,22 +16,22 @@ from hpfracc_nn.selection.recorder import Choice, Defeat, Drift, Event, Failure,
 from hpfracc_nn.selection.workload import DIRECTIONS, LATEST, Direction, known_key
 
 SCHEMA = 1
-MOST_BYTES = 2**28  # of a file that is read: a device has no end. What a manager remembers is a few million
+MOST_BYTES = 2**28  # that are read of a file, since a device file has no end; a manager's history has a few million
 KINDS: dict[str, type[Event]] = {kind.__name__.lower(): kind for kind in (Choice, Drift, Failure, Quarantined, Defeat)}
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """How often a plan was consulted.
+    """A plan, and how often it was consulted.
 
     Args:
-        workload: Its own.
-        kernel: "backend/algorithm".
-        forwards: Consultations of forward passes.
-        backwards: The same of backward passes.
-        seconds: What it is expected to take, forward and backward together.
-        second_best: The least that is expected of another kernel, None where no other accepts.
-        reason: As in `Plan.reason`.
+        workload: The plan's workload.
+        kernel: The plan's kernel, "backend/algorithm".
+        forwards: How often forward passes consulted the plan.
+        backwards: How often backward passes consulted the plan.
+        seconds: Predicted time of the kernel, forward and backward together.
+        second_best: The least predicted time of another kernel; None where no other accepts the workload.
+        reason: Why the kernel was chosen, as in `Plan.reason`.
 
     Examples:
         >>> manager = BackendManager(Settings(mode="prior"))
@@ -56,7 +56,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a kernel was thought to take, forward and backward together, before it was measured."""
+    """A kernel's predicted seconds at a workload, forward and backward together, before it was measured there."""
 
     workload: Workload
     kernel: str
@@ -65,14 +65,14 @@ class Estimate:
 
 @dataclass(frozen=True)
 class History:
-    """What happened, at most some thousands of each.
+    """What one or more managers remember, at most some thousands of each kind of record.
 
     Args:
-        uses: The plans that the sites use which are alive.
-        measurements: Calls that were timed, and blocks; oldest first.
+        uses: The plans in use at all sites that are alive.
+        measurements: Timed calls, and blocks timed by `BackendManager.profile`; oldest first.
         events: Choices, changes of speed and failures; oldest first.
-        looks: How often each kernel had been consulted at some times.
-        estimates: What was thought of kernels where no choice tells it.
+        looks: How often each kernel had been consulted up to each of some times.
+        estimates: Predictions before the first measurement, where no choice among the events holds them.
 
     Examples:
         >>> history = History.of(BackendManager())
@@ -89,12 +89,12 @@ class History:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing happened yet."""
+        """Whether there is no use, measurement or event."""
         return not (self.uses or self.measurements or self.events)
 
     @classmethod
     def of(cls, *managers: BackendManager) -> "History":
-        """Return what these managers remember now."""
+        """Return the history of what these managers remember now."""
         uses = [_use(manager, plan) for manager in managers for site in manager.sites() for plan in site.in_use()]
         measured = [each for manager in managers for each in manager.history()]
         events = sorted((each for manager in managers for each in manager.events()), key=lambda each: each.time)
@@ -103,7 +103,10 @@ class History:
 
     @classmethod
     def of_wisdom(cls, wisdom: Wisdom) -> "History":
-        """Return the times of kernels in a wisdom file, and which kernel was the fastest of those that were timed."""
+        """Return a history made of the times in `wisdom` that were measured on this machine.
+
+        Its uses are the fastest kernel of each workload, among those that were timed in every direction.
+        """
         found: dict[Workload, dict[str, dict[Direction, float]]] = {}
         thought = []
         for timing in wisdom.timings.values():
@@ -132,7 +135,7 @@ class History:
         return cls(fastest, tuple(measured), estimates=tuple(thought))
 
     def save(self, path: Path | str) -> None:
-        """Write it as JSON.
+        """Write the history to a file as JSON.
 
         Raises:
             OSError: `path` cannot be written.
@@ -149,11 +152,11 @@ class History:
 
     @classmethod
     def load(cls, path: Path | str) -> "History":
-        """Return what `save` wrote.
+        """Return the history that `save` wrote to a file.
 
         Raises:
             OSError: The file cannot be read.
-            ValueError: It is no history, or that of another version.
+            ValueError: The file holds no history, or that of another version.
         """
         try:
             with open(path, "rb") as file:
@@ -242,7 +245,7 @@ def _history(body: Any) -> History:
     """Return the history that a JSON object written by `History.save` holds.
 
     Raises:
-        ValueError: It holds none. KeyError, TypeError and AttributeError mean the same.
+        ValueError: The object holds no such history. KeyError, TypeError and AttributeError mean the same.
     """
     if body["schema"] != SCHEMA:
         raise ValueError(f"its schema is {body['schema']!r}, this version reads {SCHEMA}")
@@ -266,11 +269,14 @@ def _look(entry: dict[str, Any]) -> Look:
 
 
 def _made(kind: Callable[..., Any], entry: dict[str, Any]) -> Any:
-    """Return the object of a class that an entry of the file was made from, by `asdict` and `_finite`.
+    """Return the object from which an entry of the file was made by `asdict` and `_finite`.
 
     Args:
-        kind: The class, such as `Use` or that of an event.
+        kind: The object's class, such as `Use` or that of an event.
         entry: Its fields by name, with None in place of numbers that are not finite.
+
+    Raises:
+        ValueError: The fields are not those of the class, or a value is out of its range.
     """
     names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     if set(entry) != names:
@@ -295,6 +301,7 @@ def _made(kind: Callable[..., Any], entry: dict[str, Any]) -> Any:
 
 
 MOST = 1e30  # seconds, bytes and factors
+# Fields in which null stands for a number that is not finite: whether it is infinity, else NaN.
 INFINITE = {"seconds": False, "workspace": False, "elapsed": False, "factor": False, "uncertainty": True}
 
 

@@ -35,16 +35,17 @@ DPI = 110
 
 
 def report(history: History, path: Path | str) -> Path:
-    """Write one page with all plots and tables, and return where it is.
+    """Write one page with all plots and tables, and return its path.
 
     Args:
         history: What a manager remembers.
-        path: A file that ends in .html, with plots and tables and nothing outside of it, or in .png, with the plots.
+        path: Name of the file to write. One that ends in .html gets plots and tables, and needs no other file; one that
+            ends in .png gets the plots alone.
 
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
         OSError: The file cannot be written.
-        ValueError: It ends in something else.
+        ValueError: The name ends in something else.
 
     Examples:
         >>> report(History.of(BackendManager()), "report.html").name

@@ -1,4 +1,4 @@
-"""Summaries of a history as data frames of pandas, and as rows of a table, one dict for each with the same columns."""
+"""Summaries of a history as data frames of pandas, and as the rows of a table: dicts with the same columns."""
 
 import importlib
 import math
@@ -41,7 +41,10 @@ EVENTS = ("time", "kind", "op", "rows", "n", "width", "backend", "algorithm", "d
 
 
 def usage_rows(history: History) -> list[Row]:
-    """Return how often each kernel was consulted, the most first; `share` is its part of the operation's calls."""
+    """Return a row for each kernel with how often it was consulted, most often first for each operation.
+
+    `share` is the kernel's part of the operation's calls.
+    """
     if not history.looks:
         return []
     found, whole = history.looks[-1].uses, Counter[str]()
@@ -55,9 +58,10 @@ def usage_rows(history: History) -> list[Row]:
 
 
 def performance_rows(history: History) -> list[Row]:
-    """Return the times of each kernel at each workload and in each direction, in milliseconds.
+    """Return a row for each kernel at each workload in each direction with its times, in milliseconds.
 
-    `q20_ms` is the 20 % quantile; compiling is left out of it, and counted apart.
+    Quantile (`q20_ms`, 20 %), median and maximum are those of the calls that did not compile; compile times are added
+    up in `compile_ms`.
     """
     groups: dict[tuple[Workload, str, Direction], list[Measurement]] = {}
     for each in history.measurements:
@@ -67,7 +71,7 @@ def performance_rows(history: History) -> list[Row]:
 
 
 def error_rows(history: History) -> list[Row]:
-    """Return how often each kernel failed, by the class of the error, and how often it was left alone for that."""
+    """Return a row for each kernel and class of error: how often it failed, and how often it was quarantined for it."""
     groups: dict[tuple[str, str, str], list[Failure]] = {}
     held = Counter[tuple[str, str, str]]()
     for each in history.events:
@@ -93,12 +97,15 @@ def error_rows(history: History) -> list[Row]:
 
 
 def event_rows(history: History) -> list[Row]:
-    """Return what happened, oldest first; `what` says it in a few words, `time` is in seconds since 1970."""
+    """Return a row for each event, oldest first; `what` describes it in words, `time` is in seconds since 1970."""
     return [_event(each) for each in history.events]
 
 
 def measured_seconds(history: History) -> dict[tuple[Workload, str], float]:
-    """Return what a kernel took at a workload: 20 % quantiles of both directions, added up, where both were timed."""
+    """Return the measured seconds of each kernel at each workload, where each direction that it has was timed.
+
+    They are the sum of the 20 % quantiles of forward and, where there is a gradient, backward calls without compiling.
+    """
     groups: dict[tuple[Workload, str], dict[str, list[float]]] = {}
     for each in history.measurements:
         if each.succeeded and not each.compile_seconds and "/" in each.kernel:
@@ -112,7 +119,7 @@ def measured_seconds(history: History) -> dict[tuple[Workload, str], float]:
 
 
 def first_predictions(history: History) -> dict[tuple[Workload, str], float]:
-    """Return what was predicted of a kernel at a workload when the first choice was made there."""
+    """Return the seconds predicted for each kernel at each workload when the first choice was made there."""
     found = {(each.workload, each.kernel): each.seconds for each in history.estimates}
     for each in history.events:
         if isinstance(each, Choice):
@@ -122,12 +129,12 @@ def first_predictions(history: History) -> dict[tuple[Workload, str], float]:
 
 
 def last_predictions(history: History) -> dict[tuple[Workload, str], float]:
-    """Return what is predicted of the kernels that run now."""
+    """Return the seconds predicted now for each kernel in use at each workload."""
     return {(each.workload, each.kernel): each.seconds for each in history.uses if each.calls}
 
 
 def what(event: Event) -> str:
-    """Return an event in a few words."""
+    """Return a description of an event in a few words."""
     match event:
         case Choice(previous="", reason=reason):
             return f"first, {reason}"
@@ -197,7 +204,7 @@ def _has_backward(workload: Workload) -> bool:
 def usage(history: History) -> Any:
     """Return how often each kernel was consulted, as a data frame.
 
-    Columns: op, backend, algorithm, calls (forward and backward), share (its part of the operation's calls).
+    Columns: op, backend, algorithm, calls (forward and backward), share (the kernel's part of the operation's calls).
 
     Args:
         history: What a manager remembers.
@@ -218,8 +225,8 @@ def performance(history: History) -> Any:
     """Return the times of each kernel at each workload and in each direction, as a data frame.
 
     Columns: op, rows, n, width, dtype, device, gradient, backend, algorithm, direction, samples (calls that were
-    timed), q20_ms (20 % quantile), median_ms, max_ms, compile_ms and transfer_ms (sums, of the calls that did),
-    samples_per_second (of data).
+    timed without compiling), q20_ms (20 % quantile), median_ms, max_ms, compile_ms and transfer_ms (sums over all timed
+    calls), samples_per_second (samples of data).
 
     Args:
         history: What a manager remembers.
@@ -239,8 +246,8 @@ def performance(history: History) -> Any:
 def errors(history: History) -> Any:
     """Return the failures of each kernel by the class of the error, as a data frame.
 
-    Columns: op, backend, algorithm, error, count, quarantined (how often it was left alone for that), first and last
-    (times, UTC), message (of the last).
+    Columns: op, backend, algorithm, error, count, quarantined (how often the kernel was quarantined for the error),
+    first and last (times, UTC), message (that of the last failure).
 
     Args:
         history: What a manager remembers.

@@ -1,4 +1,4 @@
-"""Relaxation, creep and subdiffusion from their closed forms, with noise: what orders can be identified on."""
+"""Relaxation, creep and subdiffusion from their closed forms, with noise: data from which orders can be identified."""
 
 import math
 from collections.abc import Sequence
@@ -14,15 +14,15 @@ def relaxation(
 ) -> np.ndarray:
     """Return the solution of D^alpha y = -rate y, y(0) = 1, at times `t`, with noise: E_alpha(-rate t**alpha).
 
-    So relaxes the stress of a fractional Maxwell element that is held at a strain, and so decays each mode of a
-    subdiffusion.
+    The stress of a fractional Maxwell element that is held at a strain relaxes like this, and each mode of a
+    subdiffusion decays like this.
 
     Args:
         t: Times, none negative; any shape.
-        alpha: Of Caputo's derivative, in (0, 1].
-        rate: Positive, in units of 1 / time**alpha.
+        alpha: Order of Caputo's derivative, in (0, 1].
+        rate: Rate of the relaxation, positive, in units of 1 / time**alpha.
         noise: Standard deviation of the Gaussian noise that is added.
-        rng: Where it comes from; needed where there is any.
+        rng: Generator of the noise; needed where `noise` is not 0.
 
     Raises:
         ValueError: An argument is out of range, or `rng` is missing.
@@ -98,7 +98,7 @@ def creep(
     Args:
         t: Times, none negative; any shape.
         alpha: Order of the spring-pot, in (0, 1].
-        modulus: Of the spring, positive.
+        modulus: Modulus of the spring, positive.
         tau: The retardation time, positive.
         noise: As in `relaxation`.
         rng: As in `relaxation`.
@@ -136,9 +136,9 @@ def subdiffusion(
     Args:
         t: Times, none negative, [times].
         x: Places in [0, 1], [places].
-        alpha: Of Caputo's derivative in time, in (0, 1].
-        diffusivity: Positive, in units of 1 / time**alpha.
-        modes: What u(0, x) has of sin(pi x), sin(2 pi x), ...
+        alpha: Order of Caputo's derivative in time, in (0, 1].
+        diffusivity: Diffusivity, positive, in units of 1 / time**alpha.
+        modes: Amplitudes of sin(pi x), sin(2 pi x), ... in u(0, x).
         noise: As in `relaxation`.
         rng: As in `relaxation`.
 
@@ -167,7 +167,10 @@ def subdiffusion(
 
 
 def _decay(owner: str, t: Any, alpha: float, rate: float) -> np.ndarray:
-    """Return `E_alpha(-rate t**alpha)` at the times t, or raise; `owner` is the public function, for messages."""
+    """Return `E_alpha(-rate t**alpha)` at the times t; raise ValueError where t or alpha is out of range.
+
+    `owner` is the public function, for messages.
+    """
     return mittag_leffler(-rate * _checked_times(owner, t, alpha) ** alpha, alpha)  # type: ignore[no-any-return]
 
 

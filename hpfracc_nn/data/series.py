@@ -1,4 +1,4 @@
-"""Series in time: shipped, read from a file, or drawn from a process with long memory."""
+"""Series in time: shipped by a package, read from a file, or drawn from a process with long memory."""
 
 import csv
 import importlib
@@ -14,8 +14,8 @@ from hpfracc_nn import errors
 from hpfracc_nn.series.covariance import noise
 from hpfracc_nn.solvers.noise import FractionalBrownian, increments
 
-MOST_NAMED = 20  # columns in a message
-MOST_SHOWN = 40  # characters of a field
+MOST_NAMED = 20  # columns that a message names
+MOST_SHOWN = 40  # characters that a message shows of a field
 
 
 def log_parkinson(high: Any, low: Any) -> np.ndarray:
@@ -52,7 +52,7 @@ def sp500_volatility(days: int = 2000) -> tuple[np.ndarray, np.ndarray]:
     The prices are those that the `arch` package ships (1999 to 2018, 5031 days).
 
     Returns:
-        Dates, datetime64[D] of shape [days], and `log_parkinson` of them, float64 of shape [days].
+        Dates, datetime64[D] of shape [days], and `log_parkinson` of the prices on these days, float64 of shape [days].
 
     Raises:
         ModuleNotFoundError: `arch` is not installed.
@@ -76,7 +76,7 @@ def read_header(path: str | os.PathLike[str]) -> list[str]:
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: It is no text in UTF-8, or empty.
+        ValueError: The file is not text in UTF-8, or is empty.
 
     Examples:
         >>> with open("relaxation.csv", "w") as file:
@@ -100,16 +100,16 @@ def read_column(path: str | os.PathLike[str], column: str) -> np.ndarray:
     """Return one column of a comma separated file with a header, in the order of its lines.
 
     Args:
-        path: Of the file.
-        column: Its name in the header.
+        path: Path of the file.
+        column: Name of the column in the header.
 
     Returns:
         float64, shape [lines].
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: It is no text in UTF-8, has no such column, or two of that name; or a line holds no finite number
-            there, more fields than the header, or quotes that do not close.
+        ValueError: The file is not text in UTF-8, has no such column, or two of that name; or a line has no finite
+            number in the column, more fields than the header, or quotes that do not close.
 
     Examples:
         >>> with open("prices.csv", "w") as file:
@@ -206,7 +206,7 @@ def fgn(n: int, hurst: float, rng: np.random.Generator) -> np.ndarray:
 
     Args:
         n: Number of samples.
-        hurst: In (0, 1); 1/2 is white noise.
+        hurst: Hurst exponent, in (0, 1); 1/2 is white noise.
         rng: Where the randomness comes from.
 
     Raises:
@@ -235,17 +235,17 @@ def rfsv(
 
     dX = vol_of_vol dB - reversion (X - mean) dt, B of Hurst index `hurst`, X(0) = mean: a fractional
     Ornstein-Uhlenbeck process whose reversion takes years. Over a day, exp(-reversion / 2) times the increment stands
-    for the exact integral, with an error of `reversion` times the increment at most. The defaults are the paper's for
-    the S&P 500.
+    for the exact integral, with an error of `reversion` times the increment at most. The defaults are those of the
+    paper named below for the S&P 500.
 
     Args:
         n: Number of days.
         rng: Where the randomness comes from.
-        hurst: In (0, 1).
+        hurst: Hurst exponent, in (0, 1).
         vol_of_vol: Standard deviation of a day's change, positive.
-        reversion: Per day, from 0 to 0.1.
-        mean: Of the logarithm in the long run.
-        noise: Standard deviation of what an estimate of each day's logarithm is off by, independently.
+        reversion: Rate of reversion per day, from 0 to 0.1.
+        mean: Mean of the logarithm in the long run.
+        noise: Standard deviation of the independent error of an estimate of each day's logarithm.
 
     Raises:
         ValueError: An argument is out of range.
@@ -282,12 +282,12 @@ def _shipped_prices() -> Any:
 
 
 def _column_number(path: str | os.PathLike[str], header: list[str], column: str) -> int:
-    """Return the number, from 0, of the column with the name `column`, or raise.
+    """Return the number, from 0, of the column with the name `column`; raise ValueError unless there is exactly one.
 
     Args:
         path: The file, for messages.
         header: The names of its columns.
-        column: The one that is wanted.
+        column: The name of the wanted column.
     """
     places = [place for place, name in enumerate(header) if name == column]
     if not places:

@@ -3,8 +3,9 @@
     import hpfracc_nn.jax as fjx
 
 Operators and definitions are those of `hpfracc_nn`, which take JAX arrays too. Layers are Flax modules: those of
-`fjx.nnx` stand here too, those of linen in `fjx.linen`, the pure cores of both in `fjx.functional`. Names are loaded
-when they are first asked for, PyTorch never. Definitions are pytrees from this import on.
+`fjx.nnx` are names of this module too, those of linen are in `fjx.linen`, and the pure functions of both in
+`fjx.functional`. Names are loaded when they are first used, PyTorch never. Once this module is imported, definitions
+are pytrees.
 """
 
 from typing import TYPE_CHECKING

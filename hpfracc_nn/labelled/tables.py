@@ -1,6 +1,6 @@
 """Tables of samples, of pandas, polars and xarray; recognised by the package of their class.
 
-None of these packages is imported: what a table has to do it does itself.
+None of these packages is imported here: a table's own methods do what has to be done with it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def is_table(a: Any) -> bool:
 
 
 def mapped(owner: str, name: str, a: Any, operation: Operation, axis: int | None, dim: Hashable | None) -> Any:
-    """Return the table with its numbers replaced by those of an operation along time; `owner` is named in messages.
+    """Return the table with its numbers replaced by the results of an operation along time.
 
     Args:
         owner: Name of the public function, for messages.
         name: The table's name in messages.
         a: The table.
-        operation: What is done to its numbers, those of one dtype at a time.
+        operation: The operation on its numbers, called with those of one dtype at a time.
         axis: The time axis, None for the rows, or the dimension `dim`.
         dim: The dimension of an xarray object, or the column of a polars frame that holds the times.
 
@@ -54,7 +54,18 @@ def mapped(owner: str, name: str, a: Any, operation: Operation, axis: int | None
 
 
 def joined(owner: str, parts: dict[str, Any], axis: int | None, dim: Hashable | None) -> Any:
-    """Return tables one after the other in time; {name: table}, where one is `a` and None is nothing."""
+    """Return one table with the rows of several, one after the other in time.
+
+    Args:
+        owner: The public function, for messages.
+        parts: The tables by the names of their arguments, in the order of time; one is named "a", and None is left out.
+        axis: The time axis, None for the rows, or the dimension `dim`.
+        dim: The dimension of an xarray object, or the column of a polars frame that holds the times.
+
+    Raises:
+        TypeError: The tables are not of the same class.
+        ValueError: Their rows overlap or leave a gap, their columns differ, or there is no such axis or dimension.
+    """
     a = parts["a"]
     given = {name: each for name, each in parts.items() if each is not None}
     for name, each in given.items():
@@ -76,11 +87,11 @@ def joined(owner: str, parts: dict[str, Any], axis: int | None, dim: Hashable | 
 
 
 def times_of(owner: str, name: str, a: Any) -> Any:
-    """Return the increasing times of the rows as a pandas index; None where the rows have none, or names for labels.
+    """Return the increasing times of the rows as a pandas index; None where rows have no labels, or names for labels.
 
     Raises:
-        TypeError: They are texts.
-        ValueError: They do not increase, or belong to several series; rows of a regular index are missing.
+        TypeError: The labels are texts, all of which are dates.
+        ValueError: The times do not increase, or belong to several series; rows of a regular index are missing.
     """
     package, dim = package_of(type(a), PACKAGES), time_dimension(a)
     if package != "pandas" and dim is None:
@@ -94,7 +105,7 @@ def times_of(owner: str, name: str, a: Any) -> Any:
 
 
 def _raise_if_across(owner: str, name: str, a: Any, dim: Hashable) -> None:
-    """Raise where an xarray object has dates on another dimension than `dim`, that of its rows, which has none.
+    """Raise ValueError where the dimension `dim` of an xarray object, its rows, has no dates, but another one has.
 
     Args:
         owner: The public function that was called, for messages.
@@ -111,16 +122,16 @@ def _raise_if_across(owner: str, name: str, a: Any, dim: Hashable) -> None:
 
 
 def time_dimension(a: Any) -> Hashable | None:
-    """Return the first dimension of an xarray object, along its rows; None of others."""
+    """Return the first dimension of an xarray object, that of its rows; None for other objects."""
     is_labelled = package_of(type(a), PACKAGES) == "xarray"
     return next(iter(a.dims), None) if is_labelled else None
 
 
 def raise_if_dated(owner: str, name: str, a: Any) -> None:
-    """Raise where a column of a frame of pandas or polars holds times: a feature would be made of them.
+    """Raise where a column of a pandas or polars frame holds times, which would otherwise become a feature.
 
     Raises:
-        TypeError: One does, as such or as texts that are dates; or the frame is a lazy one.
+        TypeError: A column holds times, as such or as texts that are dates; or the frame is a lazy one of polars.
     """
     package = package_of(type(a), PACKAGES)
     if package == "polars" and not hasattr(a, "to_numpy"):
@@ -156,7 +167,7 @@ def _as_index(name: str, label: Any, column: Any) -> str:
 def with_numbers(a: Any, found: np.ndarray) -> Any:
     """Return numbers [rows, columns] as a table like `a`, with the labels of its last rows and of all its columns.
 
-    What is no table, or has another number of columns, gives the numbers as they are.
+    Where `a` is no table, or has another number of columns, the numbers are returned as they are.
     """
     package = package_of(type(a), PACKAGES)
     if package is None or len(getattr(a, "shape", ())) != 2 or a.shape[1] != found.shape[1]:
@@ -182,14 +193,14 @@ def _of_pandas(owner: str, name: str, a: Any, operation: Operation, axis: int | 
         return type(a)(values, index=a.index, columns=a.columns[a.shape[1] - values.shape[1] :]).__finalize__(a)
     found = _each(columns, operation)
     left_out = len(a) - len(found[0]) if found else 0
-    # By position: names may stand twice.
+    # By position: names may be duplicates.
     table = type(a)(dict(enumerate(found)), index=a.index[left_out:])
     table.columns = a.columns
     return table.__finalize__(a)
 
 
 def _of_column(owner: str, name: str, label: Any, column: Any) -> np.ndarray:
-    """Return the values of a pandas column or Series as a numeric NumPy array, [n], or raise.
+    """Return the values of a pandas column or Series as a numeric NumPy array, [n]; raise TypeError for other values.
 
     Missing values of pandas' nullable types become NaN.
 
@@ -305,7 +316,7 @@ def _joined_polars(owner: str, parts: dict[str, Any], dim: Hashable | None) -> A
                 f"{owner}({name} with times of {after.dtype}): needs times like those before, of {before.dtype}; cast "
                 "one of the columns."
             )
-        if None in (before[-1], after[0]):  # said where all rows are looked at
+        if None in (before[-1], after[0]):  # `_clock_of_polars` refuses missing times among rows
             continue
         if not before[-1] < after[0]:
             raise _overlapping(owner, one, before[-1], name, after[0])
@@ -358,8 +369,8 @@ def _has_names(owner: str, name: str, found: Any, wanted: Any, what: str = "colu
         owner: The public function that was called, for messages.
         name: The argument with the names `found`, for messages.
         found: The names there are, such as columns.
-        wanted: Those of the argument `a`, which they have to equal up to order.
-        what: What the names are those of, for messages.
+        wanted: The names of the argument `a`, which `found` has to equal up to order.
+        what: What has these names, for messages: "columns", or a dimension.
 
     Raises:
         ValueError: The names are not the same.
@@ -373,9 +384,9 @@ def _has_names(owner: str, name: str, found: Any, wanted: Any, what: str = "colu
 
 
 def _raise_unless_adjacent(owner: str, indexes: dict[str, Any]) -> None:
-    """Raise ValueError unless the rows of each table go on after those of the table before it, none left out between.
+    """Raise ValueError unless the rows of each table follow those of the table before it, with none left out between.
 
-    `times.gap` says how late the first of them may be. Rows that have names instead of times are not compared.
+    `times.gap` says how late the first row may be. Rows that have names instead of times are not compared.
 
     Args:
         owner: The public function that was called, for messages.
@@ -437,17 +448,17 @@ def _of_xarray(owner: str, name: str, a: Any, operation: Operation, axis: int | 
 def _dimension(owner: str, name: str, a: Any, axis: int | None, dim: Hashable | None) -> Hashable:
     """Return the name of an xarray object's dimension of time.
 
-    It is the one at `axis` or of the name `dim`, and where both are None the only one or "time".
+    It is the dimension at `axis` or of the name `dim`; where both are None it is the only dimension, or "time".
 
     Args:
         owner: The public function that was called, for messages.
         name: The argument that `a` is, for messages.
         a: The object.
         axis: The number of a dimension, or None.
-        dim: Its name, or None.
+        dim: The name of a dimension, or None.
 
     Raises:
-        ValueError: There is none such.
+        ValueError: There is no such dimension, or both `axis` and `dim` are given.
     """
     dims = tuple(a.dims)
     if axis is not None and dim is None:
@@ -462,7 +473,7 @@ def _dimension(owner: str, name: str, a: Any, axis: int | None, dim: Hashable | 
 
 
 def _each(columns: Sequence[np.ndarray], operation: Operation) -> list[np.ndarray]:
-    """Return the results of an operation on columns, [n] each, in their sequence.
+    """Return the results of an operation on columns, [n] each, in the order of the columns.
 
     Columns of one dtype are stacked to [n, columns], so that the operation is called once for each dtype.
     """

@@ -1,8 +1,8 @@
 """Times of rows: which labels are times, what follows them, and where rows are missing.
 
-Rows are steps of a series, whatever time lies between them. Whether rows go on where others end, the labels say:
-exactly where they have a frequency, else by the longest step. Indexes are those of pandas, which is not imported: the
-package is loaded where one of its objects is given.
+Rows are steps of a series, whatever time lies between them. Their labels say whether rows go on where others end:
+exactly where the labels have a frequency, else by the longest step. Indexes are those of pandas, which is not imported
+here: it is loaded already where one of its objects is passed.
 
 Arguments of the same meaning everywhere: `index` is a pandas index, of times unless said otherwise; `labels` is the
 index as the user's table has it, before it was read as times; `name` is the table's name in messages; `dim` is the
@@ -32,16 +32,16 @@ _DATE = re.compile(
 
 
 def as_times(owner: str, name: str, index: Any, dim: Any = None) -> Any:
-    """Return a pandas index as increasing numbers, times or periods, or raise; None where its labels are names.
+    """Return a pandas index as increasing numbers, times or periods; None where its labels are names.
 
-    Numbers are integers and floats; times are also `datetime.date`, spans and categories of times; of several levels it
-    is the one that varies; of intervals the left ends.
+    Numbers are integers and floats; times are also `datetime.date`, spans and categories of times. Of an index of
+    several levels the level that varies is returned, of intervals the left ends.
 
     Args:
         owner: Name of the public function, for messages.
         name: The table's name in messages.
-        index: Its labels, or None.
-        dim: The dimension of an xarray object that they belong to.
+        index: The labels of the table's rows, or None.
+        dim: The dimension of an xarray object that the labels belong to.
 
     Raises:
         TypeError: The labels are texts, all of which are dates.
@@ -76,7 +76,15 @@ def as_times(owner: str, name: str, index: Any, dim: Any = None) -> Any:
 
 
 def raise_unless(owner: str, name: str, later: np.ndarray, labels: Any, way_out: str) -> None:
-    """Raise where a time does not come later than the one before."""
+    """Raise ValueError where a time does not come later than the time before.
+
+    Args:
+        owner: The public function, for messages.
+        name: The table's name in messages.
+        later: Whether each row after the first comes later than the row before, bool [n - 1].
+        labels: The times, [n], for messages.
+        way_out: What the user may do about it, for messages.
+    """
     if not later.all():
         row = int(np.argmin(later)) + 1
         raise ValueError(
@@ -86,7 +94,10 @@ def raise_unless(owner: str, name: str, later: np.ndarray, labels: Any, way_out:
 
 
 def kind(index: Any) -> tuple[str, bool]:
-    """Return what times can be compared with: numbers, spans, periods of a frequency, times without a zone or with."""
+    """Return the kind of an index's times, equal for times that can be compared.
+
+    Kinds are numbers, spans, periods of each frequency, times with a zone and times without.
+    """
     letter = index.dtype.kind
     if letter == "O":
         return str(index.dtype), True
@@ -99,9 +110,10 @@ def is_counted(index: Any) -> bool:
 
 
 def following(index: Any, steps: int) -> Any:
-    """Return the index of the `steps` times after those of an index, or None where it has no frequency.
+    """Return the index of the `steps` times after those of an index, or None where the index has no frequency.
 
-    The frequency is its own, or the one that pandas infers from 3 rows or more; of numbers and periods equal steps.
+    The frequency is the index's own, or the one that pandas infers from 3 rows or more; numbers and periods have one
+    where their steps are equal.
     """
     pandas = sys.modules["pandas"]
     if _are_periods(index):
@@ -128,7 +140,10 @@ def following(index: Any, steps: int) -> Any:
 
 
 def are_those(labels: Any, expected: Any, last: Any) -> np.ndarray:
-    """Which labels are the times expected, as `as_times` has them; the first of these comes a step after `last`."""
+    """Return which labels are the expected times, bool [n]; `expected` is an index as from `as_times`.
+
+    The first expected time comes one step after `last`.
+    """
     if labels.nlevels > 1:
         labels = labels.get_level_values((_varying(labels) or [-1])[-1])
     labels = _plain(labels)
@@ -138,12 +153,12 @@ def are_those(labels: Any, expected: Any, last: Any) -> np.ndarray:
 
 
 def gap(before: Any, after: Any) -> tuple[int, str] | None:
-    """Return the first of the times `after` that does not go on after those `before`, and why; None where all do.
+    """Return the row of the first of the times `after` that does not follow on those `before`, and why, or None.
 
-    Where the times before have a frequency, all after have to follow it. A frequency of working days that is only
-    inferred, and one of less than 3 rows, is none. Without one the first of them must come no later than the longest
-    step between times before or between times after: counted in working days where most steps are one and no time lies
-    on a week-end, else in time, with a half of the step to spare.
+    Where the times before have a frequency, all times after have to follow it. A frequency of working days that is only
+    inferred, and a frequency of fewer than 3 rows, do not count. Without a frequency the first time after must come no
+    later than the longest step between times before or between times after: counted in working days where most steps
+    are one working day and no time lies on a week-end, else in time, with half of the step to spare.
     """
     if getattr(before, "tz", None) is not None:
         after = after.tz_convert(before.tz)
@@ -164,12 +179,14 @@ def gap(before: Any, after: Any) -> tuple[int, str] | None:
 
 
 def late(before: np.ndarray, after: np.ndarray, *walls: np.ndarray) -> str | None:
-    """Say how much later the first of the times `after` comes than a step takes; None where it does not, see `gap`.
+    """Return in words how much later than a step the first of the times `after` comes; None where it does not.
+
+    `gap` says how late it may be.
 
     Args:
-        before: Increasing numbers, datetime64 or timedelta64, at least one; of times in UTC.
-        after: Such numbers that follow them.
-        *walls: Both as the clock on the wall shows them, datetime64, where they are times.
+        before: Increasing numbers, datetime64 (in UTC) or timedelta64, at least one.
+        after: Further ones, all after those of `before`.
+        *walls: `before` and `after` in local time, datetime64, where they are times.
     """
     inside = np.concatenate([np.diff(before), np.diff(after)])
     if not len(inside):
@@ -190,16 +207,16 @@ def late(before: np.ndarray, after: np.ndarray, *walls: np.ndarray) -> str | Non
 
 
 def raise_if_missing(owner: str, name: str, index: Any, labels: Any, dim: Any = None) -> None:
-    """Raise where rows of a regular index are missing, if nine tenths or more of them are there.
+    """Raise where rows of a regular index are missing, and nine tenths or more of its rows are there.
 
-    Regular are equal steps, months, quarters and years. Working days leave none out: no index knows holidays.
+    Equal steps, months, quarters and years are regular. Working days never count as missing: no index knows holidays.
 
     Args:
         owner: Name of the public function, for messages.
         name: The table's name in messages.
-        index: Its increasing times, see `as_times`, or None.
-        labels: The index that they were found in.
-        dim: The dimension of an xarray object that they belong to.
+        index: The table's increasing times, see `as_times`, or None.
+        labels: The index of the table from which the times were read.
+        dim: The dimension of an xarray object that the times belong to.
 
     Raises:
         ValueError: Rows are missing.
@@ -217,9 +234,9 @@ def raise_if_missing(owner: str, name: str, index: Any, labels: Any, dim: Any = 
 
 
 def left_out(name: str, index: Any, labels: Any, dim: Any = None) -> tuple[int, str] | None:
-    """Return how many rows a regular index leaves out and how gaps are made of them, for messages.
+    """Return how many rows a regular index leaves out, and an expression that makes gaps of them, for messages.
 
-    None where it leaves none out, or less than a third are there. Arguments are those of `raise_if_missing`.
+    None where no row is missing, or less than a third of the rows are there. Arguments are those of `raise_if_missing`.
     """
     found = _holed(index, _PART)
     if found is None:
@@ -229,7 +246,10 @@ def left_out(name: str, index: Any, labels: Any, dim: Any = None) -> tuple[int, 
 
 
 def without_holidays(name: str, index: Any, labels: Any) -> str | None:
-    """Return how gaps are made of the working days without a row, for messages; None where rows are no such days."""
+    """Return an expression that makes gaps of working days without a row, for messages.
+
+    None where the rows are not working days.
+    """
     dates = index.to_timestamp() if _are_periods(index) else index
     if dates.dtype.kind != "M" or len(dates) < 3:
         return None
@@ -269,7 +289,7 @@ def _dated(name: str, index: Any, labels: Any, dim: Any) -> str:
 
 
 def numbered(name: str, dim: Any = None) -> str:
-    """Return how a table's rows are numbered, for messages; `dim` is the dimension of an xarray object."""
+    """Return the expression that numbers a table's rows, for messages; `dim` is the dimension of an xarray object."""
     return f"{name}.reset_index(drop=True)" if dim is None else f"{name}.assign_coords({dim}=range(len({name})))"
 
 
@@ -278,9 +298,9 @@ def _filled(name: str, index: Any, dates: Any, counts: np.ndarray, dim: Any) -> 
 
     Args:
         name: The table, as an expression.
-        index: Its times or periods.
-        dates: The same as times.
-        counts: By how many steps each is later than the one before, see `_holed`.
+        index: The times or periods of its rows.
+        dates: These times, or the periods as times.
+        counts: By how many steps each time is later than the one before, see `_holed`.
         dim: The dimension of time of an xarray object, or None.
     """
     breaks = np.flatnonzero(np.concatenate([[2], counts, [2]]) > 1)
@@ -303,7 +323,7 @@ def _filled(name: str, index: Any, dates: Any, counts: np.ndarray, dim: Any) -> 
 
 
 def _plain(index: Any) -> Any:
-    """Return an index with the dtype of its labels themselves.
+    """Return an index whose dtype is that of the labels themselves.
 
     Categories become their values, intervals their left ends, and objects numbers or times where all of them are such.
     """
@@ -315,7 +335,7 @@ def _plain(index: Any) -> Any:
         index = index.infer_objects()
     pandas = sys.modules["pandas"]
     held = pandas.api.types.infer_dtype(index, skipna=True) if index.dtype.kind == "O" else ""
-    if held == "datetime":  # of several zones, as of a clock that changes
+    if held == "datetime":  # with several offsets from UTC, as in summer and winter
         return pandas.to_datetime(index, utc=True)
     is_bare = index.dtype.kind == "M" and not hasattr(index, "freq")  # of another package's arrays
     return pandas.DatetimeIndex(index, name=index.name) if held == "date" or is_bare else index
@@ -326,7 +346,7 @@ def _are_periods(index: Any) -> bool:
 
 
 def are_dates(texts: Any) -> bool:
-    """Whether all are texts, and dates in digits with a year of four; False where there are none."""
+    """Whether all of `texts` are strings that are dates in digits, with a year of four; False where there are none."""
     return len(texts) > 0 and all(isinstance(text, str) and _DATE.fullmatch(text) for text in texts)
 
 
@@ -343,7 +363,7 @@ def _raise_if_dates(owner: str, name: str, labels: Any, dim: Any) -> None:
 
 
 def _of_one_series(owner: str, name: str, index: Any) -> Any:
-    """Return, of an index of several levels, the level whose labels vary, as an index; the last where none does.
+    """Return, of an index of several levels, the level whose labels vary, as an index; the last level where none does.
 
     Raises:
         ValueError: Several levels vary: the rows are those of several series.
@@ -364,10 +384,10 @@ def _varying(index: Any) -> list[int]:
 
 
 def _inferred(index: Any) -> Any:
-    """Return the frequency that pandas infers of times, a string or an offset; None where there is none."""
+    """Return the frequency that pandas infers from times, a string or an offset; None where there is no frequency."""
     if len(index) < 3:
         return None
-    with warnings.catch_warnings():  # which of the two comes back is being changed
+    with warnings.catch_warnings():  # pandas changes whether it returns a string or an offset
         warnings.filterwarnings("ignore", "A future version of pandas will return")
         return sys.modules["pandas"].infer_freq(index)
 
@@ -379,7 +399,7 @@ def _named(frequency: Any) -> str:
 def _expected(before: Any, after: Any) -> Any:
     """Return the `len(after)` times that follow `before` at its frequency.
 
-    None where it has no frequency of its own, and the inferred one does not tell which rows are missing.
+    None where `before` has no frequency of its own, and the inferred one does not tell which rows are missing.
     """
     if not hasattr(before, "step") and getattr(before, "freq", None) is None:
         if len(before) < 3:
@@ -392,12 +412,12 @@ def _expected(before: Any, after: Any) -> Any:
 
 
 def _are_near(found: Any, expected: Any, last: Any) -> np.ndarray:
-    """Which of the times `found` are those `expected`, up to rounding for numbers; bool, [n].
+    """Return which of the times `found` equal those in `expected`, up to rounding for numbers; bool, [n].
 
     Args:
-        found: The labels there are, [n].
-        expected: Those that should be there, [n].
-        last: The label before both, one step before `expected[0]`.
+        found: The times of the rows, [n].
+        expected: The times that the rows should have, [n].
+        last: The time one step before `expected[0]`.
     """
     if expected.dtype.kind in "iuf":
         return np.abs(_clock(found) - _clock(expected)) <= _NEAR * (expected[0] - last)  # type: ignore[no-any-return]

@@ -1,6 +1,6 @@
 """Models by name, of rheology and of impedance, and their fits to data.
 
-The names below are loaded when they are first asked for.
+The names below are loaded when they are first used.
 """
 
 from typing import TYPE_CHECKING

@@ -20,14 +20,15 @@ class Row(NamedTuple):
     """A model in a comparison.
 
     Attributes:
-        model: Its name.
-        parameters: How many were estimated.
-        deviation: Of the residuals.
-        aic: Akaike's information criterion less the least one.
-        bic: The Bayesian information criterion less the least one.
-        weight: exp(-bic / 2) as a part of that of all models: how probable each is, of models that were equally so.
-        extrapolation: Residual over the hidden decades, NaN where too little is left.
-        failure: Why the model could not be fitted, and all numbers are NaN; else empty.
+        model: Name of the model.
+        parameters: How many parameters are estimated.
+        deviation: Standard deviation of the residuals.
+        aic: Akaike's information criterion less the least one of all models.
+        bic: The Bayesian information criterion less the least one of all models.
+        weight: exp(-bic / 2) over its sum for all models: how probable the model is, if all were equally probable
+            before.
+        extrapolation: Root mean square residual over the hidden decades; NaN where the data before them are too few.
+        failure: Why the model could not be fitted, in which case all numbers but `parameters` are NaN; else empty.
 
     Examples:
         >>> row = Row("SpringPot", 2, 0.03, aic=0.0, bic=0.0, weight=0.9, extrapolation=0.04)
@@ -47,12 +48,12 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """Models fitted to the same experiments, the one of the least BIC first.
+    """Models fitted to the same experiments, the model with the least BIC first.
 
     Attributes:
-        fits: Of the models that could be fitted.
-        rows: One for each fit, then one for each model that could not be fitted.
-        decades: How many were hidden for the extrapolation.
+        fits: Fits of the models that could be fitted.
+        rows: One row for each fit, then one for each model that could not be fitted.
+        decades: How many decades were hidden for the extrapolation.
 
     Examples:
         >>> from hpfracc_nn.models.rheology import Maxwell, SpringPot
@@ -75,7 +76,10 @@ class Comparison:
     def of(
         cls, fits: Sequence[ModelFit], decades: float = 1.0, failures: Sequence[tuple[Model, str]] = ()
     ) -> Comparison:
-        """Return a comparison of fits to the same experiments, with what failed and why; see `compare`."""
+        """Return a comparison of fits to the same experiments; see `compare`.
+
+        `failures` are pairs of a model that could not be fitted and the reason.
+        """
         best = sorted(fits, key=lambda each: each.bic)
         aic, bic = min(each.aic for each in best), best[0].bic
         weights = np.exp(-0.5 * np.array([each.bic - bic for each in best]))
@@ -103,7 +107,7 @@ class Comparison:
         return self.fits[0]
 
     def table(self) -> str:
-        """Return the rows as text."""
+        """Return the rows as a table in text."""
         width = max(len("model"), *(len(row.model) for row in self.rows))
         hidden = f"last {self.decades:g} decades" if self.decades != 1 else "last decade"
         lines = [f"{'model':{width}}  parameters  deviation    dAIC    dBIC  weight  {hidden}"]
@@ -142,7 +146,7 @@ def compare(
     Args:
         models: Models or their classes, as in `fit`.
         data: As in `fit`.
-        decades: How many are hidden for `ModelFit.extrapolation`.
+        decades: How many decades are hidden for `ModelFit.extrapolation`.
         options: As in `fit`.
 
     Raises:

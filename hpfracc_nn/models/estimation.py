@@ -1,7 +1,7 @@
 """Fits of models to experiments: least squares from several starts, and what the data say about each parameter.
 
-A point is a vector [parameters] of coordinates: the logarithm of what is positive, an order itself. Residuals are in
-units of the noise, see `experiments.Experiment`.
+A point is a vector [parameters] of coordinates: the logarithm of a positive parameter, an order itself. Residuals are
+in units of the noise, see `experiments.Experiment`.
 """
 
 from __future__ import annotations
@@ -25,31 +25,33 @@ from hpfracc_nn.models.networks import ORDER, Network
 from hpfracc_nn.training.fit import NEAR, Minimum, least_squares, scale_of
 
 _OWNER = "fit"
-_FAR = 30.0  # of a positive parameter's logarithm from what the data suggest: 13 decades
+_FAR = 30.0  # distance of a positive parameter's bounds from what the data suggest, in logarithms: 13 decades
 _DRAWN, _WIDER = 60, 1.0  # first points that are compared for each fit, and decades beyond the data in which they lie
 _TRIED, _SEARCH = 4, 8  # of these points four times as many as are followed are searched from, for so many steps
-_MOST_LEAVES = 64
-_FIRST = 1e-2  # damping
+_MOST_LEAVES = 64  # times drawn for the leaves of a network; further leaves use them again
+_FIRST = 1e-2  # damping of the first step
 _ROUNDS, _TOLERANCE = 100, 1e-6  # a step of a thousandth of a standard error is the last
-_LOOSE = 1e-7  # of the largest singular value of the scaled Jacobian: nothing determines that direction
-_MARGIN = 10.0  # above that a weak direction takes part in a prediction
-_SHARE = 0.1  # of the largest entry of such a direction: a parameter that it moves
+_LOOSE = 1e-7  # over the largest singular value of the scaled Jacobian: up to it a direction is weak, left open by data
+_MARGIN = 10.0  # how large a weak direction's part in a prediction is before it counts, see `Directions.spread`
+_SHARE = 0.1  # over the largest entry of a weak direction: a larger entry is a parameter that the direction moves
 _VAGUE, _VAGUE_ORDER = 3.0, 0.5  # standard errors of a logarithm and of an order that say nothing: a factor of 20
-_AT_BOUND = 1e-6
-_TINY = 1e-300  # sum of squares of an exact fit
-_ROUNDING = 1e-9  # residuals of data without noise
+_AT_BOUND = 1e-6  # distance of a coordinate from a bound, up to which it is at the bound
+_TINY = 1e-300  # in place of an exact fit's sum of squares, 0
+_ROUNDING = 1e-9  # standard deviation of residuals up to which data count as free of noise
 _WORSE, _RARE = 1.2, 1e-3  # residuals by that much above the stated noise, and less probable than that, are a misfit
 _ALIKE = 4.0  # standard deviations of the correlation of neighbouring residuals, where they have a trend
-_PROFILE_STEPS, _PROFILE_TOLERANCE = 25, 1e-3
+_PROFILE_STEPS, _PROFILE_TOLERANCE = 25, 1e-3  # chords for one end of a profile interval, and the error over its width
 
 
 class Problem:
-    """The sum of squares of a network over experiments.
+    """The least-squares problem of fitting a network to experiments.
+
+    A point is a vector [parameters] of coordinates: logarithms of positive parameters, and orders themselves.
 
     Args:
-        network: With names of the parameters.
-        roles: "positive" or "order", by name.
-        experiments: What is fitted.
+        network: A network with the names of the parameters in its fields.
+        roles: Whether each parameter is "positive" or an "order", by name.
+        experiments: The experiments that are fitted.
     """
 
     def __init__(self, network: Network, roles: Mapping[str, str], experiments: Sequence[Experiment]):
@@ -63,11 +65,14 @@ class Problem:
         return np.exp(point, where=~self.is_order, out=np.array(point, dtype=float))
 
     def point(self, values: np.ndarray) -> np.ndarray:
-        """Return the point of values of the parameters."""
+        """Return the point that stands for `values` of the parameters."""
         return np.log(values, where=~self.is_order, out=np.array(values, dtype=float))
 
     def __call__(self, point: np.ndarray) -> tuple[np.ndarray, Callable[[], np.ndarray]]:
-        """Return the predictions, and what computes their derivatives by coordinates, [observations, parameters]."""
+        """Return the predictions [observations], and a function that computes their Jacobian.
+
+        The Jacobian, [observations, parameters], holds derivatives by the coordinates.
+        """
         values = self.values(point)
         named = dict(zip(self.names, values.tolist(), strict=True))
         found = [each.predictions(self.network, named) for each in self.experiments]
@@ -79,18 +84,18 @@ class Problem:
         return np.concatenate([predicted for predicted, _ in found]), jacobian
 
     def steepness(self, point: np.ndarray) -> np.ndarray:
-        """Return the derivatives of the values by their coordinates."""
+        """Return the derivative of each parameter's value by its coordinate, [parameters]."""
         return np.where(self.is_order, 1.0, self.values(point))
 
     def squares(self, point: np.ndarray) -> float:
-        """Return the sum of squares; infinite where predictions are not finite."""
+        """Return the sum of squared residuals at a point; infinite where predictions are not finite."""
         residuals = self.target - self(point)[0]
         return float(residuals @ residuals) if np.isfinite(residuals).all() else np.inf
 
     def minimum(self, start: np.ndarray, bounds: np.ndarray, damping: float = _FIRST, rounds: int = _ROUNDS) -> Minimum:
-        """Return the minimum that Gauss-Newton steps reach from a point, or how far so many come.
+        """Return the minimum that damped Gauss-Newton steps reach from `start`, or the point after `rounds` steps.
 
-        From a point where predictions are not finite that is the point itself, with an infinite sum of squares.
+        Where predictions at the start are not finite, the start itself is returned, with infinite residuals.
         """
         begin = np.clip(start, *bounds)
         with np.errstate(all="ignore"):  # what is not finite is no way down
@@ -111,7 +116,7 @@ class Problem:
             )
 
     def size(self, point: np.ndarray) -> float:
-        """Return by what factor the network is too small, on average."""
+        """Return the factor by which the network F is too small for the data, as a geometric mean."""
         ratios = []
         for each in self.experiments:
             predicted, _ = KINDS[each.kind].predict(self.network, each.x, self._named(point))
@@ -128,9 +133,9 @@ class Directions(NamedTuple):
 
     Attributes:
         scale: How much each coordinate changes the predictions, [parameters].
-        sizes: How much each direction changes them, where coordinates are in units of 1 / `scale`; [directions].
+        sizes: How much each direction changes the predictions, with coordinates in units of 1 / `scale`; [directions].
         vectors: The directions in these units, [directions, parameters].
-        variance: Of a prediction's error.
+        variance: Variance of the residuals; 1 where the noise is stated.
     """
 
     scale: np.ndarray
@@ -140,18 +145,21 @@ class Directions(NamedTuple):
 
     @classmethod
     def of(cls, jacobian: np.ndarray, variance: float) -> Directions:
-        """Return those of a Jacobian by the coordinates, [observations, parameters]."""
+        """Return the directions of a Jacobian of the predictions by the coordinates, [observations, parameters]."""
         scale = scale_of(jacobian)
         _, sizes, vectors = np.linalg.svd(jacobian / scale, full_matrices=False)
         return cls(scale, sizes, vectors, variance)
 
     @property
     def is_weak(self) -> np.ndarray:
-        """Which directions nothing determines, [directions]."""
+        """Which directions the data do not determine, bool [directions]."""
         return self.sizes <= _LOOSE * self.sizes[0]
 
     def covariance(self, is_order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the covariance of the coordinates, NaN for those that are not determined, and which these are."""
+        """Return the covariance of the coordinates, and a mask [parameters] of those that the data do not determine.
+
+        Rows and columns of these are NaN. `is_order` is the mask of the coordinates that are orders.
+        """
         weak = self.is_weak
         parts = np.abs(self.vectors[weak])
         loose = (parts > _SHARE * parts.max(axis=1, initial=0.0, keepdims=True)).any(axis=0)
@@ -162,10 +170,11 @@ class Directions(NamedTuple):
         return covariance, loose
 
     def spread(self, slopes: np.ndarray) -> np.ndarray:
-        """Return the standard errors of what has the derivatives `slopes` by the coordinates, [..., parameters].
+        """Return the standard errors of predictions with derivatives `slopes` by the coordinates, [..., parameters].
 
-        Infinite where a weak direction takes part: where it would count if it were as strong as what is not weak. The
-        predictions that were fitted pass: what a weak direction changes in them is as small as its singular value.
+        They are infinite where a weak direction takes part: where its error, if it were just strong enough not to be
+        weak, would be ten times that of all other directions. The predictions that were fitted pass: what a weak
+        direction changes in them is as small as its singular value.
         """
         parts = slopes / self.scale @ self.vectors.T
         weak = self.is_weak
@@ -180,10 +189,10 @@ class Prediction(NamedTuple):
 
     Attributes:
         x: Times or angular frequencies, [n].
-        value: [n]; complex for "oscillation" and "impedance".
-        low: The lower end of the band, of real and imaginary part where it is complex.
-        high: The upper end. Where the value depends on what the data leave open the ends are 0 and infinite, of values
-            of either sign both infinite.
+        value: Predictions, [n]; complex for "oscillation" and "impedance".
+        low: The lower end of the band, of real and imaginary part where the value is complex.
+        high: The upper end. Where the value depends on what the data do not determine, the ends are 0 and infinity, or
+            minus and plus infinity for values of either sign.
 
     Examples:
         >>> one = Prediction(np.ones(1), np.array([2.0]), np.array([1.9]), np.array([2.1]))
@@ -202,22 +211,22 @@ class ModelFit(LeastSquares):
     """A fitted model, and how well the data determine it.
 
     Attributes:
-        names: Of the parameters.
-        values: Their estimates, [parameters].
-        covariance: Of the estimates, [parameters, parameters]; NaN where the data do not tell it.
+        names: Names of the parameters.
+        values: Estimates of the parameters, [parameters].
+        covariance: Covariance of the estimates, [parameters, parameters]; NaN for those that the data do not determine.
         deviation: Standard deviation of the residuals: relative, or about 1 where the noise is stated.
         observations: How many numbers were fitted.
-        model: With the estimates as its parameters, of the class that was passed.
+        model: The model with the estimates as its parameters, of the class that was passed.
         fitted: The model that was passed, whose parameters are unknown.
-        experiments: What was fitted.
+        experiments: The experiments that were fitted.
         squares: Sum of squares of the residuals.
-        starts: From how many first points it was fitted, and how many of these came to this minimum.
-        level: Of the confidence intervals.
-        notes: What else is to be known of the estimates.
+        starts: From how many first points the model was fitted, and how many of these led to this minimum.
+        level: Probability of the confidence intervals.
+        notes: Warnings about the estimates, such as a parameter that the data do not determine.
         point: The estimates' coordinates, [parameters].
-        bounds: Of the coordinates, [2, parameters].
+        bounds: Bounds of the coordinates, [2, parameters].
         is_given: Which of the bounds are the caller's, [2, parameters]; the others are those of orders, or far away.
-        directions: What the data say of the coordinates together, also where they do not tell one from another.
+        directions: What the data say about the coordinates jointly, even where they do not determine each of them.
 
     Source: Seber & Wild, Nonlinear Regression (1989), chapters 2 and 5; Bates & Watts, Nonlinear Regression Analysis
     (1988), chapter 6, for profiles; Burnham & Anderson, Model Selection (2002), for AIC and BIC.
@@ -265,7 +274,10 @@ class ModelFit(LeastSquares):
 
     @property
     def residuals(self) -> tuple[np.ndarray, ...]:
-        """Of each experiment, [parts, n]: in units of the stated noise, else relative (logarithms of ratios)."""
+        """The residuals of each experiment, [parts, n]: in units of the stated noise, else relative.
+
+        Relative ones are logarithms of ratios, and of an impedance parts of its modulus.
+        """
         found = []
         for each in self.experiments:
             predicted, _ = each.predictions(self._problem.network, self.estimates)
@@ -288,12 +300,12 @@ class ModelFit(LeastSquares):
 
     @property
     def aic(self) -> float:
-        """Akaike's information criterion: less is better, of models of the same data and noise."""
+        """Akaike's information criterion: less is better, among models of the same data and noise."""
         return 2 * self._counted - 2 * self.log_likelihood
 
     @property
     def bic(self) -> float:
-        """The Bayesian information criterion: less is better, of models of the same data and noise."""
+        """The Bayesian information criterion: less is better, among models of the same data and noise."""
         return float(np.log(self.observations)) * self._counted - 2 * self.log_likelihood
 
     @property
@@ -306,21 +318,21 @@ class ModelFit(LeastSquares):
         return float(of.ppf((1 + level) / 2))
 
     def profile_intervals(self, level: float | None = None) -> dict[str, tuple[float, float]]:
-        """Return confidence intervals by name, from the sum of squares at its least for each value of a parameter.
+        """Return confidence intervals by name, from the least sum of squares for each fixed value of a parameter.
 
         An interval ends where the F test (of a stated noise, the chi-squared test) against the estimate is at `level`,
         or at a bound. Without a bound an end that the data do not determine is 0 or infinite. Each end takes a few
         fits.
 
         Args:
-            level: Between 0 and 1; None is that of the fit.
+            level: Probability of the intervals, between 0 and 1; None is that of the fit.
         """
         level = self.level if level is None else errors.probability("profile_intervals", "level", level, example=0.95)
         key = f"_profile_{level!r}"
         if key not in self.__dict__:
             width = self.half_width(level)
             found = {name: self._profile(place, width) for place, name in enumerate(self.names)}
-            self.__dict__[key] = found  # the fields stay as they are
+            self.__dict__[key] = found  # a cache beside the fields, which are frozen
         return dict(self.__dict__[key])
 
     def _profile(self, place: int, width: float) -> tuple[float, float]:
@@ -332,10 +344,10 @@ class ModelFit(LeastSquares):
         return (0.0 if is_far[0] else low), (np.inf if is_far[1] else high)
 
     def _end(self, place: int, target: float) -> float:
-        """Return the coordinate where the signed root of the excess over the least sum of squares is `target`.
+        """Return the value of coordinate `place` at an end of its profile interval: where `_root` returns `target`.
 
-        The root is nearly linear in the coordinate, so that a few chords find it: outwards until it is beyond, then
-        between the two ends (Illinois), as the least sum of squares may have bends.
+        The root is nearly linear in the coordinate, so that a few chords find the end: outwards until the root is
+        beyond `target`, then between two coordinates (Illinois), because the least sum of squares may have bends.
         """
         limit, centre = self.bounds[int(target > 0), place], self.point[place]
         spread = self._coordinate_errors[place]
@@ -344,7 +356,7 @@ class ModelFit(LeastSquares):
         outer_gap = 0.0
         step = target * (spread if np.isfinite(spread) else 1.0)
         here = centre + step
-        if here == centre:  # of an exact fit
+        if here == centre:  # a step below rounding, as of an exact fit
             return float(centre)
         for _ in range(_PROFILE_STEPS):
             here = min(here, limit) if target > 0 else max(here, limit)
@@ -371,13 +383,17 @@ class ModelFit(LeastSquares):
         return float(limit if outer is None else here)
 
     def _root(self, place: int, coordinate: float, start: np.ndarray, target: float) -> tuple[np.ndarray, float]:
-        """Return the best point with one coordinate fixed, and the root there with the sign of `target`."""
+        """Return the best point with one coordinate fixed, and the signed root there.
+
+        It is the square root of the excess over the least sum of squares, in units of the variance, with the sign of
+        `target`: the distance from the estimate in standard errors.
+        """
         point, squares = self._with(place, coordinate, start)
         variance = 1.0 if self.is_stated else max(self.squares, _TINY) / self.freedom
         return point, float(np.copysign(np.sqrt(max(squares - self.squares, 0.0) / variance), target))
 
     def _with(self, place: int, coordinate: float, start: np.ndarray) -> tuple[np.ndarray, float]:
-        """Return the point with one coordinate fixed where the sum of squares is least, and that sum."""
+        """Return the point with the least sum of squares, coordinate `place` being fixed, and this sum of squares."""
         begin = start.copy()
         begin[place] = coordinate
         bounds = self.bounds.copy()
@@ -395,7 +411,7 @@ class ModelFit(LeastSquares):
         Args:
             kind: "relaxation", "creep", "oscillation" or "impedance".
             x: Times, or angular frequencies, increasing; [n].
-            level: Of the band; None is that of the fit.
+            level: Probability of the band; None is that of the fit.
 
         Raises:
             ValueError: The model has no such experiment, `x` is not positive, or `level` is not between 0 and 1.
@@ -422,14 +438,14 @@ class ModelFit(LeastSquares):
     def extrapolation(self, decades: float = 1.0) -> float:
         """Return the root mean square residual over the last decades, for a fit that has not seen them.
 
-        The last decades of times, and of frequencies the lowest. In the residuals' units: relative where data are
-        fitted on logarithms and the noise is not stated.
+        The last decades are those of the largest times, or of the lowest frequencies. The result is in the residuals'
+        units: relative where data are fitted on logarithms and the noise is not stated.
 
         Args:
-            decades: How many are hidden, in every experiment that is long enough.
+            decades: How many decades are hidden, in every experiment that is long enough.
 
         Raises:
-            ValueError: Fewer numbers than parameters are left.
+            ValueError: No more numbers than parameters are left.
         """
         decades = errors.real("extrapolation", "decades", decades, 0.0, above=True)
         late = [each.is_late(decades) for each in self.experiments]
@@ -493,12 +509,13 @@ def fit(
         model: A model, such as `FractionalMaxwell(beta=0)`, or its class, of which every parameter is unknown.
         data: One experiment or several.
         start: First values of some parameters by name, for one more start.
-        bounds: Least and largest values by name; orders stay in [0, 1], and all others positive, also without.
+        bounds: Least and largest values of some parameters by name. Without bounds an order stays in [0, 1], and any
+            other parameter is positive.
         starts: How many first points are followed.
-        level: Of the confidence intervals.
+        level: Probability of the confidence intervals.
 
     Raises:
-        TypeError: `model` is no model, or `data` are no experiments.
+        TypeError: `model` is not a model, or `data` are not experiments.
         ValueError: The model has no unknown parameter or no such experiment, there are too few data, or an argument is
             out of range.
         RuntimeError: No first point has finite predictions.
@@ -611,7 +628,12 @@ def _check_domain(owner: str, model: Model, domain: str, kind: str) -> None:
 def _limits(
     problem: Problem, experiments: Sequence[Experiment], bounds: Mapping[str, Any]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the least and the largest coordinates, [2, parameters], and which of them `bounds` say."""
+    """Return the bounds of the coordinates, (least, largest), and which are from `bounds`, bool; [2, parameters] each.
+
+    Raises:
+        ValueError: `bounds` has another name than those of the parameters, or numbers out of range; or a part of the
+            predictions is always 0 (MissingPart).
+    """
     time, size = _middle(experiments)
     typical: dict[str, float] = {
         name: 0.5 for name, is_order in zip(problem.names, problem.is_order, strict=True) if is_order
@@ -651,9 +673,9 @@ def _first_points(
     start: Mapping[str, float],
     count: int,
 ) -> list[np.ndarray]:
-    """Return points to begin at: the given one, and the best of some that are drawn.
+    """Return the points from which to search: the one with the values `start`, if any, and the `count` best drawn ones.
 
-    In each, every element of the network is about as large as what is measured, at a time of its own.
+    In a drawn point every element of the network is about as large as the measured values, at a random time of its own.
     """
     rng = np.random.default_rng(0)
     ends = np.log(np.array([each.times for each in experiments]))
@@ -721,7 +743,7 @@ def _best(problem: Problem, first: Sequence[np.ndarray], limits: np.ndarray, lab
 def _exchanged(model: Model, problem: Problem, best: Minimum, limits: np.ndarray) -> Minimum:
     """Return the minimum with the two spring-pots of a pair exchanged where the first has the smaller order.
 
-    The predictions stay as they are. It is left where the bounds forbid the other order.
+    The predictions stay as they are. The minimum is returned unchanged where the bounds forbid the exchange.
     """
     places = [problem.names.index(name) for name in model.exchangeable if name in problem.names]
     if len(places) != 4 or best.point[places[1]] >= best.point[places[3]]:
@@ -751,7 +773,7 @@ def _notes(
     loose: np.ndarray,
     values: np.ndarray,
 ) -> tuple[str, ...]:
-    """Return what else is to be known of estimates."""
+    """Return warnings about estimates: at a bound, not determined, a misfit, or residuals with a trend."""
     notes = []
     for place, name in enumerate(problem.names):
         is_at = np.abs(limits[:, place] - best.point[place]) <= _AT_BOUND
@@ -778,7 +800,7 @@ def _notes(
 
 
 def _correlation(problem: Problem, residuals: np.ndarray) -> float:
-    """Return the correlation of neighbouring residuals, in standard deviations of that of independent ones."""
+    """Return the correlation of neighbouring residuals, over its standard deviation if they were independent."""
     begin, total, squares, pairs = 0, 0.0, 0.0, 0
     for each in problem.experiments:
         here = residuals[begin : begin + each.observed.size].reshape(each.observed.shape)

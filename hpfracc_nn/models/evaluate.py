@@ -29,16 +29,17 @@ def evaluated(
 
     Args:
         owner: The public function, for messages.
-        name: Of the argument x.
-        formula: Elementwise in x and the parameters that are arrays, which broadcast; or where parameters have no axes
-            and x is NumPy's, any.
-        network: With a value in each field.
-        x: Positive numbers. Tensors and JAX arrays are not looked at: where they are not positive the result is NaN.
+        name: Name of the argument x, for messages.
+        formula: A function that is elementwise in x and in the parameters that are arrays, which broadcast. Where
+            parameters have no axes and x is a NumPy array it may be any function.
+        network: A network with a value in each field.
+        x: Positive numbers. Values of tensors and JAX arrays are not checked: where they are not positive the result is
+            NaN.
         is_complex: Whether the result is complex.
-        of: An array whose framework the result is of where x and the parameters are NumPy's.
+        of: An array that decides the framework of the result where x and the parameters are NumPy arrays.
 
     Raises:
-        TypeError: x is no array of real numbers, or arrays are of two frameworks.
+        TypeError: x is not an array of real numbers, or arrays are of two frameworks.
         ValueError: x, or an entry of it, is not positive, and x is no tensor or JAX array.
     """
     template, values = _split(network)
@@ -75,7 +76,7 @@ def evaluated(
 
 
 def _on_positive(formula: Formula) -> Formula:
-    """Return the formula with NaN in place of points that are not positive."""
+    """Return the formula that takes NaN in place of each point x that is not positive."""
     return lambda network, x, values, xp: formula(network, xp.where(x > 0, x, np.nan), values, xp)
 
 
@@ -94,12 +95,12 @@ def _split(network: Network) -> tuple[Network, dict[str, Any]]:
 
 
 def arrays_of(network: Network) -> list[Any]:
-    """Return the parameters that are arrays."""
+    """Return the parameters of a network that are arrays."""
     return list(_split(network)[1].values())
 
 
 def _positive(owner: str, name: str, x: Any) -> Any:
-    """Return x, as an array where it is none, or raise where it holds other than positive numbers."""
+    """Return x as an array; raise TypeError unless it holds real numbers, and ValueError unless all are positive."""
     found = errors.as_numbers(x)
     if found is None:
         raise TypeError(f"{owner}({name} of type {type_name(x)}): needs real numbers; pass an array of them.")
@@ -115,13 +116,13 @@ def _double(value: Any, like: Any, xp: Namespace) -> Array:
 
 
 def float_dtype(owner: str, name: str, x: Array, xp: Namespace) -> Any:
-    """Return the dtype of samples, that of doubles where they are whole numbers, or raise where they are complex.
+    """Return the dtype of samples, or float64 where they are whole numbers; raise TypeError where they are complex.
 
     Args:
         owner: The public function, for messages.
-        name: Of its argument.
+        name: Name of the argument x, for messages.
         x: An array of the framework of xp.
-        xp: Its namespace.
+        xp: The namespace of x.
     """
     if xp.iscomplexobj(x):
         raise TypeError(f"{owner}({name} of dtype {x.dtype}): needs real numbers; pass its real and imaginary parts.")

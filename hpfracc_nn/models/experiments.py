@@ -1,4 +1,4 @@
-"""Experiments: what was measured, on which scale it is fitted, and what a model predicts of it."""
+"""Experiments: the measured data, the scale on which they are fitted, and what a model predicts for them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.models.networks import Network, Tangents, Values, inverse, on_axis, response_tangents, tangents
 
-Predicted = tuple[np.ndarray, Tangents]  # values [parts, n], and what computes as many derivatives by each parameter
+Predicted = tuple[np.ndarray, Tangents]  # values [parts, n], and a function: their derivatives by parameter, by name
 
 
 class Kind(NamedTuple):
-    """What is measured in a kind of experiment.
+    """A kind of experiment: which quantities are measured, at what, and how a network predicts them.
 
     Attributes:
-        name: Of the kind.
-        x: Name of what it is measured at, a time or an angular frequency.
-        parts: Names of what is measured, one or two.
-        domain: "rheology" or "impedance": whose models predict it.
-        predict: (network, x, values) to predictions.
+        name: Name of the kind.
+        x: Name of what the quantities are measured at: "t", a time, or "omega", an angular frequency.
+        parts: Names of the measured quantities, one or two.
+        domain: "rheology" or "impedance": the models that predict them.
+        predict: A function of (network, x, values) that returns the predictions and their derivatives.
         is_complex: Whether the two parts are those of a complex number of either sign, scaled by its modulus.
     """
 
@@ -36,7 +36,7 @@ class Kind(NamedTuple):
 
     @property
     def is_in_time(self) -> bool:
-        """Whether it is measured at times, the last of which say most about what comes."""
+        """Whether the quantities are measured at times; then the last points say most about what follows."""
         return self.x == "t"
 
 
@@ -92,19 +92,19 @@ class Experiment:
 
     - `noise`, its relative standard deviation, such as 0.03. Positive data are then fitted on logarithms, an impedance
       relative to its modulus.
-    - `deviation`, standard deviations in the units of the data, one or one for each value. Data are then fitted as they
-      are, and may have any sign.
-    - With none, the scale is that of `noise`, whose size is estimated: it is the same in all experiments of a fit.
+    - `deviation`, standard deviations in the units of the data, a single one or one for each value. Data are then
+      fitted as they are, and may have any sign.
+    - With neither, data are fitted as with `noise`, whose size is estimated: the same in all experiments of a fit.
 
     Measurements with a masked entry, in NumPy's masked arrays, are left out.
 
     Attributes:
-        kind: Of the experiment, a name in `KINDS`.
+        kind: Kind of the experiment, a name in `KINDS`.
         x: Times or angular frequencies, [n], increasing.
-        observed: [parts, n]; one part, or two: storage and loss, or real and imaginary part.
+        observed: Measured values, [parts, n]; one part, or two: storage and loss, or real and imaginary part.
         deviation: Standard deviations, [parts, n], or None.
         noise: Relative standard deviation, or None.
-        name: In tables and plots.
+        name: Name in tables and plots.
 
     Examples:
         >>> step = Experiment.relaxation([0.1, 1.0, 10.0], [3.0, 1.0, 0.4], noise=0.03)
@@ -123,7 +123,7 @@ class Experiment:
     def relaxation(
         cls, t: Any, modulus: Any, *, deviation: Any = None, noise: float | None = None, name: str = ""
     ) -> Experiment:
-        """Return a step of strain: relaxation moduli G, stress over strain, at times t after the step.
+        """Return the experiment of a step of strain: relaxation moduli G, stress over strain, at times t after it.
 
         Raises:
             ValueError: Times do not increase from above 0, there are fewer than two, a modulus is not finite, or it is
@@ -139,7 +139,7 @@ class Experiment:
     def creep(
         cls, t: Any, compliance: Any, *, deviation: Any = None, noise: float | None = None, name: str = ""
     ) -> Experiment:
-        """Return a step of stress: creep compliances J, strain over stress, at times t after the step.
+        """Return the experiment of a step of stress: creep compliances J, strain over stress, at times t after it.
 
         Raises:
             ValueError: As in `relaxation`.
@@ -191,7 +191,7 @@ class Experiment:
         points = _row(kind, of.x, x)
         values = [_row(kind, part, each) for part, each in zip(of.parts, observed, strict=True)]
         order = np.argsort(points, kind="stable") if not of.is_in_time else np.arange(points.size)
-        _check_points(kind, of.x, points[order])  # sweeps run either way, times only one
+        _check_points(kind, of.x, points[order])  # sweeps of frequency may run downwards, times may not
         for part, each in zip(of.parts, values, strict=True):
             if each.shape != points.shape:
                 raise ValueError(
@@ -223,13 +223,14 @@ class Experiment:
         return self.deviation is None and not KINDS[self.kind].is_complex
 
     def target(self) -> np.ndarray:
-        """Return what is fitted, [parts n], in units of the noise where that is stated."""
+        """Return the numbers that are fitted, [parts n]: the data or their logarithms, in units of a stated noise."""
         return ((np.log(self.observed) if self.is_on_logarithms else self.observed) / self._unit).ravel()
 
     def predictions(self, network: Network, values: Values) -> tuple[np.ndarray, Callable[[Sequence[str]], np.ndarray]]:
-        """Return the predictions of `target`, and a function of names: derivatives by these parameters.
+        """Return the predictions of `target`, and a function that computes their derivatives.
 
-        Shapes: [parts n], and [parts n, names].
+        The function takes names of parameters, and returns the derivatives by these, [parts n, names]. Predictions are
+        [parts n].
         """
         found, slopes = KINDS[self.kind].predict(network, self.x, values)
 
@@ -246,8 +247,8 @@ class Experiment:
         """Raise MissingPart where data are fitted on logarithms and a part of the predictions is always 0.
 
         Args:
-            network: What predicts.
-            values: Of its parameters, with orders between their bounds: at the bounds more is 0.
+            network: The network that predicts.
+            values: Values of its parameters, with orders strictly between 0 and 1: at 0 and 1 more parts may be 0.
         """
         if not self.is_on_logarithms:
             return
@@ -273,18 +274,21 @@ class Experiment:
         return float(np.log(np.broadcast_to(self._unit, self.observed.shape)).sum())
 
     def part(self, chosen: np.ndarray) -> Experiment:
-        """Return the experiment at some of its points, a mask [n]."""
+        """Return the experiment with only the points that the mask `chosen`, [n], selects."""
         spread = None if self.deviation is None else self.deviation[:, chosen]
         return replace(self, x=self.x[chosen], observed=self.observed[:, chosen], deviation=spread)
 
     def is_late(self, decades: float) -> np.ndarray:
-        """Return which points lie in the last decades of time, or of 1 / omega; [n]."""
+        """Return which points lie in the last decades of time, or of 1 / omega; bool, [n]."""
         factor = 10.0**decades
         return self.x > self.x[-1] / factor if KINDS[self.kind].is_in_time else self.x < self.x[0] * factor
 
     @property
     def middle(self) -> tuple[float, float]:
-        """The typical time, and the typical size of the network F at s = 1 / time."""
+        """The middle time (or 1 / omega) on a logarithmic scale, and the typical size of the network F there.
+
+        F is a modulus or an impedance: for creep its size is 1 over that of the data.
+        """
         logs = np.log(self.x)
         time = float(np.exp((1 if KINDS[self.kind].is_in_time else -1) * (logs[0] + logs[-1]) / 2))
         size = float(np.median(np.hypot(*self.observed) if len(self.observed) == 2 else np.abs(self.observed[0])))
@@ -298,14 +302,14 @@ class Experiment:
 
 
 def _unmasked(x: Any, observed: tuple[Any, ...], deviation: Any) -> tuple[Any, tuple[Any, ...], Any]:
-    """Return what was measured without the places where one of the arrays is masked."""
+    """Return the arguments of an experiment without the measurements where one of the arrays is masked."""
     masks = [np.ma.getmaskarray(each) for each in (x, *observed, deviation) if np.ma.isMaskedArray(each)]
     if not any(mask.any() for mask in masks):
         return x, observed, deviation
     try:
         kept = ~np.any([np.broadcast_to(mask, (len(observed), len(x))).any(axis=0) for mask in masks], axis=0)
     except ValueError:
-        return x, observed, deviation  # shapes that are refused
+        return x, observed, deviation  # shapes that do not fit are refused by the caller
 
     def cut(values: Any) -> Any:
         found = np.ma.getdata(values)

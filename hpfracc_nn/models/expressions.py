@@ -23,7 +23,8 @@ def parse(text: str) -> Model:
             for parallel, and parentheses. Nothing else is evaluated.
 
     Raises:
-        ValueError: It is no such text, names no model, or arranges materials with circuits; or as the models.
+        ValueError: The text has another form, names no model, or arranges materials with circuits; or a model refuses
+            its values.
 
     Examples:
         >>> parse("fractional_maxwell(beta=0)").label
@@ -57,7 +58,7 @@ def _model(node: ast.expr, text: str) -> Model:
 
 
 def _kind(name: str) -> type[Model]:
-    wanted = name.replace("_", "").lower()  # ZARC and FractionalZener are those of Python
+    wanted = name.replace("_", "").lower()  # names of classes, such as ZARC and FractionalZener, are accepted too
     for known, kind in KINDS.items():
         if wanted in (known.replace("_", ""), kind.__name__.lower()):
             return kind

@@ -16,8 +16,8 @@ from hpfracc_nn.models.experiments import KINDS, Experiment, Kind
 ModelFit = Any  # `estimation.ModelFit` and its `Prediction`, which draw themselves here
 Prediction = Any
 
-_WIDTH, _HEIGHT = 5.2, 5.6  # inches, of an experiment
-_POINTS = 200  # of a curve
+_WIDTH, _HEIGHT = 5.2, 5.6  # of one experiment's plots, in inches
+_POINTS = 200  # on a curve
 _COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown")
 _MARKERS = ("o", "s")
 
@@ -32,7 +32,7 @@ def draw_fit(found: ModelFit) -> Any:
 
 
 def draw_fits(fits: Sequence[ModelFit]) -> Any:
-    """Return a figure of fits to the same experiments; a single one has its band.
+    """Return a figure of fits to the same experiments; a single fit has the confidence band of its curve.
 
     Raises:
         ModuleNotFoundError: matplotlib is not installed.

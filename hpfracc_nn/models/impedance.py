@@ -51,7 +51,7 @@ class Circuit(Model):
         """Return the complex impedance Z at angular frequencies omega > 0.
 
         Raises:
-            TypeError: `omega` is no array of real numbers, or of another framework than parameters.
+            TypeError: `omega` is not an array of real numbers, or of another framework than parameters.
             ValueError: A parameter is unknown, or a frequency is not positive; in tensors and JAX arrays it gives NaN.
 
         Examples:
@@ -61,12 +61,12 @@ class Circuit(Model):
         return evaluated("impedance", "omega", _harmonic, self._known("impedance"), omega, is_complex=True)
 
     def __sub__(self, other: Circuit) -> Circuit:
-        """Return the two in series."""
+        """Return this circuit and `other` in series."""
         parts = self._beside(SERIES, other)
         return NotImplemented if parts is None else _CircuitArrangement(SERIES, parts)
 
     def __or__(self, other: Circuit) -> Circuit:
-        """Return the two in parallel."""
+        """Return this circuit and `other` in parallel."""
         parts = self._beside(PARALLEL, other)
         return NotImplemented if parts is None else _CircuitArrangement(PARALLEL, parts)
 
@@ -138,7 +138,7 @@ class ConstantPhase(Circuit):
     """A constant phase element: Z = 1 / (Q s**alpha), a capacitor of fractional order.
 
     Attributes:
-        Q: In s**alpha / ohm.
+        Q: Coefficient, in s**alpha / ohm.
         alpha: Order, in [0, 1]; 1 is a capacitor.
 
     Source: Barsoukov & Macdonald (2018), section 2.1.
@@ -209,7 +209,7 @@ class BlockedWarburg(Circuit):
     resistor R / 3 in series.
 
     Attributes:
-        R: In ohm.
+        R: Coefficient, three times the resistance at low frequencies, in ohm.
         tau: Time of diffusion, thickness**2 / diffusivity, in s.
         alpha: 0.5 for diffusion; another order, or None, is the generalised element.
 
@@ -258,7 +258,7 @@ class HavriliakNegami(Circuit):
         R: Z at low frequencies, in ohm.
         tau: Relaxation time, in s.
         alpha: Order, in [0, 1]; it makes the peak of the loss wide.
-        gamma: In [0, 1]; it makes the peak asymmetric.
+        gamma: Exponent, in [0, 1]; it makes the peak asymmetric.
 
     Source: Havriliak & Negami, Polymer 8 (1967) 161.
 
@@ -280,7 +280,7 @@ class HavriliakNegami(Circuit):
 class ColeCole(Circuit):
     """Z = R / (1 + (tau s)**alpha), a depressed semicircle.
 
-    It is a resistor beside a constant phase element with Q = tau**alpha / R, and then called ZARC.
+    This is the impedance of a resistor in parallel with a constant phase element, Q = tau**alpha / R, also called ZARC.
 
     Attributes:
         R: Z at low frequencies, in ohm.
@@ -315,7 +315,7 @@ class ColeDavidson(Circuit):
     Attributes:
         R: Z at low frequencies, in ohm.
         tau: Relaxation time, in s.
-        gamma: In [0, 1].
+        gamma: Exponent, in [0, 1].
 
     Source: Davidson & Cole, J. Chem. Phys. 19 (1951) 1484.
 
@@ -347,15 +347,15 @@ CIRCUITS: dict[str, type[Circuit]] = {
     "havriliak_negami": HavriliakNegami,
 }
 
-_UNDERFIT = 0.85  # of mu, by Schonleber et al.
+_UNDERFIT = 0.85  # mu at which no further relaxations are taken, by Schonleber et al.
 _OTHER_TERMS = 3  # R, L and C
-_PER_DECADE = 2, 8  # relaxation times, at least and at most; of fewer the misfit has strengths of both signs too
+_PER_DECADE = 2, 8  # relaxation times, at least and at most; with fewer a misfit, too, has strengths of both signs
 
 
 def has_turned_sign(model: Model, spectrum: Experiment) -> bool:
-    """Return whether most imaginary parts are positive and the model has no inductor, without which none is.
+    """Return whether most imaginary parts of a spectrum are positive although the model has no inductor.
 
-    Many instruments export -Z''.
+    Without an inductor no imaginary part is positive; many instruments export -Z''.
 
     Examples:
         >>> spectrum = Experiment.impedance([1.0, 2.0], [1 + 2j, 1 + 1j])
@@ -375,11 +375,11 @@ def _has_inductor(model: Model) -> bool:
 
 
 class KramersKronig(NamedTuple):
-    """How well a spectrum is that of something linear, causal and stable.
+    """How well a spectrum obeys the Kramers-Kronig relations, as one of a linear, causal and stable system does.
 
     Attributes:
         omega: Angular frequencies, [n].
-        residuals: Of real and imaginary part relative to the modulus, [2, n].
+        residuals: Residuals of real and imaginary part relative to the modulus, [2, n].
         terms: How many relaxations were fitted.
         mu: 1 less the weight of negative relaxations over that of positive ones; far below 0.85 noise is fitted.
 
@@ -414,13 +414,13 @@ class KramersKronig(NamedTuple):
 def kramers_kronig(spectrum: Experiment, *, terms: int | None = None) -> KramersKronig:
     """Return the residuals of a fit by relaxations, which obey the Kramers-Kronig relations whatever their strengths.
 
-    A sum R + sum_k R_k / (1 + tau_k s) + L s + 1 / (C s) at fixed times is fitted by linear least squares; so far as
-    data obey the relations the residuals are their noise. More relaxations are taken until strengths of both signs show
-    that noise is fitted.
+    A sum R + sum_k R_k / (1 + tau_k s) + L s + 1 / (C s) at fixed times tau_k is fitted by linear least squares; if the
+    data obey the relations, the residuals are their noise. More relaxations are taken until strengths of both signs
+    show that noise is fitted.
 
     Args:
-        spectrum: Made by `Experiment.impedance` or `Experiment.oscillation`.
-        terms: How many relaxations; None chooses.
+        spectrum: An experiment made by `Experiment.impedance` or `Experiment.oscillation`.
+        terms: How many relaxations are fitted; None chooses.
 
     Raises:
         ValueError: The experiment is in time, or has fewer than four frequencies.
@@ -452,12 +452,12 @@ def kramers_kronig(spectrum: Experiment, *, terms: int | None = None) -> Kramers
         found = _relaxations(omega, observed, count, spectrum.kind == "oscillation")
         if found.mu <= _UNDERFIT:
             break
-    assert found is not None  # there is one number at least
+    assert found is not None  # `wanted` has one number at least
     return found
 
 
 def _relaxations(omega: np.ndarray, observed: np.ndarray, count: int, is_modulus: bool) -> KramersKronig:
-    """Return the fit by so many relaxations; those of a modulus are Maxwell models, time s / (1 + time s)."""
+    """Return the fit by `count` relaxations; those of a modulus are Maxwell models, time s / (1 + time s)."""
     s = 1j * omega
     times = np.geomspace(1 / omega[-1], 1 / omega[0], count)
     relaxations = ((time * s if is_modulus else 1) / (1 + time * s) for time in times)

@@ -17,13 +17,13 @@ from hpfracc_nn.models.networks import Network
 def computed(
     formula: Callable[..., Any], network: Network, x: Any, values: Mapping[str, Any], *, is_complex: bool
 ) -> jax.Array:
-    """Return formula(network, x, values, xp); every transform of JAX follows.
+    """Return formula(network, x, values, xp) with JAX's namespace; every transform of JAX applies.
 
     Args:
         formula: See `evaluate.evaluated`.
-        network: Whose fields are numbers, or names of the values.
-        x: An array of JAX's or NumPy's.
-        values: Arrays of both.
+        network: A network whose fields are numbers, or names of the values.
+        x: An array of JAX or NumPy.
+        values: Arrays of JAX or NumPy by name.
         is_complex: Whether the result is complex.
     """
     arrays = {key: jnp.asarray(each) for key, each in values.items()}

@@ -1,8 +1,9 @@
 """Models: networks of elements with parameters that are numbers, arrays, or unknown.
 
-A parameter that is not given is unknown; `fit` estimates it. It has the name of its field, with a number where several
-elements have the same one: `Spring() | (SpringPot() - SpringPot())` has G, V_1, alpha_1, V_2, alpha_2. A string gives
-it another name, and two parameters with one name are one parameter; numbers skip the names that are taken.
+A parameter that is not given is unknown, and `fit` estimates it. An unknown parameter has the name of its field, with a
+number where several elements have the same field: `Spring() | (SpringPot() - SpringPot())` has G, V_1, alpha_1, V_2,
+alpha_2. A string in place of a value gives it another name; two parameters with one name are one parameter, and numbers
+skip names that are taken.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class Model(ABC):
     """
 
     domain: ClassVar[str]  # "rheology" or "impedance"
-    adds: ClassVar[str]  # the arrangement in which what the network describes adds up
-    exchangeable: ClassVar[tuple[str, ...]] = ()  # names of two elements that may be exchanged, with their orders
+    adds: ClassVar[str]  # the arrangement, SERIES or PARALLEL, in which the functions F(s) of the parts add up
+    exchangeable: ClassVar[tuple[str, ...]] = ()  # fields (coefficient, order) of each of two exchangeable parts
 
     def __post_init__(self) -> None:
         """Check the parameters that are numbers."""
@@ -51,11 +52,11 @@ class Model(ABC):
 
     @abstractmethod
     def _network(self) -> Network:
-        """Return the network of the fields, which are values or names."""
+        """Return the network of the model, whose fields are values or names by now."""
 
     @property
     def network(self) -> Network:
-        """The function F(s), with a name for each parameter that is unknown."""
+        """The network F(s) of the model, with a name for each parameter that is unknown."""
         return self.named()._network()
 
     @property
@@ -94,7 +95,7 @@ class Model(ABC):
         """Return the model with values for parameters that are unknown.
 
         Raises:
-            ValueError: A name is none of an unknown parameter, or a value is out of its range.
+            ValueError: A name is not that of an unknown parameter, or a value is out of its range.
 
         Examples:
             >>> from hpfracc_nn.models.rheology import SpringPot
@@ -122,22 +123,22 @@ class Model(ABC):
                 )
 
     def _slots(self) -> Iterator[tuple[str, Any]]:
-        """Yield (field, what stands there) of every parameter."""
+        """Yield (name of the field, parameter) for every parameter, which is a value, a name, or None."""
         for each in fields(self):
             yield each.name, getattr(self, each.name)
 
     def _replaced(self, field: Callable[[str, Any], Any]) -> Self:
-        """Return the model with other parameters, a function of (field, what stands there)."""
+        """Return the model with other parameters: `field(name of the field, parameter)` in place of each."""
         return replace(self, **{each.name: field(each.name, getattr(self, each.name)) for each in fields(self)})
 
     def _beside(self, symbol: str, other: Model) -> tuple[Model, ...] | None:
-        """Return what the two arranged consist of; None where the other is no such model."""
+        """Return the parts of this model and `other` arranged by `symbol`; None where `other` is of another domain."""
         if not isinstance(other, Model) or other.domain != self.domain:
             return None
         return (*self._parts(symbol), *other._parts(symbol))
 
     def _parts(self, symbol: str) -> tuple[Model, ...]:
-        """Return what the model consists of in this arrangement: itself, unless it is one."""
+        """Return the parts of the model in an arrangement by `symbol`: itself, or its own parts if it is such one."""
         return (self,)
 
     def _known(self, owner: str) -> Network:
@@ -164,7 +165,7 @@ class Arrangement(Model):
     parts: tuple[Model, ...]
 
     def __post_init__(self) -> None:
-        """Check the names of the parts, whose values are checked."""
+        """Check the names of the parts, whose values were checked when they were made."""
         self._check_names()
 
     def __repr__(self) -> str:
@@ -198,7 +199,10 @@ def _role(field: str) -> str:
 
 
 def check_parameter(owner: str, field: str, value: Any) -> None:
-    """Raise ValueError or TypeError where a parameter is a number out of its range, or no parameter at all."""
+    """Raise ValueError where a parameter is out of its range, and TypeError where it is no number, array or name.
+
+    The values of tensors and JAX arrays are not checked.
+    """
     if value is None or isinstance(value, str):
         return
     number = errors.as_float(value)

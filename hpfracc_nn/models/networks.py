@@ -11,12 +11,12 @@ name may stand in several fields.
 
 Responses in time are inverse Laplace transforms. F has no singularity but on the negative real axis, since that holds
 for the leaves and is kept by sums and reciprocals (they are complete Bernstein or Stieltjes functions for orders in
-[0, 1]). So one parabola fits all of them at all times,
+[0, 1]). So one parabola as a path of integration suits all networks at all times,
 
     f(t) = 1 / (2 pi i) int exp(z) F(z / t) dz / t,
 
-with the same 20 nodes z, and with it each derivative by a parameter. The error is about 1e-14 of |F(1 / t)|.
-Where the response itself is exponentially smaller, as that of a spring and a dashpot in a row, it is a closed form.
+with the same 20 nodes z, and suits each derivative by a parameter too. The error is about 1e-14 of |F(1 / t)|.
+Where the response itself is exponentially smaller, as that of a spring and a dashpot in a row, a closed form is used.
 
 Weideman & Trefethen, Parabolic and hyperbolic contours for computing the Bromwich integral, Math. Comp. 76 (2007);
 Schilling, Song & Vondracek, Bernstein Functions (2012), chapters 6 and 7.
@@ -36,18 +36,19 @@ import numpy as np
 from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
 from hpfracc_nn.fractional.special.mittag_leffler import reciprocal_gamma
 
-Values = Mapping[str, Any]  # of the parameters, by name
+Values = Mapping[str, Any]  # values of the parameters, by name
 Slopes = dict[str, Array]  # derivatives by the parameters, by name
-Pullback = Callable[[Any, Slopes], None]
-Tangents = Callable[[], Slopes]  # computes derivatives of what was evaluated before
+Pullback = Callable[[Any, Slopes], None]  # (factor, slopes): adds the derivatives of a value, times factor, to slopes
+Tangents = Callable[[], Slopes]  # returns the derivatives of a value that has been computed
 Clock = Callable[[], float]  # returns a time
 
 POSITIVE, ORDER = "positive", "order"  # what a parameter may be: above 0, or in [0, 1]
 
 # The parabola z = _MU (1 + i u)**2 at u = (k + 1/2) h. The rule's error is about exp(-2 pi / h) = 1e-15, what lies
 # beyond the last node exp(-35) = 1e-15, and rounding is exp(_MU) = 20 times that of F. A pole of F s**-k at 0 is in u
-# one of order 2 k - 1, and multiplies the error by (2 pi / h)**(2 k - 2) / (2 k - 2)!, to 4e-11 for k = 3: finer steps.
-_MU, _NODES, _MORE_NODES = 3.0, (2 * np.pi / 35, 20), (2 * np.pi / 50, 29)  # h, and how many
+# one of order 2 k - 1, and multiplies the error by (2 pi / h)**(2 k - 2) / (2 k - 2)!, to 4e-11 for k = 3: so k > 1 has
+# the finer steps _MORE_NODES.
+_MU, _NODES, _MORE_NODES = 3.0, (2 * np.pi / 35, 20), (2 * np.pi / 50, 29)  # h, and the number of nodes
 # In cell k terms fall like (2 k - 1)**-i, and what the parabola leaves out grows to exp(-35 (1 - 1 / (2 k - 1))).
 _DIFFERENCES, _TERMS = 6, 14  # cells that are differences; terms from the next on, where 13**-14 = 3e-16
 _POWER_TERMS = 36  # of a power of time, from the second cell on: 3**-36 = 7e-18
@@ -55,11 +56,11 @@ _NEAR = 0.02  # below it tanh(y) / y is a series
 
 
 class Points(NamedTuple):
-    """Where networks are evaluated: s = exp(angle + size), in factors, because powers of these are powers of s.
+    """Points s = exp(angle + size) at which networks are evaluated, kept as two terms of log s.
 
     Attributes:
-        angle: Complex, with an imaginary part between -pi and pi; broadcasts with `size`.
-        size: Real.
+        angle: Complex term of log s, with an imaginary part between -pi and pi; broadcasts with `size`.
+        size: Real term of log s.
         turn: exp(angle) without rounding, or None: i to the first power has no real part.
     """
 
@@ -68,7 +69,7 @@ class Points(NamedTuple):
     turn: Array | None = None
 
     def log(self, time: Any, xp: Namespace) -> Array:
-        """Return the logarithm of time s."""
+        """Return the logarithm of the product of `time` and s."""
         return self.angle + self._size(time, xp)
 
     def power(self, exponent: Any, time: Any, xp: Namespace, factor: Any = 1.0) -> Array:
@@ -88,7 +89,10 @@ class Points(NamedTuple):
 
 
 class Network(ABC):
-    """A function F(s) with parameters."""
+    """A modulus or an impedance as a function F(s) with parameters.
+
+    The fields of a network are numbers, arrays, or names; methods take the values of the names in `values`.
+    """
 
     @abstractmethod
     def value(self, s: Points, values: Values, xp: Namespace) -> Array:
@@ -96,15 +100,21 @@ class Network(ABC):
 
     @abstractmethod
     def pullback(self, s: Points, values: Values) -> tuple[np.ndarray, Pullback]:
-        """Return F(s), and what adds its derivatives by all names, times a factor, to others."""
+        """Return F(s), and a function (factor, slopes) that adds derivatives of F by all names to `slopes`.
+
+        The function multiplies them by `factor`, an array or a number.
+        """
 
     @abstractmethod
     def mapped(self, field: Callable[[Any], Any]) -> Network:
-        """Return the network with another name or value for each field, a function of what stands there."""
+        """Return the network with `field(name or value)` in place of the name or value in each of its fields."""
 
     @abstractmethod
     def guess(self, scale: float, time: Clock, values: dict[str, float]) -> None:
-        """Add values to those of the orders with which each leaf is about `scale` at s = 1 / time, its own time."""
+        """Add to `values`, which hold the orders, values of the other names that make every leaf of a typical size.
+
+        A leaf is about `scale` (under a reciprocal 1 / scale) at s = 1 / time(), with a new time for each leaf.
+        """
 
 
 @dataclass(frozen=True)
@@ -134,7 +144,7 @@ class Leaf(Network):
 
     @abstractmethod
     def _steepness(self, s: Points, values: Values) -> tuple[np.ndarray, dict[str, Callable[[], Any]]]:
-        """Return F(s), and what returns the derivative of its logarithm by each field."""
+        """Return F(s), and by the name of each field a function that returns the derivative of log F by this field."""
 
 
 def _valued(field: Any, values: Values) -> Any:
@@ -222,9 +232,9 @@ class HavriliakNegami(_Timed):
 
 @dataclass(frozen=True)
 class Diffusion(_Timed):
-    """F = strength tanh(y) / y with y = (time s)**alpha; coth(y) / y where nothing leaves at the far end.
+    """F = strength tanh(y) / y with y = (time s)**alpha; strength coth(y) / y where `is_blocked`.
 
-    A name in `strength` and `time` is a parameter; `is_blocked` is a claim.
+    Blocked diffusion is that into a layer which nothing leaves at the far end. `is_blocked` is no parameter.
     """
 
     strength: Any
@@ -326,7 +336,7 @@ class Reciprocal(Network):
 
 
 def tangents(network: Network, s: Points, values: Values) -> tuple[np.ndarray, Tangents]:
-    """Return F(s), and what computes its derivatives by all names."""
+    """Return F(s), and a function that returns its derivatives by all names."""
     value, pull = network.pullback(s, values)
 
     def slopes() -> Slopes:
@@ -338,14 +348,14 @@ def tangents(network: Network, s: Points, values: Values) -> tuple[np.ndarray, T
 
 
 def inverse(network: Network) -> Network:
-    """Return 1 / F."""
+    """Return the network 1 / F."""
     if isinstance(network, Power):
         return replace(network, sign=-network.sign)
     return network.of if isinstance(network, Reciprocal) else Reciprocal(network)
 
 
 def added(parts: tuple[Network, ...]) -> Network:
-    """Return the sum of networks; one of a sum has its parts."""
+    """Return the sum of networks; the parts of a network that is a sum itself become parts of the whole sum."""
     flat = tuple(each for part in parts for each in (part.parts if isinstance(part, Sum) else (part,)))
     return flat[0] if len(flat) == 1 else Sum(flat)
 
@@ -370,10 +380,10 @@ def response(network: Network, t: Array, integrals: int, values: Values, xp: Nam
     """Return the inverse Laplace transform of F(s) s**-integrals at times t > 0.
 
     Args:
-        network: Of one parameter each, which broadcasts with t.
+        network: F, with parameters that broadcast with t.
         t: float64, of any shape.
-        integrals: 1 is the response to a step, 2 its integral, and so on.
-        values: Of the names.
+        integrals: 1 is the response to a step, 2 the integral of that response, and so on.
+        values: Values of the network's names.
         xp: The namespace of t.
     """
     if isinstance(network, Sum):
@@ -404,9 +414,9 @@ def cell_integrals(network: Network, t: Array, values: Values, xp: Namespace) ->
     analytic to the right of 0, so that terms fall like (2 k - 1)**-i in cell k. The first cells are differences.
 
     Args:
-        network: Of one parameter each, without axes.
+        network: F, with parameters without axes.
         t: The ends of the cells dt, 2 dt, ..., n dt; float64, [n].
-        values: Of the names.
+        values: Values of the network's names.
         xp: The namespace of t.
     """
     if isinstance(network, Sum):
@@ -444,7 +454,7 @@ def cell_integrals(network: Network, t: Array, values: Values, xp: Namespace) ->
 
 
 def _binomials(a: Any, count: int) -> list[Any]:
-    """Return the coefficients of (1 + w)**a, as many."""
+    """Return the first `count` Taylor coefficients of (1 + w)**a."""
     found = [1.0 + 0 * a]
     for i in range(count - 1):
         found.append(found[-1] * (a - i) / (i + 1))
@@ -453,13 +463,13 @@ def _binomials(a: Any, count: int) -> list[Any]:
 
 @cache
 def _taylor_weights() -> np.ndarray:
-    """Return the weights of F(z / m) in the Taylor coefficients of the step response at m, [terms, nodes]."""
+    """Return the weights of F(z / m) in the Taylor coefficients of the step response at time m, [terms, nodes]."""
     logs, weights = _parabola(1)
     return np.stack([weights * np.exp(i * logs) / math.factorial(i) for i in range(_TERMS)])
 
 
 def response_tangents(network: Network, t: np.ndarray, integrals: int, values: Values) -> tuple[np.ndarray, Tangents]:
-    """Return the response of `response` at times t [n], and what computes its derivatives by all names, for NumPy."""
+    """Return what `response` returns for NumPy at times t [n], and a function that returns its derivatives by names."""
     if isinstance(network, Sum):
         found = [response_tangents(part, t, integrals, values) for part in network.parts]
         total = sum((value for value, _ in found[1:]), start=found[0][0])
@@ -489,7 +499,10 @@ def response_tangents(network: Network, t: np.ndarray, integrals: int, values: V
 
 
 def _power_tangents(power: Power, t: np.ndarray, integrals: int, values: Values) -> tuple[np.ndarray, Tangents]:
-    """Return the response of a power c s**p, c t**(k - p - 1) / Gamma(k - p), and what computes its derivatives."""
+    """Return the response of a power c s**p, and a function that returns its derivatives by the names.
+
+    With k = `integrals` the response is c t**(k - p - 1) / Gamma(k - p).
+    """
     exponent, logs = float(_exponent(power, values)), np.log(t)
     gamma, slope = (float(reciprocal_gamma(np.asarray(integrals - exponent), n, NUMPY)) for n in (0, 1))
     base = np.exp((integrals - exponent - 1) * logs)
@@ -513,16 +526,16 @@ def _added(found: Iterable[Slopes]) -> Slopes:
 
 
 def _exponent(network: Network, values: Values) -> Any:
-    """Return p of a network that is a constant times s**p, None for others or where p is a name that has no value."""
+    """Return p if a network is a constant times s**p; None if it is not, or p is a name without a value."""
     if not isinstance(network, Power) or (isinstance(network.exponent, str) and network.exponent not in values):
         return None
     return network.sign * _valued(network.exponent, values)
 
 
 def _decay(network: Network, integrals: int, values: Values) -> tuple[Network, Network] | None:
-    """Return the parts a s**p and b s**(p - 1) where the response is exp(-b t / a) / a, else None.
+    """Return the parts a s**p and b s**(p - 1) of a network whose response is exp(-b t / a) / a; None for other ones.
 
-    Of exponents that are arrays nothing is known.
+    The result is None, too, where exponents are arrays.
     """
     if not (isinstance(network, Reciprocal) and isinstance(network.of, Sum) and len(network.of.parts) == 2):
         return None
@@ -543,7 +556,7 @@ def _reciprocal_gamma(x: Any, xp: Namespace) -> Any:
 def _parabola(integrals: int) -> tuple[np.ndarray, np.ndarray]:
     """Return log z, and exp(z) z**-integrals dz / (pi i), at the nodes of the parabola's upper half.
 
-    The real part of a sum over them is the sum over both halves.
+    The real part of a sum over these nodes is the sum over both halves.
     """
     step, nodes = _NODES if integrals == 1 else _MORE_NODES
     roots = 1 + 1j * step * (np.arange(nodes) + 0.5)
@@ -552,7 +565,7 @@ def _parabola(integrals: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _on_parabola(t: Array, integrals: int, xp: Namespace) -> Points:
-    """Return the points z / t, [nodes, *t]."""
+    """Return the points z / t for the nodes z of the parabola, [nodes, *t]."""
     logs, _ = _parabola(integrals)
     return Points(xp.constant(logs.reshape(-1, *(1,) * t.ndim), t), -xp.log(t))
 

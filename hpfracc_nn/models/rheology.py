@@ -62,7 +62,7 @@ class Material(Model):
         """Return the relaxation modulus G(t): the stress at times t > 0 after a unit step of strain.
 
         Raises:
-            TypeError: `t` is no array of real numbers, or of another framework than parameters.
+            TypeError: `t` is not an array of real numbers, or of another framework than parameters.
             ValueError: A parameter is unknown, or a time is not positive; in tensors and JAX arrays that gives NaN.
 
         Examples:
@@ -145,7 +145,7 @@ class Material(Model):
         return _history("stress", "strain", self._known("stress"), strain, dt, dim)
 
     def strain(self, stress: Any, *, dt: float = 1.0, dim: int = -1) -> Array:
-        """Return the strain of any history of stress, which is 0 before its first sample; as in `stress`.
+        """Return the strain of any history of stress, which is 0 before its first sample; arguments as in `stress`.
 
         Examples:
             >>> import numpy as np
@@ -156,12 +156,12 @@ class Material(Model):
         return _history("strain", "stress", inverse(self._known("strain")), stress, dt, dim)
 
     def __sub__(self, other: Material) -> Material:
-        """Return the two in series."""
+        """Return this material and `other` in series."""
         parts = self._beside(SERIES, other)
         return NotImplemented if parts is None else _MaterialArrangement(SERIES, parts)
 
     def __or__(self, other: Material) -> Material:
-        """Return the two in parallel."""
+        """Return this material and `other` in parallel."""
         parts = self._beside(PARALLEL, other)
         return NotImplemented if parts is None else _MaterialArrangement(PARALLEL, parts)
 
@@ -179,15 +179,15 @@ def _harmonic(network: Network, omega: Array, values: Values, xp: Namespace) -> 
 
 
 def _history(owner: str, name: str, network: Network, x: Any, dt: float, dim: int) -> Array:
-    """Return the response to samples `x` of whatever F(s) multiplies.
+    """Return samples of the response whose Laplace transform is F(s) times that of `x`: of x's shape and dtype.
 
     Args:
         owner: The public method, for messages.
-        name: Of its argument, for messages.
-        network: F.
-        x: The samples.
-        dt: Their spacing.
-        dim: Their time axis.
+        name: Name of the argument x, for messages.
+        network: F, with parameters without axes.
+        x: The samples, of any framework.
+        dt: Spacing of the samples.
+        dim: Time axis of the samples.
     """
     arrays = arrays_of(network)
     for wrong in (each for each in arrays if each.ndim):
@@ -207,7 +207,7 @@ def _history(owner: str, name: str, network: Network, x: Any, dt: float, dim: in
     dtype = float_dtype(owner, name, x, xp)
     if n == 0:
         return xp.astype(x, dtype)
-    data = xp.asarray(xp.moveaxis(x, axis, -1))  # doubles, where there are any
+    data = xp.asarray(xp.moveaxis(x, axis, -1))  # float64, where the framework has enabled it
     steps = dt * np.arange(max(1, n - 1) + 1.0)[1:]
     columns = xp.like(evaluated(owner, "t", _columns, network, steps, of=data), data)
     columns = columns.reshape(len(columns), *(1,) * (data.ndim - 1), -1)
@@ -300,10 +300,10 @@ class FractionalMaxwell(Material):
     alpha >= beta. With alpha = 1 and beta = 0 it is the Maxwell model.
 
     Attributes:
-        V: Quasi-property of the one that flows, in Pa s**alpha.
-        alpha: Its order.
-        G: Quasi-property of the other, in Pa s**beta.
-        beta: Its order; 0 for a spring.
+        V: Quasi-property of the spring-pot that flows, in Pa s**alpha.
+        alpha: Order of this spring-pot, in [0, 1].
+        G: Quasi-property of the other spring-pot, in Pa s**beta.
+        beta: Order of the other spring-pot, in [0, 1]; 0 for a spring.
 
     Source: Schiessel et al. (1995), section 3; Jaishankar & McKinley (2013), equation 3.10.
 
@@ -332,10 +332,10 @@ class FractionalKelvinVoigt(Material):
     returns alpha >= beta. With alpha = 1 and beta = 0 it is the Kelvin-Voigt model.
 
     Attributes:
-        V: Quasi-property of the more viscous one, in Pa s**alpha.
-        alpha: Its order.
-        G: Quasi-property of the other, in Pa s**beta.
-        beta: Its order; 0 for a spring.
+        V: Quasi-property of the more viscous spring-pot, in Pa s**alpha.
+        alpha: Order of this spring-pot, in [0, 1].
+        G: Quasi-property of the other spring-pot, in Pa s**beta.
+        beta: Order of the other spring-pot, in [0, 1]; 0 for a spring.
 
     Source: Schiessel et al. (1995), section 4.
 
@@ -365,10 +365,10 @@ class FractionalZener(Material):
 
     Attributes:
         K: Modulus of the spring, in Pa.
-        V: Quasi-property, in Pa s**alpha.
-        alpha: Its order.
-        G: Quasi-property of the other, in Pa s**beta.
-        beta: Its order; 0 for a spring.
+        V: Quasi-property of the more viscous spring-pot, in Pa s**alpha.
+        alpha: Order of this spring-pot, in [0, 1].
+        G: Quasi-property of the other spring-pot, in Pa s**beta.
+        beta: Order of the other spring-pot, in [0, 1]; 0 for a spring.
 
     Source: Schiessel et al. (1995), section 5; Mainardi (2010), section 3.1.
 
@@ -400,10 +400,10 @@ class FractionalPoyntingThomson(Material):
 
     Attributes:
         K: Modulus of the spring, in Pa.
-        V: Quasi-property of the more viscous one, in Pa s**alpha.
-        alpha: Its order.
-        G: Quasi-property of the other, in Pa s**beta.
-        beta: Its order; 0 for a spring.
+        V: Quasi-property of the more viscous spring-pot, in Pa s**alpha.
+        alpha: Order of this spring-pot, in [0, 1].
+        G: Quasi-property of the other spring-pot, in Pa s**beta.
+        beta: Order of the other spring-pot, in [0, 1]; 0 for a spring.
 
     Source: Schiessel et al. (1995), section 6.
 
@@ -434,10 +434,10 @@ class FractionalJeffreys(Material):
 
     Attributes:
         eta: Viscosity of the dashpot, in Pa s.
-        V: Quasi-property, in Pa s**alpha.
-        alpha: Its order.
-        G: Quasi-property of the other, in Pa s**beta.
-        beta: Its order; 0 for a spring.
+        V: Quasi-property of the more viscous spring-pot, in Pa s**alpha.
+        alpha: Order of this spring-pot, in [0, 1].
+        G: Quasi-property of the other spring-pot, in Pa s**beta.
+        beta: Order of the other spring-pot, in [0, 1]; 0 for a spring.
 
     Source: Mainardi (2010), section 2.4 for the classical model; Bonfanti et al. (2020).
 
@@ -590,8 +590,8 @@ def prony(modes: int | Sequence[tuple[Parameter, Parameter]], *, equilibrium: Pa
     """Return a Prony series, the generalised Maxwell model: G(t) = K + sum_i G_i exp(-t / tau_i).
 
     Args:
-        modes: (G_i, tau_i) of each mode, or how many unknown ones there are.
-        equilibrium: K, whose field is the G of a Spring named K; 0 is a fluid.
+        modes: (G_i, tau_i) of each mode, or the number of modes with unknown parameters.
+        equilibrium: K, the modulus of a spring beside the modes; None is unknown and has the name K, 0 is a fluid.
 
     Raises:
         ValueError: There is no mode.

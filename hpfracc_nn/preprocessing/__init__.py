@@ -1,6 +1,6 @@
 """Fractional differences as scikit-learn transformers: time along the rows, a series in each column.
 
-The names are loaded when they are first asked for. They need `hpfracc-nn[sklearn]`.
+The names are loaded when they are first used. They need `hpfracc-nn[sklearn]`.
 """
 
 from typing import TYPE_CHECKING

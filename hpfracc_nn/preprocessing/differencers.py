@@ -1,8 +1,8 @@
 """Fractional differences along the rows of every column, of a given order or of the smallest one that is stationary.
 
-A result depends on the rows before it: rows are moments of one series and cannot be taken one by one or in another
-order. scikit-learn's checks of that property are left out for estimators whose tag says that they are not
-deterministic, the only one there is for it; the same rows give the same result.
+A row of a result depends on the rows before it: rows are moments of one series, and cannot be transformed one by one or
+in another order. scikit-learn's checks that they can are left out only for estimators with the tag "not deterministic",
+which these therefore have, although the same rows give the same result.
 
 Tables are X as the user passes it, or arrays, [rows, columns]. Of the training rows, those of `fit`, an estimator keeps
 the last ones, `rows_`, which differences of later rows depend on.
@@ -34,12 +34,12 @@ from hpfracc_nn.preprocessing.unit_root import unit_root
 POLICIES = ("expanding", "fixed")
 _EPSILON = float(np.finfo(np.float64).eps)
 _LAST_DIGITS = 4  # roundings that a computed sample may have gone through
-_STEPS = 10  # of the walk up to `upper`
-_LEAST = 10  # rows, with one lag
-_ROWS_OF_A_LAG = 10  # rows for each lag at most: with all their lags 20 rows of a walk pass at 5 % in 22 of 100 cases
+_STEPS = 10  # of the search from order 0 up to `upper`
+_LEAST = 10  # rows that the test needs, with one lag
+_ROWS_OF_A_LAG = 10  # rows for each lag, at least: with Schwert's lags 20 rows of a walk pass at 5 % in 22 of 100 cases
 
 
-# Of the largest row: what a series that was differenced and summed again may differ by from what it was.
+# How much a series that was differenced and summed again may differ from the original, over the largest row.
 _ALIKE = {np.dtype(np.float64): 1e-8, np.dtype(np.float32): 1e-3}
 
 
@@ -55,26 +55,27 @@ class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def transform(self, X: Any) -> Any:
         """Return the differences of the columns of `X`: of the training rows, or of rows that follow them.
 
-        Rows that begin as the training rows do are the series from its first row on, with zeros before it. Rows that
-        follow the training rows have these before them, of which `fit` has kept what has a weight, so that the result
-        is that of the whole series. Which of them rows are
+        `X` is either the series from its first row on, which begins with the training rows and has zeros before it, or
+        rows that follow the training rows. Of these `fit` has kept the rows that have a weight, so that the result is
+        that of the whole series. Which of the two `X` is,
 
-        - the index of a pandas or xarray table says, where it holds numbers or times: either its labels are those of
-          the training rows, as many as there are of both, or the first of them comes after the last training row.
-          Those that come next by its frequency follow; without one, or where it is inferred and of working days, which
-          have holidays, those that come no later than the longest step between rows, in working days or, with a half to
-          spare, in time. Others, which overlap with the training rows, precede them, or come after a gap, are refused;
-        - without such an index, and with that which pandas gives where none is passed (0, 1, 2, ...), both in `fit` and
-          here, the rows themselves say: those that begin with all the training rows are the series, others follow it.
+        - the index of a pandas or xarray table decides, where it holds numbers or times. `X` is the series where its
+          labels are those of the training rows, as many as there are of both, and follows where its first label comes
+          after the last training row. Labels after the last training row must come next by the frequency of the index.
+          Without a frequency, or where it is inferred and of working days, which have holidays, they must come no later
+          than the longest step between rows, in working days or, with half a step to spare, in time. Other rows, which
+          overlap with the training rows, precede them, or come after a gap, are refused;
+        - the values decide without such an index, or with the one that pandas makes where none is passed, 0, 1, 2 and
+          so on, both in `fit` and here: rows that begin with all the training rows are the series, others follow.
 
         Args:
             X: [rows, columns], a row for each moment; an array or a table.
 
         Returns:
             [rows, columns], a table of the type of `X` with its index unless `set_output` asks for another. In mode
-            "valid" without the rows that are made of less than `window`: the first `window` - 1 of the series.
-            scikit-learn's own containers take as many rows as they gave: in a Pipeline with a y, or in a
-            ColumnTransformer beside columns that keep theirs, use mode "same", and leave the first rows out of both
+            "valid" the first `window` - 1 rows of the series are left out, which depend on fewer than `window` rows.
+            scikit-learn's own containers expect as many rows as they passed: in a Pipeline with a y, or in a
+            ColumnTransformer beside columns that keep all rows, use mode "same", and leave the first rows out of both
             afterwards.
 
         Raises:
@@ -96,15 +97,16 @@ class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return self._as_asked(self._differences(series, self.alpha_)[len(before) + left_out :], X)
 
     def inverse_transform(self, X: Any) -> Any:
-        """Return the series whose differences are the columns of `X`: that of the training rows, or what follows it.
+        """Return the rows whose differences are the columns of `X`: the series from its first row on, or rows after it.
 
         Exact to rounding; a fixed window that cuts the weights off needs an order between -1 and 1. A whole order from
-        0 up to below the window has no weights beyond it.
+        0 up to below the window has no weights beyond the window.
 
         Args:
             X: [rows, columns], what `transform` returned of the series from its first row on, or differences of rows
-                that follow the training rows, such as forecasts. Which of them they are says an index, as in
-                `transform`; without one, those that give the training rows back are the series, all others follow.
+                that follow the training rows, such as forecasts. Which of the two `X` is, its index decides as in
+                `transform`; without an index, `X` is the series if the result begins with the training rows, and
+                follows otherwise.
 
         Returns:
             [rows, columns], of the type of `X`, with its index.
@@ -132,7 +134,7 @@ class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return with_numbers(X, self._undone(values, before) if len(before) else series)
 
     def _undone(self, values: np.ndarray, before: np.ndarray) -> np.ndarray:
-        """Return the series, [rows, columns], whose differences are `values`; it goes on after the rows `before`.
+        """Return the rows whose differences are `values`, [rows, columns], and which follow the rows `before`.
 
         Raises:
             ValueError: The window makes the order impossible to undo.
@@ -168,9 +170,12 @@ class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return tags
 
     def _read(self, X: Any, **options: Any) -> np.ndarray:
-        """Return X as a floating array, [rows, columns], by scikit-learn's `validate_data`, or raise.
+        """Return X as a floating array, [rows, columns], checked by scikit-learn's `validate_data` with `options`.
 
-        `options` are keywords of that function.
+        Raises:
+            TypeError: A column holds times.
+            ValueError: Rows have different lengths, a column holds texts that are no numbers, or `validate_data`
+                refuses X.
         """
         if isinstance(X, list | tuple):
             try:
@@ -195,13 +200,11 @@ class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         errors.one_of(owner, "window_policy", self.window_policy, POLICIES)
 
     def _remember(self, X: Any, values: np.ndarray) -> None:
-        """Store what later calls need of the training rows.
-
-        The last rows, the number and the times of all, and a hash by which `transform` knows them.
+        """Store the last training rows, the number and the times of all, and a hash that recognises them.
 
         Args:
-            X: The rows as the user passed them.
-            values: The same as an array.
+            X: The training rows as the user passed them.
+            values: The same rows as an array.
         """
         kept = len(values) if self.window_policy == "expanding" else min(self.window - 1, len(values))
         self.rows_ = values[len(values) - kept :].copy()
@@ -210,14 +213,18 @@ class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self._times = times_of(type(self).__name__, "X", X)
 
     def _before(self, method: str, X: Any, begins: bool) -> np.ndarray:
-        """Return the training rows that come before the rows of `X`, none or those kept, [rows, columns], or raise.
+        """Return the training rows that come before the rows of `X`, [rows, columns].
 
-        None come before it where X is the series from its first training row on, all where it follows the last.
+        These are no rows where X is the series from the first training row on, and all rows that were kept where X
+        follows the training rows.
 
         Args:
             method: The public method that was called, for messages.
             X: The rows, whose index decides where it has times.
             begins: Whether the values of X begin with the training rows, which decides where there are no times.
+
+        Raises:
+            ValueError: By its index X neither begins as the training rows do nor follows them.
         """
         owner = type(self).__name__
         labels, trained = times_of(owner, "X", X), self._times
@@ -252,11 +259,11 @@ class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     @property
     def _window(self) -> int | None:
-        """Return how many rows a difference depends on, its own included; None is all."""
+        """How many rows a difference depends on, its own included; None for all rows before it."""
         return self.window if self.window_policy == "fixed" else None
 
     def _differences(self, values: np.ndarray, alphas: np.ndarray) -> np.ndarray:
-        """Return the differences of order `alphas[j]` of each column j, those of all rows, [rows, columns]."""
+        """Return the differences of order `alphas[j]` of each column j, for all rows; [rows, columns]."""
         found = np.empty_like(values)
         for alpha in np.unique(alphas):
             which = alphas == alpha
@@ -266,14 +273,14 @@ class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def _as_asked(self, found: np.ndarray, X: Any) -> Any:
         """Return an array of results as a table like X.
 
-        It stays an array where the user's `set_output` names another kind of table, which scikit-learn makes of it.
+        It stays an array where the user's `set_output` names another kind of table, which scikit-learn then makes.
         """
         asked = _get_output_config("transform", self)["dense"]
         return with_numbers(X, found) if asked in ("default", package_of(type(X), PACKAGES)) else found
 
 
 def _raise_if_text(owner: str, X: Any) -> None:
-    """Raise where a column of a pandas or polars DataFrame holds strings that are no numbers."""
+    """Raise ValueError where a column of a pandas or polars DataFrame holds strings that are no numbers."""
     if package_of(type(X), PACKAGES) not in ("pandas", "polars") or not hasattr(X, "columns"):
         return
     columns = X.get_columns() if hasattr(X, "get_columns") else [X.iloc[:, j] for j in range(X.shape[1])]
@@ -297,18 +304,18 @@ def _may_hold_text(column: Any) -> bool:
 def _content(values: np.ndarray) -> bytes:
     """Return a hash of the rows' values and shape, the same for float32 and float64."""
     with np.errstate(over="ignore"):
-        rows = np.ascontiguousarray(values, np.float32) + np.float32(0)  # of the zeros, one
+        rows = np.ascontiguousarray(values, np.float32) + np.float32(0)  # -0 becomes 0
     return hashlib.blake2b(rows.tobytes() + repr(rows.shape).encode(), digest_size=16).digest()
 
 
 def _are_counted(labels: Any, trained: Any) -> bool:
-    """Whether labels do not say which rows follow which.
+    """Whether the indexes of new rows and of the training rows do not say which rows follow which.
 
-    Both indexes count rows as pandas does by default, or one does and the other has dates.
+    Both indexes count rows as pandas does by default, or one does and the other has times of another kind.
 
     Args:
         labels: The index of the new rows.
-        trained: That of the training rows.
+        trained: The index of the training rows.
     """
     counted = [times.is_counted(labels), times.is_counted(trained)]
     return all(counted) or (any(counted) and times.kind(labels) != times.kind(trained))
@@ -322,17 +329,18 @@ class FractionalDifferencer(ColumnDifferences):
 
     Args:
         alpha: The order, or one for each column.
-        window: With window_policy="fixed" how many rows make one of the result: older ones have no weight. With
-            "expanding" how many must be there, which counts in mode "valid" only.
-        mode: "same": a row of the result for each row; the first window - 1 are made of fewer rows and of zeros before
+        window: With window_policy="fixed" how many rows a row of the result depends on: older rows have no weight. With
+            "expanding" how many rows the first row of a result in mode "valid" depends on; no effect in mode "same".
+        mode: "same": a row of the result for each row; the first window - 1 depend on fewer rows, and on zeros before
             them. "valid": without these; not for a Pipeline with a y or a ColumnTransformer, see `transform`.
-        window_policy: "fixed": the last `window` rows make a row of the result. "expanding": all rows since the first.
+        window_policy: "fixed": a row of the result depends on the last `window` rows. "expanding": on all rows since
+            the first.
 
     Attributes:
         alpha_: The orders, [columns].
-        rows_: What later rows are made of besides themselves: the last `window` - 1 training rows, or all of them.
-        n_features_in_: Columns seen in `fit`.
-        feature_names_in_: Their names, where they have any.
+        rows_: The training rows that differences of later rows depend on: the last `window` - 1, or all of them.
+        n_features_in_: The number of columns seen in `fit`.
+        feature_names_in_: The names of these columns, where they have any.
 
     Raises:
         TypeError: `window` is no integer.
@@ -356,7 +364,7 @@ class FractionalDifferencer(ColumnDifferences):
         self.window_policy = window_policy
 
     def fit(self, X: Any, y: Any = None) -> FractionalDifferencer:
-        """Check the arguments and look at the columns of `X` [rows, columns]; `y` counts for nothing."""
+        """Check the arguments, and store the orders and the last rows of `X` [rows, columns]; `y` is ignored."""
         self._check_window()
         values = self._read(X)
         alphas = errors.as_numbers(self.alpha)
@@ -383,40 +391,39 @@ class FractionalDifferencer(ColumnDifferences):
 class StationaryDifferencer(ColumnDifferences):
     """Differences of each column of the smallest order found for which a unit root is rejected.
 
-    Memory is kept that a whole difference would take away: an order below 1 leaves the series correlated with itself
-    before.
+    An order below 1 keeps memory that a whole difference would take away: the series stays correlated with its past.
 
-    The test is that of Dickey and Fuller, augmented by the lags that the Akaike criterion takes, with a constant. It
-    looks at the rows that `transform` returns for the training data less their first row, so that the jump from zeros
-    to the first row, which mode "same" differences too, is no sign of anything; in mode "valid" with the fixed window
-    that is the result itself but for a constant, which the test does not see. Its p-value need not fall as the order
-    rises. Orders are therefore tried from 0 up to `upper` in ten steps until one passes, and between it and the step
-    before, which does not, bisection finds an order that passes within `precision` of one that does not. A smaller one
-    may pass between steps that do not.
+    The test is that of Dickey and Fuller, augmented by the lags that the Akaike criterion selects, with a constant. It
+    is applied to what `transform` returns for the training rows less their first row, so that the jump from zeros to
+    the first row, which mode "same" differences too, does not count; in mode "valid" with the fixed window these are
+    the differences themselves but for a constant, which has no effect on the test. The p-value need not fall as the
+    order rises. Orders are therefore tried from 0 up to `upper` in ten steps until one passes. Between this order and
+    the step before, which does not pass, bisection finds an order that passes within `precision` of one that does not.
+    A smaller order may pass between steps that do not.
 
-    A column that is constant up to rounding passes. One whose samples the lags tell exactly, such as a straight line of
-    187 rows or more (by the defaults), has no noise for the test to measure by, and passes at the order alone at which
-    it is constant; of fewer rows the lags leave something of a line, and it may pass just above 0. There are at most as
-    many lags as a tenth of the rows; with less than 80 rows a random walk still passes at 5 % in some 10 of 100 cases,
-    and fewer than 10 are refused.
+    A column that is constant up to rounding passes. A column whose samples the lags determine exactly, such as a
+    straight line of 187 rows or more (by the defaults), has no noise for the test to measure by, and passes only at the
+    order at which it is constant; with fewer rows the lags leave something of a line, which may pass just above 0. The
+    number of lags is at most a tenth of the rows. With less than 80 rows a random walk still passes at 5 % in some 10
+    of 100 cases, and fewer than 10 rows are refused.
 
     Args:
-        level: At which the test rejects a unit root, between 0 and 1.
+        level: Level at which the test rejects a unit root, between 0 and 1.
         upper: The largest order to try, positive.
         precision: How far the order may lie above one that does not pass, positive; at least rounding is left.
         window: As in `FractionalDifferencer`.
-        mode: As there.
-        window_policy: As there.
-        n_jobs: How many columns are looked at side by side, in threads; None is one, unless joblib's settings say
+        mode: As in `FractionalDifferencer`.
+        window_policy: As in `FractionalDifferencer`.
+        n_jobs: How many columns are tested in parallel, in threads; None is one, unless joblib's settings say
             otherwise, and -1 as many as there are processors.
 
     Attributes:
         alpha_: The orders, [columns]; `upper`, with a warning, where no order that was tried passes.
-        pvalues_: Of the test at these orders, [columns]; 0 for a constant column. A column passes where it is not above
-            `level`.
+        pvalues_: The p-values of the test at these orders, [columns]; 0 for a constant column. A column passes where
+            its p-value is not above `level`.
         rows_: As in `FractionalDifferencer`.
-        n_features_in_: Columns seen in `fit`.
-        feature_names_in_: Their names, where they have any.
+        n_features_in_: The number of columns seen in `fit`.
+        feature_names_in_: The names of these columns, where they have any.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -451,7 +458,7 @@ class StationaryDifferencer(ColumnDifferences):
         self.n_jobs = n_jobs
 
     def fit(self, X: Any, y: Any = None) -> StationaryDifferencer:
-        """Find the order of each column of `X` [rows, columns]; `y` counts for nothing."""
+        """Find the order of each column of `X` [rows, columns]; `y` is ignored."""
         self._check()
         values = self._read(X, ensure_min_samples=2)
         left_out = self.window - 1 if self.mode == "valid" else 0
@@ -484,13 +491,13 @@ class StationaryDifferencer(ColumnDifferences):
         errors.real(owner, "precision", self.precision, 0.0, above=True)
 
     def _smallest(self, column: np.ndarray, rounding: float) -> tuple[float, float]:
-        """Return the smallest order found for which the test rejects a unit root, and its p-value.
+        """Return the smallest order found for which the test rejects a unit root, and the p-value at this order.
 
-        `upper` where none does. First on a grid, then by bisection.
+        Orders are tried on a grid, then by bisection. The order is `upper` where none on the grid passes.
 
         Args:
             column: The samples, [rows].
-            rounding: Up to what they are known.
+            rounding: By how much a sample may be off.
         """
         low = 0.0
         for step in range(_STEPS + 1):
@@ -503,7 +510,7 @@ class StationaryDifferencer(ColumnDifferences):
             return high, reached
         while high - low > self.precision and high > 0:
             middle = (low + high) / 2
-            if not low < middle < high:  # neighbours: there is no order between them
+            if not low < middle < high:  # neighbouring floats: no order lies between
                 break
             p_value = self._p_value(column, middle, rounding)
             if p_value <= self.level:
@@ -516,19 +523,19 @@ class StationaryDifferencer(ColumnDifferences):
         left_out = self.window - 1 if self.mode == "valid" else 0
         centred = column - column[0]
         differences = self._differences(centred[:, None], np.array([alpha]))[left_out:, 0]
-        # Of the samples, times the sum of the weights' sizes, and of an FFT.
+        # Rounding of the samples, times the sum of the weights' absolute values, and rounding of an FFT.
         noise = 2 ** math.ceil(alpha) * rounding + _EPSILON * len(column) * float(np.ptp(centred))
         most = _lags(len(differences))
         if np.ptp(differences[most:]) <= noise:
             return 0.0
         found = unit_root(differences - differences.mean(), most)
-        # Lags that tell the samples up to noise, as of a straight line, leave the test nothing to measure by.
+        # Lags that determine the samples up to noise, as of a straight line, leave the test nothing to measure by.
         return 1.0 if found.is_singular or found.deviation <= noise else found.pvalue
 
 
 def _lags(rows: int) -> int:
-    """Return the most lags of the unit root test of a series of so many rows.
+    """Return the largest number of lags that the unit root test of a series of `rows` rows may take.
 
-    Schwert, J. Business & Economic Statistics 7 (1989) 147, and fewer where rows are few.
+    It is that of Schwert, J. Business & Economic Statistics 7 (1989) 147, or fewer where rows are few.
     """
     return min(math.ceil(12 * (rows / 100) ** 0.25), rows // _ROWS_OF_A_LAG)

@@ -5,7 +5,7 @@
 and the statistic is rho over its standard error. The regressions with 0 ... m lags are on the same rows and nested, so
 that one QR factorisation of all regressors and of the left-hand side has the sum of squares of each: what is left of
 the last column below the first k + 2 rows. With fewer lags than m there are m - k rows more, which the regression that
-gives the statistic takes too: they are appended to the triangular factor, and it is made triangular again.
+gives the statistic takes too: they are appended to the triangular factor, which is made triangular again.
 
 Said & Dickey, Biometrika 71 (1984) 599; MacKinnon, J. Business & Economic Statistics 12 (1994) 167, for the p-value;
 Golub & Van Loan, Matrix Computations (2013), section 6.5.3, for rows that are appended.
@@ -27,17 +27,17 @@ _ABOVE = (1.7339, 0.93202, -0.12745, -0.010368)
 
 @dataclass(frozen=True)
 class Test:
-    """What the test says of a series.
+    """The result of the unit root test of a series.
 
     Attributes:
-        statistic: NaN where the samples are told exactly by those before them.
-        pvalue: Of a unit root; 1 where the statistic is NaN.
-        lags: How many the Akaike criterion takes.
-        deviation: The standard deviation of what the most lags leave of the differences.
+        statistic: rho over its standard error; NaN where the regression leaves no residuals.
+        pvalue: The p-value of a unit root; 1 where the statistic is NaN.
+        lags: The number of lags that the Akaike criterion selects.
+        deviation: The standard deviation of the residuals of the regression with the most lags.
         is_singular: Whether a regressor is a combination of others, up to rounding.
     """
 
-    __test__ = False  # it is none of pytest's
+    __test__ = False  # pytest collects classes of this name
 
     statistic: float
     pvalue: float
@@ -47,9 +47,9 @@ class Test:
 
 
 def unit_root(y: np.ndarray, most: int) -> Test:
-    """Return the test of the series `y` [n] with a constant, and with `most` lags or fewer; O(n most**2).
+    """Return the result of the test of the series `y` [n] with a constant, and with `most` lags or fewer.
 
-    Needs 2 most + 4 samples or more.
+    It needs 2 most + 4 samples or more, and costs O(n most**2).
     """
     rows = _rows(y, most)
     factor = _triangle(rows)
@@ -66,7 +66,7 @@ def unit_root(y: np.ndarray, most: int) -> Test:
 
 
 def p_value(statistic: float) -> float:
-    """Return the p-value of a statistic, that of a unit root."""
+    """Return the probability that a series with a unit root has a statistic as low as `statistic`."""
     if statistic > _HIGHEST:
         return 1.0
     if statistic < _LOWEST:
@@ -77,7 +77,7 @@ def p_value(statistic: float) -> float:
 
 
 def _rows(y: np.ndarray, lags: int) -> np.ndarray:
-    """Return the regression's rows for t = lags + 1 ... n - 1, [n - 1 - lags, lags + 3].
+    """Return the rows of the test's regression for t = lags + 1 ... n - 1, [n - 1 - lags, lags + 3].
 
     A row is 1, y[t-1], the differences `y[t-i] - y[t-i-1]` for i = 1 ... lags, and last the left-hand side.
     """
@@ -94,13 +94,13 @@ def _triangle(rows: np.ndarray) -> np.ndarray:
 
 
 def _statistic(y: np.ndarray, factor: np.ndarray, lags: int, most: int) -> float:
-    """Return the statistic, rho over its standard error, of the regression with `lags` lags; NaN where nothing is left.
+    """Return the statistic, rho over its standard error, of the regression with `lags` lags; NaN without residuals.
 
     Args:
         y: The series, [n].
         factor: The triangular factor of the rows with the most lags, [most + 3, most + 3].
-        lags: k, how many are taken.
-        most: m, how many `factor` is for.
+        lags: k, the number of lags of the regression.
+        most: m, the number of lags that `factor` is for.
     """
     # The left-hand side last, and the level before it, whose coefficient then follows from its row alone.
     order = [0, *range(2, lags + 2), 1, lags + 2]
@@ -109,7 +109,7 @@ def _statistic(y: np.ndarray, factor: np.ndarray, lags: int, most: int) -> float
     kept[: lags + 2, -1] = factor[: lags + 2, -1]
     kept[-1, -1] = np.linalg.norm(factor[lags + 2 :, -1])
     if lags < most:
-        kept = np.concatenate([kept, _rows(y[: most + 1], lags)])  # those that have so many lags and not the most
+        kept = np.concatenate([kept, _rows(y[: most + 1], lags)])  # rows with k lags before them, but not m
     corner = _triangle(kept[:, order])[-2:, -2:]
     freedom = len(y) - 1 - lags - (lags + 2)
     deviation = abs(corner[1, 1]) / math.sqrt(freedom)

@@ -1,6 +1,7 @@
 """Series in time as statistics has them: ARFIMA models with regressors, their likelihood and forecasts.
 
-NumPy and SciPy alone; pandas where a series is of pandas. The layers named ARFIMA are fitted by this.
+This package needs NumPy and SciPy alone, and pandas where a series is a pandas object. The layers named `ARFIMA` are
+fitted by its `fit_arfima`.
 """
 
 from typing import TYPE_CHECKING

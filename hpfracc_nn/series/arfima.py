@@ -15,9 +15,9 @@ from hpfracc_nn.series.estimation import Joint
 from hpfracc_nn.series.likelihood import CONDITIONAL, EXACT, LIKELIHOODS, Problem, Sample, is_stable
 from hpfracc_nn.series.results import ArfimaResults
 
-_COLLINEAR = 1e-10  # of a column's length, that is left of it beside those before
-_ROUNDING = 1e-13  # of the largest sample, below which its scatter is that of the last digits
-_PRODUCTS = 5 * 10**7  # of samples and gaps, that the recursion keeps
+_COLLINEAR = 1e-10  # least part of a regressor's length that is orthogonal to the columns before it
+_ROUNDING = 1e-13  # standard deviation over the largest sample, up to which scatter is taken for rounding
+_PRODUCTS = 5 * 10**7  # samples times gaps, at most: the recursion keeps an array of that size
 
 
 def fit_arfima(
@@ -32,7 +32,7 @@ def fit_arfima(
     likelihood: str = "exact",
     share: str | None = None,
 ) -> Any:
-    """Return ARFIMA(p, alpha, q) with a level and regressors, fitted to a series by its greatest likelihood.
+    """Return ARFIMA(p, alpha, q) with a level and regressors, fitted to a series by maximum likelihood.
 
         series = mean + exog b + x,   ar(z) (1 - z)**alpha x = ma(z) e,
 
@@ -48,7 +48,7 @@ def fit_arfima(
         series: [n], NumPy, pandas or a list; NaN are gaps, for "exact" and "restricted" below alpha = 1/2. A list of
             series, an array [n, series] or a DataFrame are several; one column is one series, unless something is
             shared.
-        exog: Regressors, [n, k]; for several series a list of such, or one table for all.
+        exog: Regressors, [n, k]; for several series a list of such tables, or one table for all.
         ar: p, or the coefficients themselves, which are then fixed. No lags by default, as statsmodels' `ARIMA`; the
             layers named `ARFIMA` have one, and fit the conditional likelihood.
         ma: q, or the coefficients.
@@ -56,10 +56,10 @@ def fit_arfima(
         mean: The level, where it is known; None estimates it.
         bounds: Where alpha is sought.
         likelihood: "exact"; "restricted", which takes away most of the bias that a level and regressors bring alpha;
-            or "conditional", the restricted one with zeros before the first sample. O(n log n) for each step, and
-            exact with gaps beyond 600 samples O(n**2).
-        share: What several series have in common: "alpha", "all" (alpha and the lags), or None. Levels, regressors'
-            coefficients and variances are each one's own.
+            or "conditional", the restricted one with zeros before the first sample. A step of the search costs
+            O(n log n), but O(n**2) for an exact or restricted likelihood with gaps.
+        share: What several series have in common: "alpha", "all" (alpha and the lags), or None. Each series has its own
+            level, coefficients of regressors and variance.
 
     Returns:
         `ArfimaResults`; a tuple of them for several series. Standard errors are from the observed information, jointly
@@ -68,7 +68,7 @@ def fit_arfima(
     Raises:
         ValueError: The series is too short, constant or has gaps where there may be none; rows of its index are
             missing; regressors are collinear, of another length or not finite; an argument is out of range.
-        TypeError: The samples are no real numbers, or the index holds texts that are dates.
+        TypeError: The samples are not real numbers, or the index holds texts that are dates.
 
     Source: Sowell, J. Econometrics 53 (1992) 165; Doornik & Ooms, Computational Statistics & Data Analysis 42 (2003)
     333; Harville, JASA 72 (1977) 320.
@@ -97,7 +97,7 @@ def fit_arfima(
     if share is not None:
         return fitted(owner, each, tables, share, **options)
     found: list[ArfimaResults] = []
-    for one, of_it in zip(each, tables, strict=True):  # an expression would be a frame more on the way to a warning
+    for one, of_it in zip(each, tables, strict=True):  # a comprehension would be one more frame of a warning
         found += fitted(owner, [one], [of_it], None, position=len(found), **options)
     return tuple(found)
 
@@ -116,9 +116,10 @@ def fitted(
     likelihood: str,
     position: int | None = None,
 ) -> tuple[ArfimaResults, ...]:
-    """Return the results of each series, see `fit_arfima`.
+    """Fit several series jointly, or one, with checked arguments of `fit_arfima`; return the results of each.
 
-    Messages begin with `owner`, and name the series where it is at a position among others that are fitted one by one.
+    Messages begin with `owner`. `position` is the place of a series among several that are fitted one by one, which
+    messages then name; None for a single series and for a joint fit.
     """
     kind = errors.one_of(owner, "likelihood", likelihood, LIKELIHOODS)
     p, q = _lags(owner, "ar", ar, kind), _lags(owner, "ma", ma, kind)
@@ -167,13 +168,13 @@ class _Span:
         owner: The public function, for messages.
         series: The series, [n], as the user passed it.
         exog: Regressors, [n, k], or None.
-        position: Of the series among several, for messages; None where there is one.
-        kind: The likelihood.
-        whole: How often the series is differenced before.
-        alpha: The order less `whole`, None where it is sought.
-        mean: The level, None where it is sought.
-        ar: How many coefficients are sought, or those that are fixed.
-        ma: The same.
+        position: The place of the series among several, for messages; None where there is only one.
+        kind: The likelihood: "exact", "restricted" or "conditional".
+        whole: How often the series is differenced before the fit, 0 or 1.
+        alpha: The order less `whole`; None where it is estimated.
+        mean: The level; None where it is estimated.
+        ar: The number of ar coefficients to estimate, or the fixed coefficients.
+        ma: The number of ma coefficients to estimate, or the fixed coefficients.
     """
 
     def __init__(
@@ -229,7 +230,7 @@ class _Span:
         )
 
     def parameter_names(self, problem: Problem) -> tuple[str, ...]:
-        """Return the names of what is estimated, or raise where a regressor has another's."""
+        """Return the names of the estimates; raise ValueError where a regressor has the name of another parameter."""
         first, p, q = problem.sizes
         level, lags = ["const"] * self.has_level, [f"ar.L{lag + 1}" for lag in range(p)]
         others = [*["alpha"] * first, *lags, *(f"ma.L{lag + 1}" for lag in range(q)), "sigma2"]
@@ -251,7 +252,17 @@ class _Span:
         degrees: float,
         has_arrived: bool,
     ) -> ArfimaResults:
-        """Return what was found, in the units of the series; the variance is over `degrees`."""
+        """Return the results in the units of the series, from estimates for the scaled series.
+
+        Args:
+            problem: The likelihood of the scaled series.
+            param_names: Names of the estimates.
+            point: The estimates of alpha and the lags, [size].
+            covariance: The covariance of k regressors' coefficients, the point and the variance, in this order.
+            whole: How often the series was differenced before the fit.
+            degrees: What the weighted sum of squares is divided by for the variance of the errors.
+            has_arrived: Whether the search has reached a maximum.
+        """
         alpha, ar, ma = problem.parts(point)
         reduced, level, k = problem.reduced(point), int(self.has_level), len(self.names)
         sigma2 = reduced.squares / degrees * self._scale**2
@@ -341,7 +352,7 @@ class _Span:
 
 
 def one_axis(owner: str, what: str, values: np.ndarray) -> np.ndarray:
-    """Return the samples of one series [n], which may be a table of one column, or raise."""
+    """Return the samples of one series, [n] or a table [n, 1], as [n]; raise ValueError for any other shape."""
     if values.ndim == 2 and values.shape[1] == 1:
         return values[:, 0]
     if values.ndim != 1:
@@ -352,12 +363,12 @@ def one_axis(owner: str, what: str, values: np.ndarray) -> np.ndarray:
 
 
 def _check_exog(owner: str, exog: Any, series: Sequence[Any] | None) -> None:
-    """Raise where regressors are a triple (p, d, q), or not one table for each series.
+    """Raise ValueError where regressors are an order (p, d, q), or a list that has not one table for each series.
 
     Args:
         owner: The public function, for messages.
         exog: The regressors, as the user passed them.
-        series: The series, None where there is one.
+        series: Several series; None where there is only one.
     """
     if isinstance(exog, tuple) and len(exog) == 3 and all(isinstance(each, int) for each in exog):
         raise ValueError(
@@ -376,13 +387,17 @@ def _check_exog(owner: str, exog: Any, series: Sequence[Any] | None) -> None:
 
 
 def _lags(owner: str, argument: str, given: Any, kind: str) -> int | np.ndarray:
-    """Return an argument `ar` or `ma`: how many coefficients are sought, or those that are fixed, [lags]; or raise.
+    """Return the checked argument `ar` or `ma`: the number of coefficients to estimate, or the fixed ones, [lags].
 
     Args:
         owner: The public function, for messages.
         argument: "ar" or "ma".
         given: What the user passed.
         kind: The likelihood; a conditional one allows ar that are not stationary.
+
+    Raises:
+        ValueError: The argument is neither a number of lags nor a list of coefficients, or these are not stationary or
+            invertible.
     """
     if np.ndim(given) == 0:
         return errors.count(owner, argument, given, 0)
@@ -396,14 +411,17 @@ def _lags(owner: str, argument: str, given: Any, kind: str) -> int | np.ndarray:
 
 
 def _limits(owner: str, kind: str, alpha: float | None, low: float, high: float) -> tuple[int, float, float]:
-    """Return how often the series is differenced before, 0 or 1, and the bounds of alpha less that number, or raise.
+    """Return how often the series is differenced before the fit, 0 or 1, and the bounds of alpha less that number.
 
     Args:
         owner: The public function, for messages.
         kind: The likelihood.
-        alpha: The order, None where it is sought.
-        low: The lower bound that the user passed.
-        high: The upper one.
+        alpha: The order; None where it is estimated.
+        low: The lower bound of alpha that the user passed.
+        high: The upper bound that the user passed.
+
+    Raises:
+        ValueError: The bounds or the order are out of range for the likelihood.
     """
     if not -1 < low < high:
         raise ValueError(f"{owner}(bounds={(low, high)}): needs -1 < low < high; pass for example (0, 1).")
@@ -430,12 +448,14 @@ def _limits(owner: str, kind: str, alpha: float | None, low: float, high: float)
 def _covariance(joint: Joint, point: np.ndarray, ends: dict[str, np.ndarray]) -> np.ndarray:
     """Return the covariance of the estimates, from the observed information.
 
-    Rows are those of the point, then for each series the regressors' coefficients b and the variance s.
+    Its rows are those of the point, then for each series those of the regressors' coefficients and of the errors'
+    variance. All are NaN where the information is not positive definite.
 
     Args:
         joint: The likelihood.
         point: The estimates of alpha and the lags.
-        ends: For each kind of estimates the rows that have gone to a bound; these are NaN, the others for fixed ones.
+        ends: For each kind of estimates the rows that have gone to a bound: these rows are NaN, and the others are for
+            these estimates held fixed.
     """
     size = joint.size + sum(each.sample.x.shape[1] + 1 for each in joint.problems)
     found, kept = np.full((size, size), np.nan), np.arange(size)
@@ -461,10 +481,10 @@ def _faults(
     Args:
         joint: The likelihood.
         point: The estimates of alpha and the lags.
-        whole: How often the series was differenced before.
+        whole: How often the series was differenced before the fit.
         has_arrived: Whether the search has reached a maximum.
-        ends: For each kind of estimates, "alpha", "ar" or "ma", which of the point have gone to a bound.
-        covariance: Of the estimates.
+        ends: For each kind of estimates, "alpha", "ar" or "ma", the indices in the point that have gone to a bound.
+        covariance: The covariance of the estimates, NaN where there is none.
     """
     said = {kind: ", ".join(f"{round(point[i], 4):g}" for i in at) for kind, at in ends.items() if len(at)}
     found = []
@@ -504,7 +524,7 @@ def _way_from_bound(joint: Joint, alpha: float, whole: int) -> str:
     Args:
         joint: The likelihood.
         alpha: The estimate less `whole`.
-        whole: How often the series was differenced before.
+        whole: How often the series was differenced before the fit.
     """
     low, high = joint.bounds
     fewer = "fewer lags, or " if any(p + q for _, p, q in (each.sizes for each in joint.problems)) else ""

@@ -1,4 +1,7 @@
-"""The autocovariance of ARFIMA(p, alpha, q), and series made white by it or by the same filter without a past."""
+"""The autocovariance of ARFIMA(p, alpha, q), and two ways to whiten series.
+
+They are whitened by this autocovariance, or by the model's filter with zeros before the first sample.
+"""
 
 from __future__ import annotations
 
@@ -8,34 +11,34 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import fft, signal
 
-Lags = Sequence[float] | np.ndarray  # coefficients
+Lags = Sequence[float] | np.ndarray  # coefficients of ar or ma
 
-_SETTLED = 45.0  # natural logarithms that what stands before the first lag has decayed by
-_LONGEST = 2**24  # lags of that
-_MANY = 2**12  # lags of that, beyond which they are summed up
-_STEP = 0.25  # of the rule for the sum, whose error is exp(-pi**2 / step)
-_CONDITION = 1e7  # of the equations for the start, which it costs of the digits; double roots have a greater one
-_NEAR = 1e-9  # of a root to the unit circle
-_TOLERANCE, _STEPS = 1e-13, 300  # of conjugate gradients, of the right-hand side's length
+_SETTLED = 45.0  # a filter's start counts as forgotten once it has decayed by exp(-45)
+_LONGEST = 2**24  # lags before 0, at most, from which a filter starts
+_MANY = 2**12  # lags before 0, beyond which their sum is computed as an integral in place of filtering
+_STEP = 0.25  # step of the trapezoidal rule for this integral, whose error is exp(-pi**2 / step)
+_CONDITION = 1e7  # largest condition number of Yule and Walker's equations, a loss of digits; double roots exceed it
+_NEAR = 1e-9  # least distance of a root from the unit circle
+_TOLERANCE, _STEPS = 1e-13, 300  # of conjugate gradients: the residual over the right-hand side, and the iterations
 
 
 def autocovariance(n: int, alpha: float, ar: Lags = (), ma: Lags = (), *, longest: int = _LONGEST) -> np.ndarray:
     """Return the autocovariance of ARFIMA(p, alpha, q) at lags 0 to n - 1, for innovations of variance 1.
 
-    That of fractional noise in closed form goes through the filter `ma(z) / ar(z)` forwards and backwards in its lag,
-    from lags before 0 so far that their start has decayed. No root is divided by, so that multiple and nearly
-    cancelling ones are as good as others; the filter's start is what the largest root decides on. O(n + decay), but for
-    single roots near 1 O(n): of these the sum over all lags before is an integral.
+    The autocovariance of fractional noise, known in closed form, is filtered by `ma(z) / ar(z)` forwards and backwards
+    over its lags, from a lag so far below 0 that the filter's start has decayed; the largest root decides how far. No
+    root is divided by, so that multiple and nearly cancelling roots are as good as others. This costs O(n + decay), but
+    only O(n) for single roots near the unit circle, for which the sum over all lags below 0 is an integral.
 
     Args:
         n: Number of lags.
-        alpha: Below 1/2.
-        ar: x[t] = ar[0] x[t - 1] + ... + u[t], stationary.
-        ma: u[t] = e[t] + ma[0] e[t - 1] + ...
-        longest: How many lags before the first there may be; 2**24 are those of a root 3e-6 from the unit circle.
+        alpha: The order, below 1/2.
+        ar: Coefficients of x[t] = ar[0] x[t - 1] + ... + u[t], stationary.
+        ma: Coefficients of u[t] = e[t] + ma[0] e[t - 1] + ...
+        longest: From how many lags below 0 the filter may start; 2**24 are those of a root 3e-6 from the unit circle.
 
     Raises:
-        ValueError: The process is not stationary, or a root is so near to the unit circle that there are more.
+        ValueError: The process is not stationary, or a root is so near to the unit circle that more lags are needed.
 
     Source: Hosking, Biometrika 68 (1981), theorem 1; the two filters, Bertelli & Caporin, J. Time Series Analysis 23
     (2002) 503.
@@ -49,7 +52,7 @@ def autocovariance(n: int, alpha: float, ar: Lags = (), ma: Lags = (), *, longes
     if not size < 1 - _NEAR:
         raise ValueError(f"autocovariance(ar={list(ar)}): needs a stationary process; a root's modulus is {size:.6g}.")
     ahead = 10 * (len(over) + len(under)) + (math.ceil(_SETTLED / -math.log(size)) if size > 0 else 0)
-    ahead += ahead // 8 * (len(under) - 2) if len(under) > 2 else 0  # of multiple roots, that decay later
+    ahead += ahead // 8 * (len(under) - 2) if len(under) > 2 else 0  # multiple roots decay later
     if ahead > _MANY:
         found, condition = _summed(n, alpha, over, under)
         if condition < _CONDITION:
@@ -65,16 +68,17 @@ def autocovariance(n: int, alpha: float, ar: Lags = (), ma: Lags = (), *, longes
 
 
 def _summed(n: int, alpha: float, over: np.ndarray, under: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the autocovariance at lags 0 to n - 1 for errors of variance 1, and a condition number, see below.
+    """Return the autocovariance at lags 0 to n - 1 for errors of variance 1, computed by an integral.
 
-    `over` and `under` are the coefficients of ma(z) and ar(z), constant first.
+    The second result is the condition number of the equations of Yule and Walker, which are solved on the way. `over`
+    and `under` are the coefficients of ma(z) and ar(z), constant first.
 
     `g[k]`, the autocovariance of fractional noise, is `sin(pi alpha) / pi` times the integral of
     `t**(k + alpha - 1) (1 - t)**(-2 alpha)` over (0, 1). With the weights `w[j]` of `1 / ar(z)` the sum of
     `w[j] g[m + j]` over all j is that integral with a factor `1 / ar(t)`. The value of the factor at t = 1 brings
     `g[m] / ar(1)`; what the rest of it brings is smooth in `u = log(t / (1 - t))`, and integrated by the trapezoidal
-    rule. Filters by ma(z) and `1 / ar(z)` follow. The last one begins with the solution of the equations of Yule and
-    Walker, whose condition number is returned.
+    rule. Filters by ma(z) and `1 / ar(z)` follow, the last of which begins with the solution of the equations of Yule
+    and Walker.
     """
     p, q = len(under) - 1, len(over) - 1
     first = n + p + q
@@ -126,11 +130,12 @@ def difference_weights(n: int, alpha: float) -> np.ndarray:
 
 
 def whitened(gamma: np.ndarray, columns: np.ndarray, gaps: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the innovations of `columns`, and of columns with a 1 at each of `gaps`, and the innovations' variances.
+    """Return the innovations of `columns`, those of a unit column for each of `gaps`, and the innovations' variances.
 
-    By the recursion of Durbin and Levinson: with T the covariance, L lower triangular with ones on its diagonal and D
-    diagonal, `L D L' = T`, they are `L**-1` columns. A column that is 1 at one row costs no product, its innovations
-    being the predictor's coefficients. O(n**2).
+    By the recursion of Durbin and Levinson: with T the Toeplitz matrix of gamma, L lower triangular with ones on its
+    diagonal and D diagonal, `L D L' = T`, the innovations are `L**-1` columns, and the variances the diagonal of D. A
+    unit column, which is 1 at the row of a gap and else 0, costs no product: its innovations are the predictor's
+    coefficients. O(n**2).
 
     Shapes: gamma [n], columns [n, c], gaps [m] whole numbers, rising; results [n, c], [n, m], [n].
     """
@@ -161,7 +166,7 @@ def whitened(gamma: np.ndarray, columns: np.ndarray, gaps: np.ndarray) -> tuple[
 def circulant(gamma: np.ndarray) -> np.ndarray:
     """Return the eigenvalues of the circulant matrix nearest to the Toeplitz matrix of gamma [n].
 
-    At the frequencies of `rfft`; they are what is expected of the periodogram of n samples.
+    The eigenvalues, at the frequencies of `rfft`, are the expectation of the periodogram of n samples.
 
     Source: T. Chan, SIAM J. Sci. Stat. Comput. 9 (1988) 766.
     """
@@ -170,16 +175,17 @@ def circulant(gamma: np.ndarray) -> np.ndarray:
 
 
 class UnsettledError(ValueError):
-    """Conjugate gradients that have not arrived."""
+    """Raised by `solved` where conjugate gradients have not converged."""
 
 
 def solved(gamma: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Return `T**-1` columns [n, c], T the Toeplitz matrix of gamma [n], by conjugate gradients. O(n log n) a step.
+    """Return the product of `T**-1` and columns [n, c] by conjugate gradients; T is the Toeplitz matrix of gamma [n].
 
-    The preconditioner is the circulant matrix nearest to T, which has T's smallest and largest eigenvalues but a few.
+    A step costs O(n log n). The preconditioner is the circulant matrix nearest to T, by which all eigenvalues but a few
+    come near 1.
 
     Raises:
-        UnsettledError: They do not settle, because T is nearly singular.
+        UnsettledError: The conjugate gradients do not converge, because T is nearly singular.
 
     Source: T. Chan, SIAM J. Sci. Stat. Comput. 9 (1988) 766.
     """
@@ -208,15 +214,15 @@ def solved(gamma: np.ndarray, columns: np.ndarray) -> np.ndarray:
 
 
 def _ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return a / b, and 0 where b is 0: a column of which nothing is left."""
+    """Return a / b, and 0 where b is 0, as for a column whose residual has vanished."""
     return np.divide(a, b, out=np.zeros_like(a), where=b != 0)
 
 
 class Filter:
-    """The one-step errors of columns with zeros before the first row, at many parameters.
+    """A filter that computes the one-step errors of fixed columns for any alpha, ar and ma, with zeros before row 0.
 
     Args:
-        columns: [n, c].
+        columns: The columns, [n, c].
     """
 
     def __init__(self, columns: np.ndarray):
@@ -225,7 +231,7 @@ class Filter:
         self._transformed = fft.rfft(columns, self._padded, axis=0)
 
     def __call__(self, alpha: float, ar: Lags, ma: Lags) -> np.ndarray:
-        """Return `ar(z) (1 - z)**alpha / ma(z)` columns, [n, c]."""
+        """Return the columns filtered by `ar(z) (1 - z)**alpha / ma(z)`, [n, c]."""
         weights = fft.rfft(difference_weights(self._n, alpha), self._padded)[:, None]
         differenced = fft.irfft(weights * self._transformed, self._padded, axis=0)[: self._n]
         over, under = polynomials(ar, ma)

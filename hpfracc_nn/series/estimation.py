@@ -1,9 +1,9 @@
-"""The point of the greatest likelihood, of one series or of several that share numbers.
+"""The point of the greatest likelihood, of one series or of several that share parameters.
 
-A point, [size], is the vector of alpha and the coefficients of ar and ma that are sought; n is
-the number of samples. `value` is the negative logarithm of the likelihood, so that a search goes down. The search has
-free coordinates, [size]: alpha itself, for ma the partial autocorrelations, for ar the areas whose hyperbolic tangents
-these are.
+A point, [size], is the vector of alpha and the coefficients of ar and ma that are sought; n is the number of samples, b
+the regressors' coefficients and s the variance of the errors. `value` is the negative logarithm of the likelihood, so
+that a search goes down. The search has free coordinates, [size]: alpha itself, the partial autocorrelations of ma, and
+the inverse hyperbolic tangents of those of ar (for a conditional likelihood ar itself).
 """
 
 from __future__ import annotations
@@ -19,45 +19,48 @@ from scipy import linalg, optimize
 from hpfracc_nn.series.covariance import difference_weights
 from hpfracc_nn.series.likelihood import CONDITIONAL, Problem, Sample, is_stable
 
-_STARTS = (-0.6, -0.25, 0.1, 0.3, 0.6, 0.9, 1.2, 1.6)  # of alpha: beside lags there may be several maxima
-_FIRST_LAGS = (0.0, 0.9, -0.9)
-_MARGIN, _MARGIN_OF_HALF = 2e-6, 2e-5  # from a bound of alpha, beyond which there may be no likelihood
-_AT_BOUND = 1e-4  # of the width of the bounds
-_AT_EDGE = 1e-5  # of a partial autocorrelation, or its area, from its limit
-_AT_HALF = 2e-3  # below alpha = 1/2, where a variance without limit bends the likelihood down at the very end
-_INVERTIBLE = 1e-7  # of a partial autocorrelation of ma from 1
-_FAR, _BETWEEN = 20.0, 5.0  # the same over the samples: where a unit root may be better, and inside of what it attracts
-_STATIONARY, _OF_SAMPLES, _OF_SEARCH = 2e-5, 0.02, 2e-3  # of one of ar: at least, over the samples, of a search
-_FIRST, _SEARCH, _DESCENT = 8, 40, 100  # iterations: before starts are compared, of a search, and of the likelihood
-_NEWTON, _HALVINGS = 25, 12
-_DONE, _NEAR = 1e-11, 1e-6  # squared standard errors from the maximum: to stop, and to have arrived
-_TRIALS, _FOLLOWED = 3, 4
-_SAME = 3.0  # of the logarithm of the likelihood: starts that are no further from the best are followed
-_WORTH = 6.0  # the same of the likelihood itself, at what its searches found
-_SHORT = 100  # samples, of which the exact likelihood is searched from every start
+_STARTS = (-0.6, -0.25, 0.1, 0.3, 0.6, 0.9, 1.2, 1.6)  # alphas to start from: with lags there may be several maxima
+_FIRST_LAGS = (0.0, 0.9, -0.9)  # first coefficients of ar, and with the opposite sign of ma, of further starts
+_MARGIN, _MARGIN_OF_HALF = 2e-6, 2e-5  # least distances of alpha from a bound, and from 1/2: nearer it may be invalid
+_AT_BOUND = 1e-4  # distance from a bound, over the width of both, up to which alpha counts as at the bound
+_AT_EDGE = 1e-5  # distance of a free coordinate of ar or ma from its limit, up to which it counts as at the limit
+_AT_HALF = 2e-3  # the same of alpha from 1/2: its variance grows without limit, and bends the likelihood down there
+_INVERTIBLE = 1e-7  # least distance of a partial autocorrelation of ma from 1
+_FAR, _BETWEEN = 20.0, 5.0  # over n: distance of ma from 1 up to which a unit root is tried, and that of a start beside
+_STATIONARY, _OF_SAMPLES, _OF_SEARCH = 2e-5, 0.02, 2e-3  # least distances of ar from 1: always, over n, in cheap search
+_FIRST, _SEARCH, _DESCENT = 8, 40, 100  # iterations: before starts are compared, of a search, and between Newton trials
+_NEWTON, _HALVINGS = 25, 12  # Newton's steps, at most, and halvings of one step
+_DONE, _NEAR = 1e-11, 1e-6  # squared standard errors from the maximum: to stop, and to count as arrived
+_TRIALS, _FOLLOWED = 3, 4  # trials of Newton's method, and points that go on to the next stage
+_SAME = 3.0  # logarithm of a cheap likelihood below the best, up to which a start goes on
+_WORTH = 6.0  # logarithm of the likelihood itself below the best, up to which a point that a search found goes on
+_SHORT = 100  # samples up to which the exact likelihood itself is searched from every start
 _LONG_PAST = 4  # lags of the first regression of Hannan and Rissanen, times the logarithm of the samples
 
 
 @dataclass(frozen=True)
 class Block:
-    """Some numbers of a joint point: alpha, or the lags of one kind; of one series, or of all."""
+    """The slice `place` of a joint point that holds "alpha", "ar" or "ma" (its `kind`): of one series, or of all."""
 
     kind: str
     place: slice
 
 
 class Joint:
-    """The likelihood of several problems, whose points are parts of one.
+    """The joint likelihood of several series, whose points are parts of one joint point.
+
+    A point, [size], holds alpha and the coefficients of ar and ma that are sought. A search moves in free coordinates,
+    [size], which `_natural` turns into a point.
 
     Args:
-        problems: One for each series.
-        shared: "alpha", "all" or None: what of a point is one for all.
-        bounds: Of alpha.
+        problems: The likelihood of each series.
+        shared: What of a point all series have in common: "alpha", "all", or None for nothing.
+        bounds: The lower and the upper bound of alpha.
     """
 
     def __init__(self, problems: Sequence[Problem], shared: str | None, bounds: tuple[float, float]):
         self.problems, self.bounds = problems, bounds
-        self.is_stationary = problems[0].sample.likelihood != CONDITIONAL  # and of what a search of it costs little by
+        self.is_stationary = problems[0].sample.likelihood != CONDITIONAL  # kept in cheap searches, see `_searched`
         self.nearest = max(_STATIONARY, _OF_SAMPLES / max(each.sample.n for each in problems))  # of ar to a unit root
         self.blocks: list[Block] = []
         self.places = [np.empty(0, int)] * len(problems)
@@ -83,7 +86,7 @@ class Joint:
         return float(found) if np.isfinite(found) else np.inf
 
     def gradient(self, point: np.ndarray) -> np.ndarray:
-        """Return its slopes."""
+        """Return the gradient of `value`, [size]."""
         found = np.zeros(self.size)
         for each, place in zip(self.problems, self.places, strict=True):
             found[place] += each.gradient(point[place])
@@ -91,9 +94,11 @@ class Joint:
 
     @property
     def degrees(self) -> list[float]:
-        """What each series' variance is over: N, of the conditional likelihood less the numbers of its point.
+        """What each series' weighted sum of squares is divided by for its variance, one number for each series.
 
-        As in least squares; a number that several series share is each one's in part.
+        For the exact likelihood it is the number of samples, for the restricted one less the columns of regressors, and
+        for the conditional one less the estimates in the series' point too, as in least squares; an estimate that m
+        series share counts as 1 / m in each.
         """
         times = np.zeros(self.size)
         for place in self.places:
@@ -104,9 +109,9 @@ class Joint:
         ]
 
     def information(self, point: np.ndarray) -> np.ndarray:
-        """Return the observed information of the point and of every series' b and s, [size + sum of (k + 1)] twice.
+        """Return the observed information of the point, and of each series' k regression coefficients and variance.
 
-        Of each series as its variance is over its `degrees`.
+        It is square, with size + sum of (k + 1) rows. Each series' part is scaled to a variance over `degrees`.
         """
         parts = [n / each.sample.degrees for n, each in zip(self.degrees, self.problems, strict=True)]
         return self._information(point, parts)
@@ -124,12 +129,15 @@ class Joint:
         return found
 
     def curvature(self, point: np.ndarray) -> np.ndarray:
-        """Return the second derivatives of `value`, [size, size]: b and s are at their best."""
+        """Return the second derivatives of `value`, [size, size]; regressors and variances follow as the best ones."""
         found, size = self._information(point, [1.0] * len(self.problems)), self.size
         return found[:size, :size] - found[:size, size:] @ np.linalg.solve(found[size:, size:], found[size:, :size])
 
     def at_bound(self, point: np.ndarray) -> dict[str, np.ndarray]:
-        """Return which numbers of a point have gone to an end: alpha to one of its bounds, lags to a unit root."""
+        """Return the indices, by kind, of a point's numbers at an end: alpha at one of its bounds, lags at a unit root.
+
+        All lags of a series' ar or ma count where one of their partial autocorrelations is at its limit.
+        """
         low, high = self.bounds
         near = _AT_BOUND * (high - low)
         above = _AT_HALF if self.ends_at_half else near
@@ -147,9 +155,9 @@ class Joint:
     def best(self) -> tuple[np.ndarray, bool]:
         """Return the point of the greatest likelihood found, and whether the slopes vanish there.
 
-        The exact likelihood of more than 100 samples is searched by two that cost little, of periodic series and the
-        conditional one, which is better far from a level. What they find is where Newton's steps begin; the exact one
-        decides where they do, and between their ends.
+        In place of an exact or restricted likelihood of more than 100 samples two cheap ones are searched: the periodic
+        one and the conditional one, which is better for series far from their level. Newton's steps on the likelihood
+        itself begin at the best points that these searches find, and the best point that they reach is returned.
         """
         if not self.size:
             return np.empty(0), True
@@ -162,9 +170,9 @@ class Joint:
         return self._least([best, *(self._arrived(point) for point in self._about_a_unit_root(best[0]))])
 
     def _searched(self) -> list[Joint]:
-        """Return the cheap likelihoods that a search begins with: itself, or a periodic and a conditional one.
+        """Return the joint likelihoods to search first: self if it is cheap, else a periodic and a conditional one.
 
-        In these two gaps are bridged by straight lines.
+        In the latter two, gaps are bridged by straight lines.
         """
         samples = [each.sample for each in self.problems]
         if samples[0].likelihood == CONDITIONAL or max(len(each.y) for each in samples) <= _SHORT:
@@ -180,14 +188,14 @@ class Joint:
         return found
 
     def _least(self, found: list[tuple[np.ndarray, bool]]) -> tuple[np.ndarray, bool]:
-        """Return, of pairs (point, whether it is a minimum), that with the least value."""
+        """Return, of pairs (point, whether it is a minimum of `value`), the pair with the least value."""
         return found[0] if len(found) == 1 else min(found, key=lambda each: self.value(each[0]))
 
     def _about_a_unit_root(self, point: np.ndarray) -> list[np.ndarray]:
         """Return further points to start from, for a point whose ma has nearly a unit root; none where it has not.
 
-        One has the root itself, one a root a little further off: near a unit root the likelihood changes within a
-        distance of a few parts of 1 / n, and may have two maxima.
+        For each such partial autocorrelation there are two points, with it at the unit root and a little further off:
+        near a unit root the likelihood changes within a few times 1 / n, and may have two maxima.
         """
         free, n = self._free(point), max(each.sample.n for each in self.problems)
         found: list[np.ndarray] = []
@@ -205,8 +213,8 @@ class Joint:
     def _starts(self) -> list[np.ndarray]:
         """Return the points that a search starts from.
 
-        Some have several alphas and lags estimated by regression; the others have a first coefficient of ar and its
-        negative in ma, which cancel.
+        The first have different alphas, and lags estimated by regression. The others have the first of these alphas, a
+        first coefficient of ar and its negative in ma, which cancel.
         """
         low, high = self.bounds
         alphas = [start for start in _STARTS if low < start < high] or [(low + high) / 2]
@@ -216,12 +224,12 @@ class Joint:
         return [*(self._start(alpha) for alpha in alphas), *least]
 
     def _apart(self, points: list[np.ndarray], within: float, apart: float = 0.01) -> list[np.ndarray]:
-        """Return those points that differ from each other, the best first.
+        """Return the best points, the best first, without those that are nearly the same as a better one.
 
         Args:
-            points: Any.
-            within: By how much their value may exceed the least.
-            apart: By how much two of them differ at least, in one coordinate.
+            points: Points, [size] each.
+            within: By how much the value of a returned point may exceed the least value.
+            apart: By how much two returned points differ at least, in one coordinate.
         """
         values = np.array([self.value(point) for point in points])
         found: list[np.ndarray] = []
@@ -234,11 +242,12 @@ class Joint:
         return [block for block in self.blocks if block.kind == kind]
 
     def _start(self, alpha: float, lag: float | None = None) -> np.ndarray:
-        """Return a point to start from.
+        """Return a joint point to start from; a number that series share is the mean of theirs.
 
         Args:
-            alpha: Its order.
-            lag: The first coefficient of ar, and its negative of ma, the others 0; None: lags estimated by regression.
+            alpha: The order.
+            lag: The first coefficient of ar, whose negative is the first of ma, all other coefficients being 0; None
+                estimates the lags by regression.
         """
         found, times = np.zeros(self.size), np.zeros(self.size)
         for each, place in zip(self.problems, self.places, strict=True):
@@ -251,8 +260,8 @@ class Joint:
     def _natural(self, free: np.ndarray) -> np.ndarray:
         """Return the point that free coordinates stand for, [size] both.
 
-        Near a unit root the likelihood is a smooth function of the area of ar, and of the partial autocorrelation of
-        ma, about whose end it is even.
+        Near a unit root the likelihood is smooth in these coordinates: in the inverse hyperbolic tangent of a partial
+        autocorrelation of ar, and in a partial autocorrelation of ma itself, about whose limit it is an even function.
         """
         found = free.copy()
         for block in self._partial():
@@ -272,7 +281,7 @@ class Joint:
 
     @property
     def ends_at_half(self) -> bool:
-        """Whether alpha is bounded by 1/2, where there is no exact likelihood."""
+        """Whether the upper bound of alpha is 1/2, where an exact or restricted likelihood ends."""
         return self.bounds[1] == 0.5 and self.is_stationary
 
     @property
@@ -293,14 +302,15 @@ class Joint:
         return self._chain(free) @ self.gradient(self._natural(free))
 
     def _chain(self, free: np.ndarray) -> np.ndarray:
-        """Return the derivatives of the point in the free coordinates, [size, size], one row for each of these."""
+        """Return the derivatives of the point in the free coordinates, [size, size], a row for each free coordinate."""
         steps = 1e-6 * np.eye(self.size)
         return np.array([(self._natural(free + step) - self._natural(free - step)) / 2e-6 for step in steps])
 
     def _descended(self, point: np.ndarray, iterations: int) -> np.ndarray:
-        """Return the point that L-BFGS-B reaches from `point` in at most so many iterations.
+        """Return the point that L-BFGS-B reaches from `point` in at most `iterations` iterations.
 
-        The value is divided by the number of samples: else the first step, of the length of the gradient, is too long.
+        The value is divided by the number of samples, because the first step has the length of the gradient and would
+        be too long.
         """
         low, high = self._limits
         n = sum(each.sample.n for each in self.problems)
@@ -322,7 +332,7 @@ class Joint:
     def _arrived(self, point: np.ndarray) -> tuple[np.ndarray, bool]:
         """Return the minimum near a point by Newton's method, to the last digits, and whether it is reached.
 
-        Where Newton's steps fail the search goes down by L-BFGS-B, and tries again.
+        Where Newton's steps fail, L-BFGS-B goes on from where they ended, before they are tried again.
         """
         for _ in range(_TRIALS):
             try:
@@ -335,7 +345,7 @@ class Joint:
         return point, has_arrived
 
     def _newton(self, point: np.ndarray) -> tuple[np.ndarray, bool]:
-        """Return where Newton's steps from a point end, within the limits, and whether that is a minimum."""
+        """Return the point within the limits where Newton's steps from `point` end, and whether it is a minimum."""
         low, high = self._limits
         free = np.clip(self._free(point), low, high)
         slopes, curvature, kept = self._free_slopes(free), self._free_curvature(free), 0.0
@@ -347,7 +357,7 @@ class Joint:
             left = -float(slopes @ step)
             if left <= _DONE:
                 return self._natural(free), is_minimum
-            if kept and left > 0.3 * kept:  # the curvature is another by now
+            if kept and left > 0.3 * kept:  # the curvature has changed
                 curvature, kept = self._free_curvature(free), 0.0
                 continue
             for _ in range(_HALVINGS):
@@ -372,7 +382,7 @@ class Joint:
 
 
 def _loose(free: np.ndarray, slopes: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Return which free coordinates may move, bool: all but those at a limit beyond which the value would fall further.
+    """Return which free coordinates may move, bool [size]: all but those at a limit beyond which the value would fall.
 
     Arguments are the coordinates, the gradient and both limits, [size] each.
     """
@@ -446,7 +456,7 @@ def _convex(curvature: np.ndarray) -> tuple[np.ndarray, bool]:
 
 
 def _lags(partial: np.ndarray) -> np.ndarray:
-    """Return the coefficients of the autoregression with these partial autocorrelations, [p]."""
+    """Return the coefficients of the autoregression with the partial autocorrelations `partial`, [p]."""
     found = partial[:0]
     for each in partial:
         found = np.append(found - each * found[::-1], each)

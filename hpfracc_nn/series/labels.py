@@ -1,4 +1,4 @@
-"""Series and tables as arrays, and arrays with the index that a series had: pandas goes in and comes out."""
+"""Series and tables as arrays, and arrays labelled again with the index that a pandas series had."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from hpfracc_nn.labelled.tables import is_table, time_dimension, times_of
 
 @dataclass(frozen=True)
 class Labels:
-    """What a series is called.
+    """The name of a series and the index of its rows.
 
     Attributes:
-        name: Its own; "y" where it has none.
-        index: Of pandas; None where the series is no pandas object.
+        name: The series' own name; "y" where it has none, or "y1", "y2", ... among several.
+        index: The pandas index; None where the series is no pandas object.
     """
 
     name: str = "y"
     index: Any = None
 
     def labelled(self, values: np.ndarray, name: str | None = None, index: Any = None) -> Any:
-        """Return values of the series' own times, or of an index, as a pandas Series; as they are without pandas."""
+        """Return `values` as a pandas Series with `index`, or the series' own index; as they are without pandas."""
         if self.index is None:
             return values
         from pandas import Series
@@ -34,10 +34,13 @@ class Labels:
         return Series(values, self.index if index is None else index, name=name)
 
     def following(self, steps: int, exog: Any) -> Any:
-        """Return the index of the times that follow: by its frequency, as the table for them has it, or counted.
+        """Return the index of the `steps` rows after the series; None where the series is no pandas object.
+
+        The index goes on by the series' frequency. Without a frequency it is that of `exog`, the regressors of these
+        rows, or else a count that goes on.
 
         Raises:
-            ValueError: The table has an index of other times; one that counts its rows says nothing.
+            ValueError: The index of `exog` has other times; an index that only counts rows is not compared.
         """
         if self.index is None:
             return None
@@ -59,9 +62,9 @@ class Labels:
         return pandas.RangeIndex(len(self.index), len(self.index) + steps)
 
     def _are_counted(self, labels: Any) -> bool:
-        """Whether labels of the rows that follow count these rows from 0, and are no times.
+        """Whether the labels of rows after the series only count these rows from 0, and are no times.
 
-        After a series with dates they may count on from its length too.
+        After a series whose own labels are no numbers they may also count on from its length.
         """
         rows = np.arange(len(labels))
         later = rows if self.index.dtype.kind in "iuf" else rows + len(self.index)
@@ -70,7 +73,7 @@ class Labels:
     def _warn_of_numbers(self, clock: Any) -> None:
         """Warn that forecasts are numbered, because the series' times have no frequency, and say how to get times.
 
-        `clock` are these times, a pandas index.
+        `clock` holds the series' times, a pandas index.
         """
         missing = times.left_out("series", clock, self.index)
         way_out = times.without_holidays("series", clock, self.index) if missing is None else missing[1]
@@ -85,11 +88,11 @@ class Labels:
 
 
 def _check_later(exog: Any, clock: Any) -> None:
-    """Raise unless the regressors of a forecast come after the series.
+    """Raise ValueError unless the times of a forecast's regressors are later than those of the series.
 
     Args:
-        exog: A table of pandas.
-        clock: The times of the series as a pandas index; None where it has none, and nothing is checked.
+        exog: The regressors, a pandas Series or DataFrame.
+        clock: The times of the series as a pandas index; where the series has none, None, and nothing is checked.
     """
     owner = "ArfimaResults.forecast"
     if clock is None:
@@ -111,12 +114,12 @@ def _outside() -> int:
 
 
 def is_pandas(values: Any) -> bool:
-    """Return whether it is a Series or a DataFrame."""
+    """Return whether `values` is a pandas Series or DataFrame."""
     return type(values).__module__.split(".")[0] == "pandas" and hasattr(values, "index")
 
 
 def numbers(owner: str, argument: str, values: Any) -> np.ndarray:
-    """Return real numbers as a new float64 array, what is missing as NaN, or raise."""
+    """Return `values` as a new float64 array, missing ones as NaN; raise TypeError unless they are real numbers."""
     if is_pandas(values):
         from pandas.api import types
 
@@ -134,9 +137,9 @@ def numbers(owner: str, argument: str, values: Any) -> np.ndarray:
 
 
 def several(series: Any) -> list[Any] | None:
-    """Return the series of a list or tuple of series, of a table's columns or an array's; None where it is one."""
+    """Return the series in a list or tuple, or the columns of a table or array; None where `series` is one series."""
     if is_pandas(series) and hasattr(series, "columns"):
-        return [series.iloc[:, j] for j in range(series.shape[1])]  # names may stand twice
+        return [series.iloc[:, j] for j in range(series.shape[1])]  # by position: names may be duplicates
     if isinstance(series, list | tuple) and len(series) and np.ndim(series[0]) == 1:
         return list(series)
     if isinstance(series, np.ndarray) and series.ndim == 2:
@@ -145,7 +148,12 @@ def several(series: Any) -> list[Any] | None:
 
 
 def read(owner: str, series: Any, position: int | None = None) -> tuple[np.ndarray, Labels]:
-    """Return a series as an array, and its labels, or raise."""
+    """Return the samples of a series as a float64 array, and its labels; `position` is its place among several.
+
+    Raises:
+        TypeError: The samples are not real numbers, or the index holds texts that are dates.
+        ValueError: The times do not increase, or rows of a regular index are missing.
+    """
     default = "y" if position is None else f"y{position + 1}"
     values = numbers(owner, "series", series)
     clock = times_of(owner, "series", series)  # raises where they do not increase, or rows are missing
@@ -155,7 +163,7 @@ def read(owner: str, series: Any, position: int | None = None) -> tuple[np.ndarr
 
 
 def _warn_of_missing(owner: str, clock: Any, series: Any) -> None:
-    """Warn where a regular index leaves out more than a tenth of its rows; fewer are an error elsewhere.
+    """Warn where a regular index leaves out a tenth to two thirds of its rows; `read` raises where it leaves out fewer.
 
     Args:
         owner: The public function, for the message.
@@ -186,14 +194,18 @@ def _raise_unless_same(owner: str, what: str, same: np.ndarray, found: Any, want
 
 
 def table(owner: str, exog: Any, rows: int, what: str, index: Any = None) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return regressors as [rows, k] and their names, or raise; None has none.
+    """Return regressors as a float64 array [rows, k], and their k names; k is 0 where `exog` is None.
 
     Args:
         owner: Name of the public function, for messages.
-        exog: The regressors.
-        rows: How many there must be.
-        what: What each is for.
-        index: That a pandas object must have; None is any.
+        exog: The regressors as the user passed them, or None.
+        rows: How many rows they must have.
+        what: What each row is for, in messages: "each sample" or "each step".
+        index: The index that a pandas object must have; None allows any.
+
+    Raises:
+        TypeError: The regressors are not real numbers.
+        ValueError: They have another shape or another index, or are not finite.
     """
     if exog is None:
         return np.empty((rows, 0)), ()

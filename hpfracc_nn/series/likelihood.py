@@ -3,26 +3,26 @@
     y = X b + x,   ar(z) (1 - z)**alpha x = ma(z) e,   e independent normal of variance s.
 
 For each (alpha, ar, ma) the best b and s are those of generalised least squares, so that the likelihood is a function
-of alpha and the lags. With T s the covariance of x and S the least weighted sum of squares, twice its negative
-logarithm is
+of alpha and the lags. With T s the covariance of x and S the least weighted sum of squares, twice the negative
+logarithm of the likelihood is
 
     N log(2 pi s) + S / s + D,   s = S / N,
 
-where for the exact likelihood N = n and D = log det T; for the restricted one, of what no b changes (Harville, JASA 72
-(1977) 320), N = n - k and D = log det T + log det(X' T**-1 X). The conditional one is the restricted one with zeros
-before the first sample in place of the stationary past: the weighted squares are those of the errors, and det T = 1.
+where for the exact likelihood N = n and D = log det T; for the restricted one, which is that of the combinations of y
+that no b changes (Harville, JASA 72 (1977) 320), N = n - k and D = log det T + log det(X' T**-1 X). The conditional
+one is the restricted one with zeros before the first sample in place of the stationary past: the weighted squares are
+those of the errors, and det T = 1.
 
 A series has n rows, X has k columns, and a point is the vector of those of alpha, ar and ma that are sought, [size].
-`gamma` is the first column of T, the autocovariance for s = 1, [n], and columns are white where T is the identity for
-them: L**-1 [X y] with T = L L'.
+`gamma` is the first column of T, the autocovariance for s = 1, [n]. White columns are L**-1 [X y] with T = L L'.
 
-A gap is a regressor that is 1 there alone: eliminated like the others, and with the logarithm of its pivot added to D,
-it leaves the density of the samples that are there.
+A gap is treated as a regressor that is 1 at the gap's row alone: eliminated like the others, and with the logarithm of
+its pivot added to D, such a regressor leaves the density of the samples that exist, and N counts these alone.
 
 A search of the exact or restricted likelihood begins with the conditional one, and with that of a periodic sample,
-whose T is the circulant matrix nearest to the real one: the likelihood of Whittle with what is expected of the
-periodogram in place of its limit (Sykulski, Olhede, Guillaumin, Lilly & Early, Biometrika 106 (2019) 251). A value of
-it costs no more than a conditional one.
+whose T is the circulant matrix nearest to the real one: the likelihood of Whittle with the expected periodogram in
+place of its limit (Sykulski, Olhede, Guillaumin, Lilly & Early, Biometrika 106 (2019) 251). A value of this periodic
+likelihood costs no more than one of the conditional likelihood.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ from scipy import fft, linalg
 from hpfracc_nn.series.covariance import Filter, UnsettledError, autocovariance, circulant, solved, whitened
 
 CONDITIONAL, EXACT, RESTRICTED = LIKELIHOODS = ("conditional", "exact", "restricted")
-_SHIFT = 1e-5  # of central differences of values and covariances
-_SHIFT_OF_SLOPES = 1e-4
-_DENSE = 300  # samples, up to which a dense factorisation costs less than the recursion
-_LONGEST = 2**16  # lags before the first of a periodic sample: beyond, roots are too near a unit root for a search
-_DIFFERENCED = 100  # samples, up to which differences of values cost less than conjugate gradients
+_SHIFT = 1e-5  # step of central differences of values and covariances
+_SHIFT_OF_SLOPES = 1e-4  # the same where first derivatives are differenced for second ones
+_DENSE = 300  # rows, up to which a dense factorisation costs less than the recursion
+_LONGEST = 2**16  # `longest` of a periodic sample's autocovariance: a search goes no nearer to a unit root
+_DIFFERENCED = 100  # rows, up to which differences of values cost less than conjugate gradients
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A series and its regressors.
+    """A series of n rows, m of which are gaps, and its k regressors.
 
     Attributes:
-        y: [n]; what stands at a gap has no effect.
-        x: [n, k].
+        y: The series, [n]; the numbers at gaps have no effect.
+        x: The regressors X, [n, k].
         gaps: Rows without a sample, rising, [m].
-        likelihood: Which one.
-        is_periodic: Whether T is the nearest circulant matrix; then there are no gaps.
+        likelihood: "exact", "restricted" or "conditional".
+        is_periodic: Whether the nearest circulant matrix stands for the covariance T; then there are no gaps.
     """
 
     y: np.ndarray
@@ -66,12 +66,12 @@ class Sample:
 
     @property
     def n(self) -> int:
-        """How many samples there are."""
+        """The number of samples: that of the rows less that of the gaps."""
         return len(self.y) - len(self.gaps)
 
     @property
     def degrees(self) -> int:
-        """N."""
+        """The number of samples, less k unless the likelihood is exact: N in the module's formula."""
         return self.n if self.likelihood == EXACT else self.n - self.x.shape[1]
 
     @cached_property
@@ -84,17 +84,19 @@ class Sample:
 
     @cached_property
     def transformed(self) -> np.ndarray:
-        """The columns' Fourier transform, of length 1, [frequencies, k + 1]."""
+        """The orthonormal real FFT of `columns`, the regressors and the series, [n // 2 + 1, k + 1]."""
         return fft.rfft(self.columns, axis=0, norm="ortho")
 
 
 @dataclass(frozen=True)
 class Reduced:
-    """What the likelihood is made of at one point.
+    """The matrix factor and the log determinants from which the likelihood at one point is computed.
+
+    X are the k regressors, y the series, b the regressors' coefficients and T the covariance for errors of variance 1.
 
     Attributes:
         factor: Upper triangular, [k + 1, k + 1], `factor' factor = [X y]' T**-1 [X y]` where gaps are eliminated.
-        logarithms: D.
+        logarithms: The sum of log determinants, D in the module's formula.
     """
 
     factor: np.ndarray
@@ -102,27 +104,30 @@ class Reduced:
 
     @property
     def coefficients(self) -> np.ndarray:
-        """The best b, [k]."""
+        """The regressors' coefficients b with the least weighted sum of squares, [k]."""
         return linalg.solve_triangular(self.factor[:-1, :-1], self.factor[:-1, -1])
 
     @property
     def squares(self) -> float:
-        """S."""
+        """The least weighted sum of squares, S."""
         return float(self.factor[-1, -1] ** 2)
 
     def squares_at(self, coefficients: np.ndarray) -> float:
-        """Return what S is at other b."""
+        """Return the weighted sum of squares at other coefficients b, [k]."""
         return float(((self.factor @ np.append(-coefficients, 1.0)) ** 2).sum())
 
 
 class Problem:
-    """A sample and which of alpha and the lags are sought: a point is [alpha, ar, ma] of those.
+    """The likelihood of one sample as a function of a point: of those of [alpha, ar, ma] that are sought.
+
+    Below, y is the series, X are its k regressors, b their coefficients, s the variance of the errors, and T s is the
+    covariance of y - X b.
 
     Args:
-        sample: What is fitted.
+        sample: The series and its regressors.
         alpha: The order, or None where it is sought.
-        ar: How many lags are sought, or their coefficients.
-        ma: The same.
+        ar: How many coefficients of ar are sought, or the fixed coefficients.
+        ma: How many coefficients of ma are sought, or the fixed coefficients.
     """
 
     def __init__(
@@ -139,7 +144,7 @@ class Problem:
         self.sizes = (int(alpha is None), ar if isinstance(ar, int) else 0, ma if isinstance(ma, int) else 0)
 
     def of(self, sample: Sample) -> Problem:
-        """Return the same of another sample."""
+        """Return the problem that seeks the same parameters for another sample."""
         found = copy(self)
         found.sample = sample
         return found
@@ -158,7 +163,7 @@ class Problem:
         return alpha, ar, ma
 
     def reduced(self, point: np.ndarray) -> Reduced:
-        """Return what the likelihood is made of. Exact: O(n**2)."""
+        """Return the likelihood at a point for any b and s; an exact or restricted one costs O(n**2)."""
         sample, (alpha, ar, ma) = self.sample, self.parts(point)
         if sample.likelihood == CONDITIONAL:
             white, logarithms = sample.filtered(alpha, ar, ma), 0.0
@@ -176,12 +181,12 @@ class Problem:
         return Reduced(factor[gaps:, gaps:], logarithms + 2 * float(pivots[:eliminated].sum()))
 
     def value(self, point: np.ndarray) -> float:
-        """Return the negative logarithm of the likelihood at the best b and s."""
+        """Return the negative logarithm of the likelihood at a point, for the best b and s."""
         found, degrees = self.reduced(point), self.sample.degrees
         return (degrees * (math.log(2 * math.pi * found.squares / degrees) + 1) + found.logarithms) / 2
 
     def gradient(self, point: np.ndarray) -> np.ndarray:
-        """Return the slopes of `value`."""
+        """Return the gradient of `value` in the point, [size]."""
         solution = self._solved(point)
         if solution is not None:
             coefficients, squares = solution.coefficients, solution.squares
@@ -189,9 +194,15 @@ class Problem:
         return self._differences(self.value, point)
 
     def curvature(self, point: np.ndarray, coefficients: np.ndarray, variance: float) -> np.ndarray:
-        """Return the second derivatives of the negative logarithm in (b, point, s), the observed information.
+        """Return the observed information: the second derivatives of the negative log-likelihood in (b, point, s).
 
-        Shapes: [k + size + 1, k + size + 1].
+        Args:
+            point: Alpha, ar and ma that are sought, [size].
+            coefficients: b, [k].
+            variance: s.
+
+        Returns:
+            [k + size + 1, k + size + 1].
         """
         k, size, degrees = len(coefficients), self.size, self.sample.degrees
         found = np.zeros((k + size + 1, k + size + 1))
@@ -215,7 +226,10 @@ class Problem:
         return found
 
     def is_defined(self, point: np.ndarray) -> bool:
-        """Return whether there is a likelihood: stationary processes have an exact one, invertible ones the other."""
+        """Return whether the likelihood exists at a point.
+
+        An exact or restricted one does where the process is stationary, a conditional one where it is invertible.
+        """
         alpha, ar, ma = self.parts(point)
         if self.sample.likelihood == CONDITIONAL:
             return self.ma is not None or is_stable(-ma)
@@ -224,7 +238,8 @@ class Problem:
     def _score(self, point: np.ndarray, coefficients: np.ndarray, variance: float) -> np.ndarray:
         """Return first derivatives at fixed b and s as one vector, [size + k + 1].
 
-        The gradient of the negative log-likelihood in the point, then `-X' T**-1 (y - X b)`, then S.
+        The vector holds the gradient of the negative log-likelihood in the point, then `-X' T**-1 (y - X b)`, then the
+        weighted sum of squares.
 
         Args:
             point: Alpha, ar and ma that are sought.
@@ -257,7 +272,7 @@ class Problem:
         return found
 
     def _step_inside(self, point: np.ndarray, i: int, shift: float) -> float:
-        """Return a step of at most `shift`, small enough that point[i] plus and minus it have a likelihood."""
+        """Return a step, `shift` or less, so small that the likelihood exists at point[i] plus and minus the step."""
         step = np.zeros(len(point))
         for _ in range(12):
             step[i] = shift
@@ -267,10 +282,10 @@ class Problem:
         return shift
 
     def _solved(self, point: np.ndarray) -> Solution | None:
-        """Return `T**-1` of the columns that slopes are computed from.
+        """Return `T**-1` times a unit column and the columns [X y], from which gradients are computed.
 
-        None where slopes are computed by differences instead: for few samples, for gaps, for a conditional or periodic
-        likelihood, and where T is nearly singular.
+        None where gradients are computed by differences instead: for few samples, for gaps, for a conditional or
+        periodic likelihood, and where T is nearly singular.
         """
         sample = self.sample
         if sample.likelihood == CONDITIONAL or sample.is_periodic or len(sample.gaps) or len(sample.y) <= _DIFFERENCED:
@@ -287,11 +302,12 @@ class Problem:
     def _slopes(self, point: np.ndarray, solution: Solution, coefficients: np.ndarray, variance: float) -> np.ndarray:
         """Return the gradient of the negative log-likelihood in the point at fixed b and s, [size]; O(n log n).
 
-        `(tr(T**-1 dT) - w' dT w / s) / 2` for each coordinate, with w = `T**-1 (y - X b)` and dT the derivative of T.
+        It is `(tr(T**-1 dT) - w' dT w / s) / 2` for each coordinate, with w = `T**-1 (y - X b)` and dT the derivative
+        of T; a restricted likelihood adds the part of `log det(X' T**-1 X)`.
 
         Args:
             point: Alpha, ar and ma that are sought.
-            solution: `T**-1` of the columns there.
+            solution: `T**-1` times the columns, at this point.
             coefficients: b.
             variance: s.
         """
@@ -312,12 +328,12 @@ class Problem:
 
 @dataclass(frozen=True)
 class Solution:
-    """`T**-1` of a unit column and of the columns [X y].
+    """`T**-1` times a unit column and the columns [X y]: T is the covariance, X are k regressors, y is the series.
 
     Attributes:
-        first: Of the unit column, [n].
-        columns: Of the others, [n, k + 1].
-        gram: `[X y]' T**-1 [X y]`.
+        first: The first column of `T**-1`, [n].
+        columns: `T**-1 [X y]`, [n, k + 1].
+        gram: `[X y]' T**-1 [X y]`, [k + 1, k + 1].
     """
 
     first: np.ndarray
@@ -326,20 +342,20 @@ class Solution:
 
     @property
     def coefficients(self) -> np.ndarray:
-        """The best b."""
+        """The regressors' coefficients b with the least weighted sum of squares, [k]."""
         return np.linalg.solve(self.gram[:-1, :-1], self.gram[:-1, -1])
 
     @property
     def squares(self) -> float:
-        """S."""
+        """The least weighted sum of squares, S."""
         return float(self.gram[-1, -1] - self.gram[-1, :-1] @ self.coefficients)
 
     @property
     def trace(self) -> np.ndarray:
-        """What `tr(T**-1 dT)` has of dT's first column, [n].
+        """The vector, [n], whose product with the first column of a symmetric Toeplitz matrix M is `tr(T**-1 M)`.
 
         From the formula of Gohberg and Semencul: the sum along the k-th diagonal of `T**-1` is that of
-        `(n - k - 2 i) a[i] a[i + k] / a[0]` over i, a the first column.
+        `(n - k - 2 i) a[i] a[i + k] / a[0]` over i, with a the first column of `T**-1`.
         """
         a, n = self.first, len(self.first)
         index = np.arange(n)
@@ -350,11 +366,11 @@ class Solution:
 
 
 def _dense(gamma: np.ndarray, columns: np.ndarray, gaps: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the white columns of the rows that are no gaps, [n - m, k + 1], and log det of their part of T.
+    """Return columns whitened in the rows that are no gaps, [n - m, k + 1], and log det of these rows' covariance.
 
     Args:
-        gamma: The first column of T, [n].
-        columns: [X y], [n, k + 1].
+        gamma: The autocovariance, first column of the covariance T, [n].
+        columns: The regressors and the series, [X y], [n, k + 1].
         gaps: Rows without a sample, [m].
     """
     there = np.setdiff1d(np.arange(len(gamma)), gaps)
@@ -363,19 +379,19 @@ def _dense(gamma: np.ndarray, columns: np.ndarray, gaps: np.ndarray) -> tuple[np
 
 
 def _periodic(gamma: np.ndarray, transformed: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the white columns for a circulant T, and log det T.
+    """Return columns whitened by the circulant matrix nearest to the covariance, and its log determinant.
 
-    Rows are the real, then the imaginary parts at all frequencies from 0 to the highest.
+    The rows of the result are the real parts, then the imaginary parts, at all frequencies from 0 to the highest.
 
     Args:
-        gamma: The autocovariance, [n], that T is made from.
-        transformed: The orthonormal real FFT of [X y], [n // 2 + 1, k + 1].
+        gamma: The autocovariance, first column of the covariance, [n].
+        transformed: The orthonormal real FFT of the columns, [n // 2 + 1, k + 1].
     """
     eigenvalues, times = circulant(gamma), np.full(len(transformed), 2.0)
     times[0] = 1
     if len(gamma) % 2 == 0:
         times[-1] = 1
-    if not eigenvalues.min() > 0:  # by rounding
+    if not eigenvalues.min() > 0:  # rounding may make some of them negative
         raise ValueError(
             "periodic(gamma): needs a positive definite covariance; alpha or a root is too near its bound."
         )
@@ -384,9 +400,10 @@ def _periodic(gamma: np.ndarray, transformed: np.ndarray) -> tuple[np.ndarray, f
 
 
 def _recursive(gamma: np.ndarray, columns: np.ndarray, gaps: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return white columns by Durbin and Levinson's recursion, [n, m + k + 1], and log det T.
+    """Return columns whitened by Durbin and Levinson's recursion, [n, m + k + 1], and log det of the covariance.
 
-    Each gap is a column that is 1 there alone; these come first. Arguments are those of `_dense`.
+    The first m columns are those of the gaps, each 1 at its gap and else 0 before it is whitened. Arguments are those
+    of `_dense`.
     """
     found, unit, variances = whitened(gamma, columns, gaps)
     return np.column_stack([unit, found]) / np.sqrt(variances)[:, None], float(np.log(variances).sum())
@@ -399,7 +416,7 @@ def _correlation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _autocorrelation(columns: np.ndarray) -> np.ndarray:
-    """Return the vector c for which `c @ t` is the sum of `w' M w` over the columns w, [n, any].
+    """Return the vector c, [n], for which `c @ t` is the sum of `w' M w` over the columns w of `columns`, [n, any].
 
     M is the symmetric Toeplitz matrix with the first column t.
     """
@@ -411,7 +428,10 @@ def _autocorrelation(columns: np.ndarray) -> np.ndarray:
 
 
 def is_stable(ar: np.ndarray) -> bool:
-    """Return whether all partial autocorrelations are inside (-1, 1), by Durbin and Levinson's recursion backwards."""
+    """Return whether all partial autocorrelations of the coefficients `ar` are inside (-1, 1).
+
+    They are computed by Durbin and Levinson's recursion backwards.
+    """
     left = np.array(ar, np.float64)
     while len(left):
         last = left[-1]

@@ -1,4 +1,4 @@
-"""What a fit has found: estimates and their errors, residuals, forecasts with intervals."""
+"""Results of an ARFIMA fit: estimates and their errors, residuals, forecasts with intervals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpfracc_nn.series.covariance import autocovariance, difference_weights, pol
 from hpfracc_nn.series.labels import Labels, table
 from hpfracc_nn.series.likelihood import CONDITIONAL, Filter
 
-_DENSE = 4000  # samples, whose covariance with gaps is factorised
+_DENSE = 4000  # samples, up to which the dense covariance of a series with gaps is factorised
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +24,8 @@ class Forecast:
     """Forecasts of what follows a series, or of its gaps.
 
     Attributes:
-        covariance: Of their errors, normal, the estimates taken for exact; [steps, steps].
+        covariance: Covariance [steps, steps] of the forecasts' errors, which are normal; the estimates are taken for
+            exact.
 
     Examples:
         >>> ahead = fit_arfima(np.random.default_rng(0).standard_normal(200)).get_forecast(3)
@@ -44,11 +45,11 @@ class Forecast:
 
     @property
     def se_mean(self) -> Any:
-        """The standard deviations of their errors, [steps]."""
+        """The standard deviations of the forecasts' errors, [steps]."""
         return self.labels.labelled(self._deviations, "mean_se", self.index)
 
     def conf_int(self, alpha: float = 0.05) -> Any:
-        """Return between what bounds each sample lies with probability 1 - alpha: [steps, 2], or a pandas DataFrame."""
+        """Return the bounds that hold each sample with probability 1 - alpha: [steps, 2], or a pandas DataFrame."""
         bounds = _intervals(self.values, self._deviations, alpha)
         if self.labels.index is None:
             return bounds
@@ -64,9 +65,9 @@ class Forecast:
 
 @dataclass(frozen=True, eq=False)
 class ArfimaResults:
-    """What `fit_arfima` has found, by the names that statsmodels' results have.
+    """Results of `fit_arfima`, under the names of statsmodels' results.
 
-    Where the series was a pandas object, so is what belongs to its times or to the parameters.
+    Where the series was a pandas object, results with a value for each time or parameter are pandas objects too.
 
     Attributes:
         param_names: "const", the regressors' names, "alpha", "ar.L1", ..., "ma.L1", ..., "sigma2": what was estimated.
@@ -74,12 +75,13 @@ class ArfimaResults:
         ar: Coefficients of the lags, `x[t] = ar[0] x[t - 1] + ...`, estimated or given.
         ma: Coefficients of the errors before, `e[t] + ma[0] e[t - 1] + ...`, estimated or given.
         mean: The level, estimated or given; 0 where there is none.
-        sigma2: Variance of the errors: their weighted squares over the samples, by the restricted likelihood less the
-            level and the regressors, and by the conditional one, as in least squares, less all other estimates.
+        sigma2: Variance of the errors: their weighted sum of squares divided by the number of samples; for the
+            restricted likelihood less the number of coefficients of level and regressors, for the conditional one, as
+            in least squares, less the number of all other estimates.
         likelihood: "conditional", "exact" or "restricted".
         llf: Logarithm of the likelihood.
-        nobs: How many samples it is of.
-        name: Of the series.
+        nobs: The number of samples, without gaps.
+        name: Name of the series.
         converged: Whether the slopes of the likelihood vanish at the estimates, or lead to an end of their range;
             statsmodels has it as `mle_retvals["converged"]`.
 
@@ -120,7 +122,7 @@ class ArfimaResults:
 
     @property
     def bse(self) -> Any:
-        """Their standard errors, from the observed information; NaN where the likelihood has no maximum inside."""
+        """Standard errors of the estimates, from the observed information; NaN for those at an end of their range."""
         return self._by_name(self._errors)
 
     @property
@@ -156,24 +158,24 @@ class ArfimaResults:
     def aic(self) -> float:
         """Akaike's criterion, `2 k - 2 llf` with k parameters, the variance among them.
 
-        The likelihood is of the same samples where two are compared: a restricted or conditional one is of what a level
-        and regressors leave, so that these must be the same.
+        Compare criteria of the same samples only. A restricted or conditional likelihood is that of what a level and
+        regressors leave of the samples, so that level and regressors must be the same too.
         """
         return 2 * len(self.values) - 2 * self.llf
 
     @property
     def bic(self) -> float:
-        """Schwarz's criterion."""
+        """Schwarz's (Bayesian) criterion, `log(nobs) k - 2 llf` with k parameters."""
         return math.log(self.nobs) * len(self.values) - 2 * self.llf
 
     @property
     def hqic(self) -> float:
-        """The criterion of Hannan and Quinn."""
+        """The criterion of Hannan and Quinn, `2 log(log(nobs)) k - 2 llf` with k parameters."""
         return 2 * math.log(math.log(self.nobs)) * len(self.values) - 2 * self.llf
 
     @property
     def resid(self) -> Any:
-        """The series less its one-step predictions, [n]; NaN at gaps, and where whole differences begin.
+        """The series less its one-step predictions, [n]; NaN at gaps, and at the first sample of a differenced series.
 
         Raises:
             ValueError: There are gaps in more than 4000 samples.
@@ -187,7 +189,7 @@ class ArfimaResults:
 
     @property
     def level(self) -> float:
-        """Where the conditional process is before its first sample: the mean, of a differenced series that sample."""
+        """The value of the process before its first sample: the mean, or that sample if the series is differenced."""
         return float(self.series[0]) if self.whole else self.mean
 
     def forecast(self, steps: int, exog: Any = None) -> Any:
@@ -197,13 +199,14 @@ class ArfimaResults:
     def get_forecast(self, steps: int, exog: Any = None) -> Forecast:
         """Return the forecasts of the next `steps` samples, with the covariance of their errors.
 
-        They are the best linear ones: for the exact and the restricted likelihood of the stationary process, for the
-        conditional one of the process that is at its mean before the first sample. The index goes on as the series'
-        does, if it has a frequency, else it is that of `exog`, else a count.
+        These are the best linear forecasts: after a fit by the exact or the restricted likelihood those of the
+        stationary process, after one by the conditional likelihood those of the process that is at its mean before the
+        first sample. The index continues the series' index if that has a frequency, else it is that of `exog`, else a
+        count.
 
         Args:
-            steps: How many.
-            exog: The regressors at their times, [steps, regressors], if the model has any.
+            steps: How many samples to forecast.
+            exog: The regressors at the times of these samples, [steps, regressors], if the model has any.
 
         Raises:
             ValueError: `exog` is missing, superfluous or of another shape.
@@ -220,7 +223,7 @@ class ArfimaResults:
             )
         following = self.labels.following(steps, exog)
         given, names = table(owner, exog, steps, "each step")
-        if sorted(names) == sorted(set(self.exog_names)):  # names that stand twice tell nothing
+        if sorted(names) == sorted(set(self.exog_names)):  # duplicate names do not say which column is which
             given = given[:, [names.index(name) for name in self.exog_names]]
         if given.shape[1] != k:
             raise ValueError(
@@ -321,12 +324,10 @@ class ArfimaResults:
         return last + np.cumsum(values), np.cumsum(np.cumsum(covariance, 0), 1)
 
     def _missing(self, deviation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return what is expected of a series' missing samples, and the covariance of the errors.
-
-        The series comes without its level and regressors' part.
+        """Return the expected values of a series' missing samples, and the covariance of their errors.
 
         Args:
-            deviation: The series, [n], with m of its samples NaN.
+            deviation: The series less its level and its regressors' part, [n], with m samples NaN.
 
         Returns:
             [m] and [m, m].
@@ -344,9 +345,10 @@ class ArfimaResults:
 def continued(
     deviation: np.ndarray, steps: int, alpha: float, ar: Sequence[float] | np.ndarray, ma: Sequence[float] | np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return what follows when no error does, and what one error makes of the samples after it: two of [steps].
+    """Return the next `steps` samples if their errors are 0, and the response to one error of 1, [steps] each.
 
-    The process is 0 before `deviation`, [n]: its errors go through `ma(z) / ar(z)` and are summed up to order alpha.
+    `deviation`, [n], is the series less its level and its regressors' part. The process is 0 before its first sample:
+    its errors go through `ma(z) / ar(z)` and are summed up to order alpha.
     """
     n = len(deviation)
     over, under = polynomials(ar, ma)
@@ -360,11 +362,11 @@ def continued(
 
 
 def _intervals(values: np.ndarray, deviations: np.ndarray, alpha: float) -> np.ndarray:
-    """Return the intervals of normal estimates, (low, high) in a row, [values, 2].
+    """Return the intervals of normal estimates, a row (low, high) for each, [values, 2].
 
     Args:
-        values: Their centres.
-        deviations: Their standard deviations.
+        values: The estimates, centres of the intervals.
+        deviations: Standard deviations of the estimates.
         alpha: The probability that a value is outside, not an order.
     """
     half = stats.norm.ppf(1 - errors.probability("conf_int", "alpha", alpha) / 2) * deviations
@@ -372,5 +374,5 @@ def _intervals(values: np.ndarray, deviations: np.ndarray, alpha: float) -> np.n
 
 
 def _are_named(names: tuple[str, ...]) -> bool:
-    """Whether the user named the regressors; else they are "x1", "x2", ..."""
+    """Whether the user named the regressors; else `names` are "x1", "x2", ..."""
     return names != tuple(f"x{i + 1}" for i in range(len(names)))

@@ -1,4 +1,7 @@
-"""The order of a long memory from the lowest frequencies alone, whatever the short memory is: with intervals."""
+"""The order of a long memory, estimated with an interval from the lowest frequencies alone.
+
+The short memory may be any: it has little effect at these frequencies.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +18,21 @@ from hpfracc_nn.series import labels
 from hpfracc_nn.series.arfima import one_axis
 
 _FEWEST = 16  # samples
-_POWER = 0.65  # of the samples, that many frequencies are taken
-_SURE = (-0.5, 0.75)  # where estimates are normal
-_LOW, _HIGH = -0.999, 1.999  # of alpha in the local likelihood
+_POWER = 0.65  # the number of frequencies is by default this power of the number of samples
+_SURE = (-0.5, 0.75)  # alphas between which estimates are normal
+_LOW, _HIGH = -0.999, 1.999  # bounds of alpha in the local likelihood
 
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """What `gph` or `local_whittle` found.
+    """An order estimated by `gph` or `local_whittle`.
 
     Attributes:
-        alpha: The order.
-        standard_error: Its own.
-        interval: Its confidence interval.
-        level: Of the interval.
-        frequencies: How many were used.
+        alpha: The estimate of the order.
+        standard_error: Standard error of alpha.
+        interval: Confidence interval of alpha, (low, high).
+        level: Probability with which the interval holds the order.
+        frequencies: How many frequencies were used.
 
     Examples:
         >>> from hpfracc_nn import data
@@ -49,20 +52,20 @@ def gph(series: Any, frequencies: int | None = None, *, level: float = 0.95) -> 
     """Return alpha by the regression of Geweke and Porter-Hudak.
 
     The logarithms of the periodogram at the lowest frequencies w go down like `-2 alpha log(2 sin(w / 2))`. The
-    standard error is that of independent ordinates, whose logarithms have the variance pi**2 / 6. It is consistent for
-    alpha from -1/2 to 1, and its interval holds up to 3/4. Above 1 the estimate goes to 1, whatever alpha is, and below
-    -1/2 it is too great: outside of (-1/2, 3/4) there is a warning.
+    standard error is that of independent ordinates, whose logarithms have the variance pi**2 / 6. The estimate is
+    consistent for alpha from -1/2 to 1, and its interval holds up to 3/4. Above 1 the estimate goes to 1, whatever
+    alpha is, and below -1/2 it is too great: outside of (-1/2, 3/4) there is a warning.
 
     Args:
         series: [n], finite; NumPy, pandas or a list.
-        frequencies: How many, without zero; None is `n**0.65`, rounded down. More have less variance, and more bias by
-            short memory.
-        level: Of the interval.
+        frequencies: How many frequencies, zero not counted; None is `n**0.65`, rounded down. More frequencies have less
+            variance, and more bias by short memory.
+        level: Probability with which the interval holds alpha.
 
     Raises:
         ValueError: There are fewer than 16 samples, one is not finite, all are the same, or an argument is out of
             range.
-        TypeError: The samples are no real numbers.
+        TypeError: The samples are not real numbers.
 
     Source: Geweke & Porter-Hudak, J. Time Series Analysis 4 (1983) 221; Hurvich, Deo & Brodsky 19 (1998) 19; Velasco,
     J. Econometrics 91 (1999) 325.
@@ -83,17 +86,17 @@ def gph(series: Any, frequencies: int | None = None, *, level: float = 0.95) -> 
 def local_whittle(series: Any, frequencies: int | None = None, *, level: float = 0.95) -> MemoryEstimate:
     """Return alpha by the Gaussian likelihood of the lowest frequencies.
 
-    It has a smaller variance than `gph`, `1 / (4 m)` for m frequencies. As that it is consistent for alpha from -1/2 to
-    1, its interval holds up to 3/4, and outside of (-1/2, 3/4) there is a warning.
+    The estimate has a smaller variance than that of `gph`: `1 / (4 m)` for m frequencies. Like that one it is
+    consistent for alpha from -1/2 to 1, its interval holds up to 3/4, and outside of (-1/2, 3/4) there is a warning.
 
     Args:
         series: As in `gph`.
-        frequencies: How many, without zero; None is `n**0.65`, rounded down, as there.
-        level: As there.
+        frequencies: As in `gph`: how many, zero not counted; None is `n**0.65`, rounded down.
+        level: As in `gph`.
 
     Raises:
-        ValueError: As there.
-        TypeError: As there.
+        ValueError: As in `gph`.
+        TypeError: As in `gph`.
 
     Source: Robinson, Annals of Statistics 23 (1995) 1630; Velasco, J. Time Series Analysis 20 (1999) 87; Phillips &
     Shimotsu, Annals of Statistics 32 (2004) 656.
