@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn import Caputo, GrunwaldLetnikov, RiemannLiouville, derivative, integral, solve, variable_order
-from hpfracc_nn.fractional.gaps import are_finite, held
+from hpfracc_nn.fractional.gaps import are_finite, carried_forward
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.torch.linear_map import is_clear
 from hpfracc_nn.layers.torch import FractionalDifference, FractionalLayer
@@ -249,4 +249,4 @@ def test_what_is_looked_at_may_overflow_when_squared():
     assert are_finite(np.array([1e300, -1e300]))
     assert are_finite(np.full((4, 1), 6e4, np.float16))
     assert not are_finite(np.array([[1.0, np.inf], [1.0, -np.inf]]))
-    assert held(np.full((2, 5, 1), 1e300)) is None
+    assert carried_forward(np.full((2, 5, 1), 1e300)) is None

@@ -8,7 +8,7 @@ import pytest
 
 from hpfracc_nn.selection import Compilation, Cost, Measurement, Prediction, Workload
 from hpfracc_nn.selection import manager as managers
-from hpfracc_nn.selection.observe.advice import Outlook, advice
+from hpfracc_nn.selection.observe.advice import Expectation, advice
 from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.registry import _probes
 from tests.selection_kernels import WORK, FakeProbe, fake, fake_manager, registering
@@ -261,7 +261,7 @@ def planned(workload, forwards):
 def test_more_threads_divide_the_arithmetic_and_not_the_memory_traffic(computing, moving, times):
     work = replace(WORK, threads=1)
     history = [Measurement(work, "torch/fft", 8e-3, "forward")]
-    outlook = Outlook("torch/fft", 8e-3, 0.0, computing, moving)
+    outlook = Expectation("torch/fft", 8e-3, 0.0, computing, moving)
     said = advice([("layer", [planned(work, 10)])], history, lambda w: outlook if w == work else None, cores=8)
     if times is None:
         assert said == []
@@ -291,7 +291,7 @@ def test_what_saves_most_comes_first():
     missing = {"numba/fft": ("Numba is not installed", 1e-3)}
     plans = [("rare", [planned(works[0], 1)]), ("often", [planned(works[1], 100)])]
     said = advice(
-        plans, history, lambda w: Outlook("torch/fft", 1e-2, missing=missing) if w in works else None, cores=1
+        plans, history, lambda w: Expectation("torch/fft", 1e-2, missing=missing) if w in works else None, cores=1
     )
     assert [line.split(": ")[1] for line in said] == ["often", "rare"]
 

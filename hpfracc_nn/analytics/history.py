@@ -99,7 +99,7 @@ class History:
         measured = [each for manager in managers for each in manager.history()]
         events = sorted((each for manager in managers for each in manager.events()), key=lambda each: each.time)
         looks = [manager.looks() for manager in managers]
-        return cls(tuple(uses), tuple(measured), tuple(events), _together(looks))
+        return cls(tuple(uses), tuple(measured), tuple(events), _merged(looks))
 
     @classmethod
     def of_wisdom(cls, wisdom: Wisdom) -> "History":
@@ -218,7 +218,7 @@ def _workload(text: str) -> Workload:
     )
 
 
-def _together(looks: Iterable[list[Look]]) -> tuple[Look, ...]:
+def _merged(looks: Iterable[list[Look]]) -> tuple[Look, ...]:
     """Return the looks of several managers as those of one: at each time, the sum of each manager's last look."""
     every = [(look.time, number, look) for number, each in enumerate(looks) for look in each]
     last: dict[int, Look] = {}

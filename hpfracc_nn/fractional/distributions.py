@@ -367,7 +367,7 @@ def check_inside(owner: str, given: Any, values: np.ndarray, bounds: Bounds) -> 
         )
 
 
-def check_taken(
+def check_order_fits(
     owner: str, kind: str, own: Bounds, own_shape: tuple[int, ...], bounds: Any, shape: tuple[int, ...]
 ) -> None:
     """Raise unless a layer accepts the order module passed as its alpha.

@@ -24,7 +24,7 @@ def are_finite(ends: np.ndarray) -> bool:
     return isfinite(vdot(ends, ends)) or bool(np.isfinite(ends).all())
 
 
-def held(x: np.ndarray, ahead: int = 1, *, backwards: bool = False) -> tuple[np.ndarray, np.ndarray] | None:
+def carried_forward(x: np.ndarray, ahead: int = 1, *, backwards: bool = False) -> tuple[np.ndarray, np.ndarray] | None:
     """Return `x` with finite samples only, and a mask of the replaced ones; None where all are finite.
 
     From a signal's first sample on that is not finite, all are replaced by the last one before it, or by 0 where there

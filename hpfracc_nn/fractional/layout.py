@@ -103,7 +103,7 @@ def transformed_axes(
         alpha_shape: Shape of alpha, which must broadcast to the axes that are not transformed.
     """
     if dim is None:
-        check_told(owner, shape, definition, 1 + len(alpha_shape))
+        check_dim(owner, shape, definition, 1 + len(alpha_shape))
         dim = -1
     most = definition.most_axes
     given = tuple(dim) if isinstance(dim, Sequence) else (dim,)
@@ -124,16 +124,16 @@ def transformed_axes(
     return axes, tuple([errors.positive_step(owner, step) for step in steps])
 
 
-def check_told(owner: str, shape: Sequence[int], definition: FourierMultiplier, told: int) -> None:
+def check_dim(owner: str, shape: Sequence[int], definition: FourierMultiplier, expected: int) -> None:
     """Raise ValueError where the caller left `dim` out although several axes of the data may be meant.
 
     Args:
         owner: The public function, for messages.
         shape: Shape of the data.
         definition: The multiplier.
-        told: How many axes the data have if only one is transformed: that one, and those of alpha or channels.
+        expected: How many axes the data have if only one is transformed: that one, and those of alpha or channels.
     """
-    if definition.is_of_fields and len(shape) > told:
+    if definition.is_of_fields and len(shape) > expected:
         most = min(definition.most_axes, len(shape))
         raise ValueError(
             f"{owner}(dim=None, x of shape {tuple(shape)}): needs dim, because {type(definition).__name__} takes one "

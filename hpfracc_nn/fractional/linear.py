@@ -91,7 +91,7 @@ class _Spectrum:
         return xp.spectrum(w, padded_length(w.shape[-1]))[..., None]
 
 
-class _Made:
+class _Cached:
     """A descriptor: an array that an arrangement makes of a `Column`, which then has it as a plain attribute if kept.
 
     On a CUDA device the array is looked up each time, because the current stream may have to wait for it.
@@ -144,8 +144,8 @@ class Column:
         """Return arrangement.operands(self), made once and then cached."""
         return _cached(self, self.made, arrangement)
 
-    matrix = _Made(_Matrix, matrix_by)
-    spectrum = _Made(_Spectrum, cached)
+    matrix = _Cached(_Matrix, matrix_by)
+    spectrum = _Cached(_Spectrum, cached)
 
     def matvec(self, x: Array) -> Array:
         """Return the Toeplitz matrix times x, of x's shape."""

@@ -66,7 +66,7 @@ def begun(
     if isinstance(alpha, kind):
         if channels is None and len(alpha.shape) == 1:
             (channels,) = alpha.shape
-        alpha.taken_by(OWNER, bounds, (channels or 1,) if alpha.shape else ())
+        alpha.bounds_for(OWNER, bounds, (channels or 1,) if alpha.shape else ())
         order: AnOrder | None = alpha
     else:
         start = replace(start, alpha=alpha)

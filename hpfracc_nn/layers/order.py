@@ -35,7 +35,7 @@ class Order(Protocol):
     def bounds(self) -> Bounds:
         """The interval that alpha stays in."""
 
-    def taken_by(self, owner: str, bounds: Any, shape: Shape) -> Bounds:
+    def bounds_for(self, owner: str, bounds: Any, shape: Shape) -> Bounds:
         """Return the order's bounds, for a layer that takes it as its argument `alpha`.
 
         Args:
@@ -103,7 +103,7 @@ def begun(
         ValueError: alpha or bounds are out of range, or alpha has a shape that does not fit the layer.
     """
     if isinstance(alpha, kind):
-        low, high = alpha.taken_by(owner, bounds, shape(alpha.shape))
+        low, high = alpha.bounds_for(owner, bounds, shape(alpha.shape))
         return replace(given, alpha=high, bounds=(low, high)), alpha
     errors.claim(owner, "learn_alpha", learn_alpha)
     start = replace(given, alpha=alpha, bounds=bounds)

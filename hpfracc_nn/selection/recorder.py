@@ -135,7 +135,7 @@ def milliseconds(seconds: float | None) -> float | None:
     return None if seconds is None else 1e3 * seconds
 
 
-def together(parts: Iterable[Iterable[tuple[Use, Counts]]]) -> dict[Use, Counts]:
+def summed(parts: Iterable[Iterable[tuple[Use, Counts]]]) -> dict[Use, Counts]:
     """Return the sum of the counts in all parts, by operation and kernel."""
     found: dict[Use, Counts] = {}
     for part in parts:
@@ -192,11 +192,11 @@ class ManagerCounts:
         with self._lock:
             alive = [usage for ref in list(self._alive) if (usage := ref()) is not None]  # held: none ends meanwhile
             self._add_up()
-            return together([self._past.items(), [(usage.use, usage.counts()) for usage in alive]])
+            return summed([self._past.items(), [(usage.use, usage.counts()) for usage in alive]])
 
     def absorb(self, other: "ManagerCounts") -> None:
         """Add the counts of another manager, which must be final."""
-        self._past = together([self._past.items(), other.totals().items()])
+        self._past = summed([self._past.items(), other.totals().items()])
         self._past_explored += other.explored
         self.failures.update(other.failures)
 

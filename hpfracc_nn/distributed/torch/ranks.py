@@ -337,7 +337,7 @@ class _Exchange:
         with self.ranks.named(self.lengths):
             self._work.wait()
 
-    def given_back(self) -> Tensor:
+    def summed_gradient(self) -> Tensor:
         """Wait for the gradients in this process's payload that arose on all processes, and return their sum."""
         self.wait()
         (found, _), self._returned = self._returned, ()
@@ -369,7 +369,7 @@ class _Gathered(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, g: Tensor, *of_alpha: Tensor) -> tuple[Tensor | None, ...]:
         exchange: _Exchange = ctx.exchange
-        payload = exchange.given_back()
+        payload = exchange.summed_gradient()
         return None, payload, g.new_empty(0), exchange.added(of_alpha[0]) if of_alpha else None
 
 

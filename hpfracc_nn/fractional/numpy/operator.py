@@ -22,7 +22,7 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional.boundary import Boundary
 from hpfracc_nn.fractional.definitions import Definition, FourierMultiplier
 from hpfracc_nn.fractional.dispatch import on_other_sides
-from hpfracc_nn.fractional.gaps import held, is_clear
+from hpfracc_nn.fractional.gaps import carried_forward, is_clear
 from hpfracc_nn.fractional.layout import Layout, layout_of
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.numpy import kernels, probe  # noqa: F401  registered on import
@@ -215,7 +215,7 @@ def _applied(site: Site, plan: Plan, ready: _Ready, x: np.ndarray) -> np.ndarray
     if is_clear(y, layout.n, layout.width, layout.n - 1):
         return y
     shape = layout.canonical
-    found = held(x.reshape(shape), ready.boundary.ahead)
+    found = carried_forward(x.reshape(shape), ready.boundary.ahead)
     if found is None:
         return y
     finite, reached = found

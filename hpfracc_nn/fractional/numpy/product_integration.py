@@ -14,7 +14,7 @@ import numpy as np
 from hpfracc_nn import errors
 from hpfracc_nn.fractional import product_integration as cells
 from hpfracc_nn.fractional.definitions import Definition
-from hpfracc_nn.fractional.gaps import are_finite, held
+from hpfracc_nn.fractional.gaps import are_finite, carried_forward
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.numpy.operator import computed_in
 from hpfracc_nn.fractional.sample_times import sampling_of
@@ -67,7 +67,7 @@ def _multiplied(weights: cells.Weights, z: np.ndarray, site: Site) -> np.ndarray
     plan = site.pick(key, lambda: cells.workload("numpy", weights, z))
     prepared = carried_out(cells.PREPARED, site, plan, weights)
     y = carried_out(_PRODUCT, site, prepared[0], weights, prepared, z)
-    found = None if are_finite(y[..., -1]) else held(z.swapaxes(2, 3))
+    found = None if are_finite(y[..., -1]) else carried_forward(z.swapaxes(2, 3))
     if found is None:
         return y
     finite, reached = found

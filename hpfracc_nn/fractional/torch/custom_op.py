@@ -36,7 +36,7 @@ from hpfracc_nn.fractional.torch.eager import (
     orders_shape,
     planned,
     restored,
-    taken_as,
+    sample_dtype,
 )
 from hpfracc_nn.fractional.torch.linear_map import LinearMap
 from hpfracc_nn.fractional.torch.tracing import has_tangent, is_watched, plainly, uncompiled, unpacked
@@ -194,7 +194,7 @@ def _run(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
         return torch.empty_like(x, memory_format=torch.contiguous_format)
     with plainly():
         weights = weights_of(definition, layout.n, operator.dt, dtype, x.device, alpha)
-        data = arranged(x, layout, taken_as(x.dtype, dtype, definition))
+        data = arranged(x, layout, sample_dtype(x.dtype, dtype, definition))
         site = _site()
         linear = LinearMap(site, *planned(site.pick, data, weights, layout, site, needs_x, needs_alpha))
         return restored(linear.forward(data), layout, x.dtype)
@@ -284,7 +284,7 @@ def _run_backward(g: Tensor, x: Tensor | None, alpha: Tensor | None, *given: Any
         return _like(g, alpha, needs_x, needs_alpha, torch.zeros_like)
     with plainly():
         weights = weights_of(definition, layout.n, operator.dt, dtype, g.device, alpha)
-        grads = arranged(g.detach(), layout, taken_as(g.dtype, dtype, definition))
+        grads = arranged(g.detach(), layout, sample_dtype(g.dtype, dtype, definition))
         site = _site()
         linear = LinearMap(site, *planned(site.pick_backward, grads, weights, layout, site, needs_x, needs_alpha))
         data = arranged(x.detach(), layout, grads.dtype) if needs_alpha and x is not None else None

@@ -116,7 +116,7 @@ def _fixed(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, s
     call: PreparedCall | None = None if plan.usage.kept is None else plan.usage.kept()
     if call is None:
         layout, weights = _weights(owner, x, definition, dt, dim)
-        dtype = taken_as(x.dtype, weights.dtype, definition)
+        dtype = sample_dtype(x.dtype, weights.dtype, definition)
         plan, call = carried_out(_PREPARED, site, plan, x.dtype, dtype, layout, weights)
         plan.usage.kept = weakref.ref(call)
     return call(site, plan, x, needs, None)
@@ -136,7 +136,7 @@ def _weights(owner: str, x: Tensor, definition: Definition, dt: float, dim: int)
 
 def _described(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, needs: bool) -> Workload:
     layout, weights = _weights(owner, x, definition, dt, dim)
-    return _workload(x, taken_as(x.dtype, weights.dtype, definition), layout, weights.source, needs, False)
+    return _workload(x, sample_dtype(x.dtype, weights.dtype, definition), layout, weights.source, needs, False)
 
 
 def _prepared(
@@ -231,7 +231,7 @@ def _learned_of(
     dt = errors.positive_step(owner, dt)
     layout = layout_of(owner, shape, errors.axis(owner, dim, len(shape)), tuple(orders))
     wide = torch.float64 if definition.is_wide else _COMPUTED_IN[dtype]
-    samples = taken_as(dtype, wide, definition)
+    samples = sample_dtype(dtype, wide, definition)
     return _Learned(layout, samples, source_of(definition, layout.n, dt, wide, device, False))
 
 
@@ -249,7 +249,7 @@ def _ordered(
         weights = Weights(definition, layout.n, dt, dtype, x.device, alpha=alpha)  # what a tracer sees is not kept
         _, product = planned(site.pick, data, weights, layout, site, needs, learns)
         return restored(product.formula(data), layout, x.dtype)
-    data = arranged(x, layout, taken_as(x.dtype, dtype, definition))
+    data = arranged(x, layout, sample_dtype(x.dtype, dtype, definition))
     with torch.no_grad():
         weights = weights_of(definition, layout.n, dt, dtype, x.device, alpha)
         linear = LinearMap(site, *planned(site.pick, data, weights, layout, site, needs, learns))
@@ -323,7 +323,7 @@ def computed_in(owner: str, x: Tensor, definition: Definition | FourierMultiplie
     return torch.float64 if definition is not None and definition.is_wide else dtype
 
 
-def taken_as(x: torch.dtype, computed: torch.dtype, definition: Definition) -> torch.dtype:
+def sample_dtype(x: torch.dtype, computed: torch.dtype, definition: Definition) -> torch.dtype:
     """Return the dtype in which samples of dtype `x` go to a product that is computed in `computed`.
 
     The result is `computed`, but half precision goes unconverted if float32 computes the product. A kernel that does

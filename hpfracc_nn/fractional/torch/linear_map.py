@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.boundary import Boundary, difference, finish, transposed
-from hpfracc_nn.fractional.gaps import are_finite, held
+from hpfracc_nn.fractional.gaps import are_finite, carried_forward
 from hpfracc_nn.fractional.linear import Column, StateSpace
 from hpfracc_nn.fractional.torch.streams import follow
 from hpfracc_nn.fractional.torch.tiles import multiplied, parts, run_in_parts, step_of
@@ -301,7 +301,7 @@ class Toeplitz:
         """
         numbers = x.detach().to(torch.float32) if x.dtype == torch.bfloat16 else x.detach()
         ahead = self.boundary.ahead
-        found = held(numbers.numpy().reshape(self.canonical), ahead, backwards=is_adjoint)
+        found = carried_forward(numbers.numpy().reshape(self.canonical), ahead, backwards=is_adjoint)
         if found is None:
             return None
         finite, reached = map(torch.from_numpy, found)

@@ -22,7 +22,7 @@ from hpfracc_nn.fractional.distributions import (
     Pair,
     broadcast,
     check_inside,
-    check_taken,
+    check_order_fits,
     finite_bounds,
     first_spread,
     first_unconstrained,
@@ -239,7 +239,7 @@ class Alpha(StateMetadata):
         """Alpha in real units, float64; of a random one (`ProbabilisticAlpha`) its mean, which is never drawn."""
         return self()
 
-    def taken_by(self, owner: str, bounds: Any, shape: tuple[int, ...]) -> tuple[float, float]:
+    def bounds_for(self, owner: str, bounds: Any, shape: tuple[int, ...]) -> tuple[float, float]:
         """Return the order's bounds for a layer that takes this module as its order; raise where it cannot.
 
         Args:
@@ -250,7 +250,7 @@ class Alpha(StateMetadata):
         Raises:
             ValueError: `bounds` is not None, or `shape` is not that of alpha.
         """
-        check_taken(owner, type(self).__name__, self.bounds, self.shape, bounds, shape)
+        check_order_fits(owner, type(self).__name__, self.bounds, self.shape, bounds, shape)
         return self.bounds
 
     def extra_repr(self) -> str:

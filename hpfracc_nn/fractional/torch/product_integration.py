@@ -24,7 +24,7 @@ from torch import Tensor
 from hpfracc_nn import errors
 from hpfracc_nn.fractional import product_integration as cells
 from hpfracc_nn.fractional.definitions import Definition
-from hpfracc_nn.fractional.gaps import are_finite, held
+from hpfracc_nn.fractional.gaps import are_finite, carried_forward
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.sample_times import Times, sampling_of
 from hpfracc_nn.fractional.torch.derivatives import complex_step, derivatives
@@ -220,7 +220,7 @@ class Integral:
         Return None where x is finite.
         """
         data = x.detach()[:, :, None] if is_adjoint else x.detach()
-        found = held(data.mT.numpy(), backwards=is_adjoint)
+        found = carried_forward(data.mT.numpy(), backwards=is_adjoint)
         if found is None:
             return None
         finite, reached = (torch.from_numpy(each).mT for each in found)

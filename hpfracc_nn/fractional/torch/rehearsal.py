@@ -16,7 +16,7 @@ from hpfracc_nn.fractional.torch.tiles import multiplied, step_of
 from hpfracc_nn.selection import Plan, Workload, register_rehearsal
 
 
-class Made:
+class ZeroWeights:
     """Weights of zeros, in the sizes of a workload, which stand in for `weights.Weights` where a kernel is compiled.
 
     What is compiled does not depend on their values.
@@ -49,7 +49,7 @@ def rehearse(plan: Plan) -> None:
     place = {"dtype": getattr(torch, workload.dtype), "device": torch.device(workload.device)}
     with torch.no_grad():
         x, y = torch.zeros(shape, **place), torch.empty(shape, **place)  # type: ignore[call-overload]
-        operator = kernel.prepare(Made(workload), workload)
+        operator = kernel.prepare(ZeroWeights(workload), workload)
         for each, boundary in product(_on_each_device(plan), _boundaries(workload)):
             step_of(each, "run")(operator, boundary, shape, x, y)
             if workload.needs_gradient:

@@ -133,7 +133,7 @@ class Slices:
         """
         is_read = self.n >= self.reach and sum(self.lengths[self.place + 1 :]) > 0
         count = self.n - self.rules.first if is_read else 0
-        given, packed = _Given.apply(z, self.reach, count, self.rules.differences, self.rates)
+        given, packed = _Outgoing.apply(z, self.reach, count, self.rules.differences, self.rates)
         if x is not z:  # the head is that of the samples
             packed = torch.cat([x[:HEAD].to(torch.float64), packed[min(self.n, HEAD) :]])
         return given, packed
@@ -327,7 +327,7 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
     return first
 
 
-class _Given(torch.autograd.Function):
+class _Outgoing(torch.autograd.Function):
     """Autograd function that returns a slice and its packed `Parts`: z [n, *shape] -> z, [HEAD + reach + Q, *shape].
 
     The states of the exponentials are sum over k < count of exp(-s (count - 1 - k)) d[k], with d the m-th differences
@@ -478,7 +478,7 @@ def _absorbed(
 ) -> tuple[Tensor, dict[int, Tensor]]:
     """Return the sums over k of exp(-s k) d[k], [rows, Q], and of columns times rows, [rows] each, float64.
 
-    d are the m-th differences of samples [rows, n] as `_Given` says; with `backwards` the last counts as d[0]. The
+    d are the m-th differences of samples [rows, n] as `_Outgoing` says; with `backwards` the last counts as d[0]. The
     columns are [n], by their numbers; there are none where there are differences, or `backwards`.
 
     Summation by parts would need no differences, but it costs rows far from zero the digits that all samples share.

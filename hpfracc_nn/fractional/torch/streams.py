@@ -24,7 +24,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class _Made(NamedTuple):
+class _Recording(NamedTuple):
     stream: int  # its address
     event: torch.cuda.Event
     tensors: list[Tensor]
@@ -39,14 +39,14 @@ class Streams:
 
     def __init__(self, device: torch.device):
         self._device = device
-        self._made: list[_Made] = []
+        self._made: list[_Recording] = []
         self._seen: dict[int, int] = {}  # how many of `_made` each stream may read, by its address
 
     def record(self, made: Any) -> None:
         """Record an event behind `made`, tensors of the current stream, so that other streams can wait for them."""
         stream, event = torch.cuda.current_stream(self._device), torch.cuda.Event()
         event.record(stream)
-        self._made.append(_Made(stream.cuda_stream, event, _tensors(made)))
+        self._made.append(_Recording(stream.cuda_stream, event, _tensors(made)))
 
     def follow(self) -> None:
         """Make the current stream wait, before what it does next, for all tensors recorded so far on other streams.

@@ -107,7 +107,7 @@ def padded(x: Tensor, rows: int, length: int, use: str = "padded") -> Iterable[T
     """
     if length == x.shape[2]:
         return cut(x, rows)
-    return _in_room(x, buffer(use, x, rows, length), lambda tile, data: data.narrow(2, 0, x.shape[2]).copy_(tile))
+    return _in_buffer(x, buffer(use, x, rows, length), lambda tile, data: data.narrow(2, 0, x.shape[2]).copy_(tile))
 
 
 def differenced(x: Tensor, rows: int, length: int, b: Boundary) -> Iterable[Tensor]:
@@ -120,13 +120,13 @@ def differenced(x: Tensor, rows: int, length: int, b: Boundary) -> Iterable[Tens
     if rows < x.shape[0]:
         if b.differences == 1 and b.taylor == 1 and length == x.shape[2] > 1 and x.shape[3] == 1:
             return _first_differences(x, rows, b.subtract)
-        return _in_room(x, buffer("difference", x, rows, length), lambda tile, d: _difference(tile, d, b))
+        return _in_buffer(x, buffer("difference", x, rows, length), lambda tile, d: _difference(tile, d, b))
     d = scratch("difference", x.shape, x) if length == x.shape[2] else buffer("difference", x, rows, length)
     _difference(x, d, b)
     return (d,)
 
 
-def _in_room(x: Tensor, room: Tensor, write: Callable[[Tensor, Tensor], Any]) -> Iterator[Tensor]:
+def _in_buffer(x: Tensor, room: Tensor, write: Callable[[Tensor, Tensor], Any]) -> Iterator[Tensor]:
     """Yield for each tile of x the array that `write(tile, array)` fills, which the next tile overwrites.
 
     The arrays are views of `room`, a buffer [rows, channels, length, width] for tiles of at most `rows` batch entries.

@@ -440,7 +440,7 @@ class FractionalAttention(nn.Module):
         """Check the constructor's alpha; store fixed orders as `_fixed`, or the module of learned ones as `order`."""
         self.learn_alpha = errors.claim(_OWNER, "learn_alpha", learn_alpha) or isinstance(alpha, Alpha)
         if isinstance(alpha, Alpha):
-            attention_bounds(_OWNER, alpha.taken_by(_OWNER, bounds, (self.num_heads,) if alpha.shape else ()))
+            attention_bounds(_OWNER, alpha.bounds_for(_OWNER, bounds, (self.num_heads,) if alpha.shape else ()))
             self.order = alpha
             return
         self._fixed = attention_orders(_OWNER, alpha, self.num_heads)

@@ -100,7 +100,7 @@ class FractionalDifference(StateMetadata):
         self._fixed: np.ndarray | None = None
         count = self.channels * self.orders
         if isinstance(init, Alpha):
-            bank = bank_in_one(count, init.taken_by(owner, bounds, (count,)))
+            bank = bank_in_one(count, init.bounds_for(owner, bounds, (count,)))
             self.parts.append(init)
         else:
             check_no_module(owner, "init", init)

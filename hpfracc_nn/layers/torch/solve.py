@@ -440,7 +440,7 @@ class FractionalGraphConv(CaputoEquation):
         """
         owner = type(self).__name__
         if not isinstance(x, Tensor) and edge_index is None:
-            x, edge_index, own = _taken_apart(owner, x)
+            x, edge_index, own = _graph_of(owner, x)
             edge_weight = own if edge_weight is None else edge_weight
         check_floating(owner, x)
         shapes.check_node_features(owner, x.shape, self.in_channels)
@@ -517,7 +517,7 @@ def _check_weight(owner: str, edge_weight: Any, count: int) -> None:
     shapes.check_one_for_each(owner, edge_weight.shape, count)
 
 
-def _taken_apart(owner: str, data: Any) -> tuple[Any, Any, Any]:
+def _graph_of(owner: str, data: Any) -> tuple[Any, Any, Any]:
     """Return x, edge_index and edge_weight (None: it has none) of an object like PyTorch Geometric's `Data`.
 
     Args:

@@ -12,7 +12,7 @@ from torch import Tensor
 from hpfracc_nn import errors
 from hpfracc_nn.fractional import multipliers
 from hpfracc_nn.fractional.definitions import FourierMultiplier
-from hpfracc_nn.fractional.layout import check_told
+from hpfracc_nn.fractional.layout import check_dim
 from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.parameters import Alpha, is_spread
 from hpfracc_nn.layers.multipliers import OWNER, axes_of, begun, check_channels, options_text
@@ -100,7 +100,7 @@ class SpectralFractional(Ordered):
             return each_on_its_own(OWNER, self, SpectralFractional.forward, [x], {*range(x.ndim)} - whole)
         check_dense(OWNER, "x", x)
         if not self._is_told:
-            check_told(OWNER, x.shape, self.definition, 1 if self.channels is None else 2)
+            check_dim(OWNER, x.shape, self.definition, 1 if self.channels is None else 2)
         if self.channels is not None:
             check_channels(x.shape, self.dim, self.channels)
         definition = self.definition

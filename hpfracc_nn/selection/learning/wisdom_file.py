@@ -395,7 +395,7 @@ class Outbox:
                 self._waiting.append(other._waiting.popleft())
         if self._delivering.acquire(blocking=False):
             try:
-                self._waiting.extend(self._taken().values())
+                self._waiting.extend(self._drain().values())
             finally:
                 self._delivering.release()
 
@@ -426,7 +426,7 @@ class Outbox:
         self._delivering = threading.Lock()
 
     def _delivered(self, deadline: float) -> bool:
-        left = self._taken()
+        left = self._drain()
         had_some = bool(left)
         try:
             for path, (file, wisdom) in list(left.items()):
@@ -436,7 +436,7 @@ class Outbox:
             self._waiting.extend(left.values())
         return had_some and not left
 
-    def _taken(self) -> dict[Path, tuple[WisdomFile, Wisdom]]:
+    def _drain(self) -> dict[Path, tuple[WisdomFile, Wisdom]]:
         """Remove all that waits to be written; return it merged by path, with the file that it goes to."""
         found: dict[Path, tuple[WisdomFile, Wisdom]] = {}
         while self._waiting:

@@ -23,7 +23,7 @@ HAND_OVER = 1e-3  # seconds of arithmetic, below which more threads gain little:
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class Expectation:
     """What is predicted for a workload.
 
     Args:
@@ -49,16 +49,16 @@ class _Case:
 
     Attributes:
         label: The site's name in reports.
-        outlook: What is predicted for the workload.
-        foresee: Returns the Outlook of another workload, None if no kernel accepts it.
+        expected: What is predicted for the workload.
+        foresee: Returns the Expectation of another workload, None if no kernel accepts it.
     """
 
     label: str
     workload: Workload
     calls: int
     taken: float  # seconds so far: of a call, measured where they were, times the calls
-    outlook: Outlook
-    foresee: Callable[[Workload], Outlook | None]
+    expected: Expectation
+    foresee: Callable[[Workload], Expectation | None]
 
     def described(self) -> str:
         work = self.workload
@@ -71,7 +71,7 @@ Advice = tuple[float, str]  # seconds that the calls so far would have been shor
 def advice(
     sites: Iterable[tuple[str, Sequence[Plan]]],
     history: Sequence[Measurement],
-    foresee: Callable[[Workload], Outlook | None],
+    foresee: Callable[[Workload], Expectation | None],
     cores: int,
 ) -> list[str]:
     """Return in words what would make the calls faster, the most seconds first; nothing where nothing was measured.
@@ -79,31 +79,31 @@ def advice(
     Args:
         sites: The label and the plans of each call site.
         history: Measurements of live calls.
-        foresee: Returns the Outlook of a workload, None where no kernel accepts it.
+        foresee: Returns the Expectation of a workload, None where no kernel accepts it.
         cores: How many the process may use.
     """
     known = {each.workload for each in history}
     cases = [case for label, plans in sites for case in _cases(label, plans, known, foresee)]
     found = [each for case in cases for ask in _OF_ONE for each in ask(case)]
-    found += [*_more_threads(cases, cores), *_together(cases), *_kept_there(history)]
+    found += [*_more_threads(cases, cores), *_fused(cases), *_kept_there(history)]
     found.sort(key=lambda each: -each[0])
     return list(dict.fromkeys(words for _, words in found))
 
 
 def _cases(
-    label: str, plans: Iterable[Plan], known: Collection[Workload], foresee: Callable[[Workload], Outlook | None]
+    label: str, plans: Iterable[Plan], known: Collection[Workload], foresee: Callable[[Workload], Expectation | None]
 ) -> Iterator[_Case]:
     by_workload: dict[Workload, list[Plan]] = defaultdict(list)
     for plan in plans:
         if plan.workload in known:
             by_workload[plan.workload].append(plan)
     for workload, some in by_workload.items():
-        calls, outlook = sum(plan.forwards for plan in some), foresee(workload)
-        if calls and outlook is not None:
-            yield _Case(label, workload, calls, sum(map(_taken, some)), outlook, foresee)
+        calls, expected = sum(plan.forwards for plan in some), foresee(workload)
+        if calls and expected is not None:
+            yield _Case(label, workload, calls, sum(map(_seconds_spent, some)), expected, foresee)
 
 
-def _taken(plan: Plan) -> float:
+def _seconds_spent(plan: Plan) -> float:
     forward, backward = plan.quantile("forward"), plan.quantile("backward")
     if forward is None:
         return plan.forwards * plan.seconds
@@ -112,7 +112,7 @@ def _taken(plan: Plan) -> float:
 
 def _more_rows(case: _Case) -> Iterator[Advice]:
     """Yield the advice to batch more rows into a call, if launches take most of it: a call pays them once."""
-    now, work = case.outlook, case.workload
+    now, work = case.expected, case.workload
     if now.launching < MOSTLY * now.seconds or case.calls < 2:
         return
     times = 1 << min(int(math.log2(MOST_ROWS)), int(math.log2(case.calls)))
@@ -140,11 +140,11 @@ def _other_layout(case: _Case) -> Iterator[Advice]:
     else:
         return
     then = case.foresee(other)
-    if then is None or case.outlook.seconds < GAIN * then.seconds:
+    if then is None or case.expected.seconds < GAIN * then.seconds:
         return
-    gain = case.outlook.seconds / then.seconds
+    gain = case.expected.seconds / then.seconds
     words = (
-        f"change layout: {case.described()} are predicted to take {_us(case.outlook.seconds)} each, "
+        f"change layout: {case.described()} are predicted to take {_us(case.expected.seconds)} each, "
         f"and {_us(then.seconds)} with time {where}, {gain:.2g} times as fast; "
         "keep the data that way, a copy for each call costs time as well."
     )
@@ -153,12 +153,12 @@ def _other_layout(case: _Case) -> Iterator[Advice]:
 
 def _install(case: _Case) -> Iterator[Advice]:
     """Yield the advice to install the package without which a faster kernel refuses."""
-    for name, (refusal, seconds) in case.outlook.missing.items():
-        if case.outlook.seconds >= GAIN * seconds > 0:
-            gain = case.outlook.seconds / seconds
+    for name, (refusal, seconds) in case.expected.missing.items():
+        if case.expected.seconds >= GAIN * seconds > 0:
+            gain = case.expected.seconds / seconds
             words = (
-                f"install a package: {case.described()} are predicted to take {_us(case.outlook.seconds)} each by "
-                f"{case.outlook.kernel}, and {_us(seconds)} by {name}, {gain:.2g} times as fast: {refusal}."
+                f"install a package: {case.described()} are predicted to take {_us(case.expected.seconds)} each by "
+                f"{case.expected.kernel}, and {_us(seconds)} by {name}, {gain:.2g} times as fast: {refusal}."
             )
             yield _saved(case, gain), words
 
@@ -169,7 +169,7 @@ _OF_ONE = (_more_rows, _other_layout, _install)
 def _more_threads(cases: Iterable[_Case], cores: int) -> Iterator[Advice]:
     """Yield the advice to raise parallelism, if one thread computes what all `cores` could share."""
     for case in cases:
-        now, work = case.outlook, case.workload
+        now, work = case.expected, case.workload
         # NumPy's arrays are computed on the caller's thread, whatever is set.
         is_single = work.threads == 1 and work.device == "cpu" and work.framework != "numpy"
         share = min(cores, work.rows * work.width)
@@ -186,13 +186,13 @@ def _more_threads(cases: Iterable[_Case], cores: int) -> Iterator[Advice]:
             yield _saved(case, gain), words
 
 
-def _together(cases: Iterable[_Case]) -> Iterator[Advice]:
+def _fused(cases: Iterable[_Case]) -> Iterator[Advice]:
     """Yield the advice to fuse the calls of sites that compute the same workload equally often."""
     alike: dict[tuple[Workload, int], list[_Case]] = defaultdict(list)
     for case in cases:
         alike[case.workload, case.calls].append(case)
     for (work, calls), group in alike.items():
-        count, now = len(group), group[0].outlook
+        count, now = len(group), group[0].expected
         then = None if count < 2 else group[0].foresee(work.changed(rows=count * work.rows))
         if then is None or count * now.seconds < GAIN * then.seconds:
             continue
@@ -385,8 +385,8 @@ def place(
     return spread(workload.rows, paces)
 
 
-def foreseen(planner: Planner, workload: Workload) -> Outlook | None:
-    """Return the Outlook of a workload, None where no kernel accepts it; the manager's lock is held."""
+def foreseen(planner: Planner, workload: Workload) -> Expectation | None:
+    """Return the Expectation of a workload, None where no kernel accepts it; the manager's lock is held."""
     candidates = planner.candidates
     assessments = candidates.fitting(workload)
     if not accepted(assessments):
@@ -399,6 +399,6 @@ def foreseen(planner: Planner, workload: Workload) -> Outlook | None:
         for each in assessments
         if each.refusal is not None and "not installed" in each.refusal
     }
-    return Outlook(
+    return Expectation(
         chosen.kernel.name, chosen.seconds, launching=launching, computing=computing, moving=moving, missing=missing
     )

@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 from hpfracc_nn.errors import printable
 from hpfracc_nn.forks import in_children
 from hpfracc_nn.selection.plan import Counts, Plan, Use
-from hpfracc_nn.selection.recorder import Choice, Defeat, Event, ManagerCounts, Recorder, together
+from hpfracc_nn.selection.recorder import Choice, Defeat, Event, ManagerCounts, Recorder, summed
 from hpfracc_nn.selection.workload import Direction, Workload, key_of
 
 MOST_KNOWN = 4096
@@ -118,7 +118,7 @@ class WatchedManagers:
         with _watching:
             self._settle()
             every = [self._gone, *self._alive]
-            totals = together(each.totals().items() for each in every)
+            totals = summed(each.totals().items() for each in every)
             failures = sum((each.failures for each in every), Counter[tuple[str, str, str]]())
             return totals, failures, sum(each.explored for each in every)
 

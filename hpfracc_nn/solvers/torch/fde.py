@@ -29,7 +29,7 @@ from hpfracc_nn.solvers.torch.adjoint import recorded, trainable
 from hpfracc_nn.solvers.torch.collocation.solve import collocated, options_of
 from hpfracc_nn.solvers.torch.fixed import CountedField, Steps, doubled, solution_of
 from hpfracc_nn.solvers.torch.integrate import Problem, Progress
-from hpfracc_nn.solvers.torch.solution import Event, Form, Solution, events_of, is_plain
+from hpfracc_nn.solvers.torch.solution import Event, Solution, TreeLayout, events_of, is_plain
 from hpfracc_nn.solvers.torch.state import (
     Casts,
     Field,
@@ -347,7 +347,7 @@ def fdeint(
     is_usual = isinstance(y0, Tensor) and not y0.is_complex()  # saves the usual case one call
     if not is_usual and not is_plain(y0):
         return _of_tree(
-            Form(y0),
+            TreeLayout(y0),
             f,
             y0,
             dy0,
@@ -405,23 +405,23 @@ def fdeint(
     return doubled(again, method.scheme, found, ts, n_steps, alpha, rtol, atol, throw)
 
 
-def _of_tree(form: Form, f: Callable[..., Any], y0: Any, dy0: Any, alpha: Any, ts: Any, **options: Any) -> Any:
-    """Return what `fdeint` returns for a state that is a tree of tensors, or complex; `form` describes the state."""
+def _of_tree(layout: TreeLayout, f: Callable[..., Any], y0: Any, dy0: Any, alpha: Any, ts: Any, **options: Any) -> Any:
+    """Return what `fdeint` returns for a state that is a tree of tensors, or complex; `layout` describes the state."""
     args, events = options.pop("args"), options.pop("events")
     function = f if args is None else partial(_with_args, f, args)
     if isinstance(alpha, Tensor) and alpha.ndim and isinstance(y0, Tensor):
         alpha = alpha[..., None]  # the last axis holds the real and imaginary part of a number
-    watched = [replace(each, function=form.function(each.function)) for each in events_of(events)]
+    watched = [replace(each, function=layout.function(each.function)) for each in events_of(events)]
     found = fdeint(
-        form.right_hand_side(function),
-        form.parts(y0, "fdeint", "y0"),
+        layout.right_hand_side(function),
+        layout.parts(y0, "fdeint", "y0"),
         ts,
         alpha,
-        dy0=None if dy0 is None else form.parts(dy0, "fdeint", "dy0"),
+        dy0=None if dy0 is None else layout.parts(dy0, "fdeint", "dy0"),
         events=watched,
         **options,
     )
-    return found.of(form) if options["full"] else form.tree(found)
+    return found.of(layout) if options["full"] else layout.tree(found)
 
 
 def _with_args(f: Callable[..., Any], args: Any, t: Tensor, y: Any) -> Any:

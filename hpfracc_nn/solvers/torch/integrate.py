@@ -31,7 +31,7 @@ from hpfracc_nn.selection import Plan, Site
 from hpfracc_nn.solvers.explosions import GROWTH, WINDOW, Limits
 from hpfracc_nn.solvers.history import Exponentials, History, Kept
 from hpfracc_nn.solvers.schemes import BDF2, PredictorCorrector, Rectangle, Scheme, Trapezoid
-from hpfracc_nn.solvers.torch.memory import Forward, Matrix, Memory, Operand, Reversed, picked, toeplitz
+from hpfracc_nn.solvers.torch.memory import Forward, Matrix, Memory, Reversed, WeightMatrix, picked, toeplitz
 from hpfracc_nn.solvers.torch.roots import Equation, equation_of, solved_by
 from hpfracc_nn.solvers.torch.state import NAMES, Field, Layout, Signature, bare, evaluated, fault
 
@@ -293,24 +293,24 @@ class Problem:
     def past(self, plan: Plan) -> Memory:
         """Return the empty memory of a forward pass, whose past the plan's kernel adds up."""
         starts = None
-        operand: Operand
+        weight_matrix: WeightMatrix
         if self.kept is None:
             assert self.matrix is not None, "one of the two is there"
-            operand = Forward(self.matrix, self.like)
+            weight_matrix = Forward(self.matrix, self.like)
         else:
-            operand = toeplitz(self.kept, self.like)
+            weight_matrix = toeplitz(self.kept, self.like)
             starts = None if self.kept.starts is None else torch.as_tensor(self.kept.starts).to(self.like)
-        return Memory(operand, self.site, plan, "forward", self.layout, self.like, starts)
+        return Memory(weight_matrix, self.site, plan, "forward", self.layout, self.like, starts)
 
     def reversed_past(self, plan: Plan) -> Memory:
         """Return the empty memory of the adjoint, in which time is reversed: its step k is step n_steps - k."""
-        operand: Operand
+        weight_matrix: WeightMatrix
         if self.kept is None:
             assert self.matrix is not None, "one of the two is there"
-            operand = Reversed(Forward(self.matrix, self.like))
+            weight_matrix = Reversed(Forward(self.matrix, self.like))
         else:
-            operand = toeplitz(self.kept, self.like, backward=True)
-        return Memory(operand, self.site, plan, "backward", self.layout, self.like)
+            weight_matrix = toeplitz(self.kept, self.like, backward=True)
+        return Memory(weight_matrix, self.site, plan, "backward", self.layout, self.like)
 
     @cached_property
     def elapsed(self) -> Tensor:

@@ -38,7 +38,7 @@ _AT_ONCE = 32  # steps whose weights of f_n at step n are computed together
 _KEPT = 1 << 26  # bytes that the cached blocks of one matrix may take
 
 
-class Operand(Protocol):
+class WeightMatrix(Protocol):
     """The matrix of weights of the past: rows are steps, columns are values; any rectangle of it is made on demand.
 
     Attributes:
@@ -60,7 +60,7 @@ class Operand(Protocol):
 
 
 class Toeplitz:
-    """An `Operand` whose weights depend on the lag alone, as on a uniform mesh.
+    """An `WeightMatrix` whose weights depend on the lag alone, as on a uniform mesh.
 
     Args:
         columns: Weights by lag, from 0 on, [a, outs, ins, steps + 1], float64 or the values' dtype; that of lag 0 is
@@ -88,7 +88,7 @@ class Toeplitz:
         self.backwards = torch.cat([columns[..., 1:].flip(-1), columns.new_zeros(columns.shape)], -1).contiguous()
 
     def rectangle(self, first: int, last: int, begin: int, end: int) -> Tensor:
-        """Return the weights of steps first to last - 1 for values begin to end - 1: see `Operand.rectangle`."""
+        """Return the weights of steps first to last - 1 for values begin to end - 1: see `WeightMatrix.rectangle`."""
         return self.upside_down(first, last, begin, end).flip(-2)
 
     def upside_down(self, first: int, last: int, begin: int, end: int) -> Tensor:
@@ -111,7 +111,7 @@ class Matrix:
 
     def __init__(self, scheme: Scheme, alpha: np.ndarray, times: np.ndarray):
         self.scheme, self.alpha, self.times = scheme, alpha, times
-        self._room = _KEPT
+        self._buffer = _KEPT
         self._blocks: dict[tuple[int, int, int, int], np.ndarray] = {}
 
     @property
@@ -130,8 +130,8 @@ class Matrix:
             found = self.scheme.block(self.alpha, self.times, range(first, last), range(begin, end), NUMPY)
             if end > first:
                 found = found * (np.arange(first, last)[:, None] > np.arange(begin, end))
-            if found.nbytes <= self._room:
-                self._room -= found.nbytes
+            if found.nbytes <= self._buffer:
+                self._buffer -= found.nbytes
                 self._blocks[key] = found
         return found
 
@@ -148,7 +148,7 @@ class Matrix:
 
 
 class Forward:
-    """The weights of a `Matrix` as the `Operand` of a forward pass.
+    """The weights of a `Matrix` as the `WeightMatrix` of a forward pass.
 
     Args:
         matrix: The weights.
@@ -162,15 +162,15 @@ class Forward:
         self.outs, self.steps = matrix.scheme.sets, matrix.times.size - 1
 
     def rectangle(self, first: int, last: int, begin: int, end: int) -> Tensor:
-        """Return the weights of steps first to last - 1 for values begin to end - 1: see `Operand.rectangle`."""
+        """Return the weights of steps first to last - 1 for values begin to end - 1: see `WeightMatrix.rectangle`."""
         return torch.from_numpy(self.matrix.block(first, last, begin, end)).to(self._like)
 
 
 class Reversed:
-    """The `Operand` of an adjoint: the transpose of a forward one with time reversed, so that its step k is step n - k.
+    """The `WeightMatrix` of an adjoint: the transpose of a forward one, with time reversed: its step k is step n - k.
 
     Args:
-        forward: The operand of the forward pass, with n steps.
+        forward: The weight_matrix of the forward pass, with n steps.
     """
 
     outs = 1
@@ -181,7 +181,7 @@ class Reversed:
     def rectangle(self, first: int, last: int, begin: int, end: int) -> Tensor:
         """Return the weights, steps counted backwards, of steps first to last - 1 for values begin to end - 1.
 
-        See `Operand.rectangle`.
+        See `WeightMatrix.rectangle`.
         """
         top = self.steps + 1
         found = self.forward.rectangle(top - end, top - begin, top - last, top - first)  # [a, sets, values, steps]
@@ -190,7 +190,7 @@ class Reversed:
 
 
 def toeplitz(kept: Kept, like: Tensor, *, backward: bool = False) -> Toeplitz:
-    """Return the weights `kept` by a history as a `Toeplitz` operand, for the forward pass or, transposed, the adjoint.
+    """Return the weights `kept` by a history as a `Toeplitz` matrix, for the forward pass or, transposed, the adjoint.
 
     `like` is a tensor of the values' dtype and device.
     """
@@ -203,7 +203,7 @@ def toeplitz(kept: Kept, like: Tensor, *, backward: bool = False) -> Toeplitz:
     return Toeplitz(placed(kept.columns), kept.nodes, c)
 
 
-class Form:
+class PastSum:
     """How a kernel adds up the past of one solve: its weights, and what the kernel keeps of older values.
 
     The values of a block's own steps are added up by the code that takes the steps, with the weights that `near`
@@ -211,7 +211,7 @@ class Form:
     blocks of one length are the same.
 
     Args:
-        operand: The weights.
+        weight_matrix: The weights.
 
     Attributes:
         overlap: The number of values before a block that `near` covers too.
@@ -219,14 +219,14 @@ class Form:
 
     overlap = 0
 
-    def __init__(self, operand: Operand):
-        self.operand = operand
+    def __init__(self, weight_matrix: WeightMatrix):
+        self.weight_matrix = weight_matrix
         self._near: dict[tuple[int, int], Tensor] = {}
 
     @classmethod
-    def prepare(cls, operand: Operand, workload: Workload) -> Self:
-        """Return a new form for the weights `operand`: a kernel's `prepare`."""
-        return cls(operand)
+    def prepare(cls, weight_matrix: WeightMatrix, workload: Workload) -> Self:
+        """Return a new sum over the past with these weights: a kernel's `prepare`."""
+        return cls(weight_matrix)
 
     def near(self, first: int, last: int) -> Tensor:
         """Return the near weights of the block of steps first to last - 1: those of values from first - overlap on.
@@ -235,8 +235,8 @@ class Form:
         value's step is not before the sum's.
         """
         before = min(first, self.overlap)
-        if not isinstance(self.operand, Toeplitz):
-            return self.operand.rectangle(first, last, first - before, last)
+        if not isinstance(self.weight_matrix, Toeplitz):
+            return self.weight_matrix.rectangle(first, last, first - before, last)
         key = (before, last - first)
         found = self._near.get(key)
         if found is None:
@@ -244,7 +244,7 @@ class Form:
         return found
 
     def _rectangle(self, before: int, last: int) -> Tensor:
-        return self.operand.rectangle(before, last, 0, last)
+        return self.weight_matrix.rectangle(before, last, 0, last)
 
     def far(self, values: Tensor, first: int, last: int, out: Tensor) -> None:
         """Add to `out`, the sums of steps first to last - 1, the weighted values before max(first - overlap, 0).
@@ -289,12 +289,12 @@ def saves(workload: Workload) -> float:
     return float(workload.bytes if workload.needs_gradient else 0)
 
 
-def run(form: Form, values: Tensor, first: int, last: int, out: Tensor) -> None:
-    """Add the far past to `out`, the sums of a block: a kernel's `run`; see `Form.far`.
+def run(past_sum: PastSum, values: Tensor, first: int, last: int, out: Tensor) -> None:
+    """Add the far past to `out`, the sums of a block: a kernel's `run`; see `PastSum.far`.
 
-    On a transposed operand the same function is the kernel's adjoint.
+    On a transposed weight_matrix the same function is the kernel's adjoint.
     """
-    form.far(values, first, last, out)
+    past_sum.far(values, first, last, out)
 
 
 def picked(
@@ -342,7 +342,7 @@ class Memory:
     """The past of one pass: the values of all steps so far, and the plan's kernel, which adds them up.
 
     Args:
-        operand: The weights.
+        weight_matrix: The weights.
         site: The call site that picked the plan.
         plan: The plan whose kernel adds up the past, at least at first.
         direction: The pass, "forward" or "backward".
@@ -362,7 +362,7 @@ class Memory:
 
     def __init__(
         self,
-        operand: Operand,
+        weight_matrix: WeightMatrix,
         site: Site,
         plan: Plan,
         direction: Direction,
@@ -371,17 +371,17 @@ class Memory:
         starts: Tensor | None = None,
         block: int | None = None,
     ):
-        self.operand, self.site, self.direction, self.layout = operand, site, direction, layout
+        self.weight_matrix, self.site, self.direction, self.layout = weight_matrix, site, direction, layout
         self.plan = self._picked = plan
         self.block = block_length(layout.orders * layout.width) if block is None else block
-        self.values = like.new_zeros(layout.orders, operand.steps + 1, operand.ins, layout.width)
+        self.values = like.new_zeros(layout.orders, weight_matrix.steps + 1, weight_matrix.ins, layout.width)
         views = layout.as_state(self.values)
-        self.views = views[:, 0] if operand.ins == 1 else views
+        self.views = views[:, 0] if weight_matrix.ins == 1 else views
         self.seconds = 0.0
         self._merged = self.values.view(layout.orders, -1, layout.width)
         self._starts = starts
-        self._form: Form | None = None
-        self._reached = 0  # the form has been shown the blocks before this step; -1 while it runs
+        self._form: PastSum | None = None
+        self._reached = 0  # the sum has been shown the blocks before this step; -1 while it runs
         self.first = self._begin = 0  # first step of the present block, first value that its near weights cover
         self.slots: Sequence[Tensor] = ()
         self._far: Sequence[Tensor] = ()
@@ -390,7 +390,7 @@ class Memory:
         self._kept: tuple[Tensor, Sequence[Tensor]] | None = None
         self._own: tuple[Tensor, Tensor] | None = None
         self._is_one = layout.orders == 1
-        self._shape = (operand.outs, *layout.shape) if operand.outs > 1 else tuple(layout.shape)
+        self._shape = (weight_matrix.outs, *layout.shape) if weight_matrix.outs > 1 else tuple(layout.shape)
         self._work = _FORWARD if direction == "forward" else _BACKWARD
 
     def tell(self) -> None:
@@ -416,7 +416,7 @@ class Memory:
 
         `first` is the block's first step, `base` what is added to its sums, [*shape] or [rows, *shape]; None is 0.
         """
-        last = min(first + self.block, self.operand.steps + 1)
+        last = min(first + self.block, self.weight_matrix.steps + 1)
         started = time.perf_counter()
         out = carried_out(self._work, self.site, self.plan, self, first, last)
         self.seconds += time.perf_counter() - started
@@ -438,7 +438,7 @@ class Memory:
             block's own values by lag, from 0 on, [rows, outs * ins, *varying] with `varying` of the layout.
         """
         self._open(first, base)
-        ins = self.operand.ins
+        ins = self.weight_matrix.ins
         before = (first - self._begin) * ins
         if self._own is None or self._own[0] is not self._weights:
             self._own = self._weights, self._by_lag(before)
@@ -455,8 +455,8 @@ class Memory:
         `before` is the number of columns of the near weights that belong to values before the block.
         """
         a, outs, rows, _ = self._weights.shape
-        own = self._weights[:, :, -1, before:].reshape(a, outs, rows, self.operand.ins).flip(2)
-        return own.permute(2, 1, 3, 0).reshape(rows, outs * self.operand.ins, *self.layout.varying)
+        own = self._weights[:, :, -1, before:].reshape(a, outs, rows, self.weight_matrix.ins).flip(2)
+        return own.permute(2, 1, 3, 0).reshape(rows, outs * self.weight_matrix.ins, *self.layout.varying)
 
     def put(self, n: int, value: Tensor) -> None:
         """Put in the value of step n, a step of the present block."""
@@ -467,13 +467,13 @@ class Memory:
 
         Shape [*shape], or [outs, *shape] where several sums come out.
         """
-        i, begin, ins = n - self.first, self._begin, self.operand.ins
+        i, begin, ins = n - self.first, self._begin, self.weight_matrix.ins
         k = (n - begin) * ins
         if self._is_one:
             found = torch.addmm(self._far[i], self._near[i], self._merged[0].narrow(0, begin * ins, k))
             return found.view(self._shape)
         found = torch.baddbmm(self._far[i], self._near[i], self._merged.narrow(1, begin * ins, k))
-        return self.layout.as_state(found if self.operand.outs > 1 else found[:, 0])
+        return self.layout.as_state(found if self.weight_matrix.outs > 1 else found[:, 0])
 
     def memories(self, first: int, last: int) -> Tensor:
         """Return the sums over the past of all steps of the present block at once, [outs, rows, *shape].
@@ -482,7 +482,7 @@ class Memory:
         after it.
         """
         a, outs, rows, k = self._weights.shape
-        ins = self.operand.ins
+        ins = self.weight_matrix.ins
         recent = self._merged[:, self._begin * ins : last * ins]
         return self.layout.as_state(
             self._out + torch.bmm(self._weights.reshape(a, outs * rows, k), recent).view(a, outs, rows, -1)
@@ -490,10 +490,10 @@ class Memory:
 
     def adopt(self, plan: Plan) -> None:
         """Go on with the kernel of `plan`, after running it on all earlier blocks, whose values are in `values`."""
-        self._form = plan.kernel.prepare(self.operand, plan.workload)
+        self._form = plan.kernel.prepare(self.weight_matrix, plan.workload)
         self.plan = plan
         for first in range(0, self._reached, self.block):
-            plan.kernel.run(self._form, self._merged, first, first + self.block, self._room(self.block))
+            plan.kernel.run(self._form, self._merged, first, first + self.block, self._buffer(self.block))
 
     def far(self, plan: Plan, first: int, last: int) -> Tensor:
         """Return the sums of steps first to last - 1 over the far past, by a plan's kernel, [a, outs, rows, r]."""
@@ -502,14 +502,14 @@ class Memory:
             self.adopt(plan)
         kernel = plan.kernel
         kernel.calls["run" if self.direction == "forward" else "adjoint"] += 1
-        out = self._room(last - first)
+        out = self._buffer(last - first)
         self._reached = -1
         (kernel.run if self.direction == "forward" else kernel.adjoint)(self._form, self._merged, first, last, out)
         self._reached = last
         return out
 
-    def _room(self, rows: int) -> Tensor:
-        return self.values.new_zeros(self.values.shape[0], self.operand.outs, rows, self.values.shape[-1])
+    def _buffer(self, rows: int) -> Tensor:
+        return self.values.new_zeros(self.values.shape[0], self.weight_matrix.outs, rows, self.values.shape[-1])
 
     def _rows(self, near: Tensor) -> Sequence[Tensor]:
         """Return for each step of the block its row of the near weights, cut to the values before the step.
@@ -519,7 +519,7 @@ class Memory:
         """
         if self._kept is not None and self._kept[0] is near:
             return self._kept[1]
-        before, ins = self.first - self._begin, self.operand.ins
+        before, ins = self.first - self._begin, self.weight_matrix.ins
         each = near[0].unbind(1) if self._is_one else near.unbind(2)
         found = [row[..., : (before + i) * ins] for i, row in enumerate(each)]
         self._kept = near, found

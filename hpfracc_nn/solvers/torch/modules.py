@@ -97,7 +97,7 @@ class CaputoEquation(Ordered):
         check_place(owner, device, dtype)
         self._fixed, self.order = None, None
         if isinstance(alpha, Alpha):
-            _check_bounds(owner, alpha.taken_by(owner, bounds, alpha.shape))
+            _check_bounds(owner, alpha.bounds_for(owner, bounds, alpha.shape))
             self.order = alpha
         else:
             values = order_numbers(owner, alpha)
@@ -444,7 +444,7 @@ def stochastic_order(
         ValueError: alpha or bounds are out of range.
     """
     if isinstance(alpha, Alpha):
-        stochastic_bounds(owner, alpha.taken_by(owner, bounds, alpha.shape))
+        stochastic_bounds(owner, alpha.bounds_for(owner, bounds, alpha.shape))
         return None, alpha
     values = order_numbers(owner, alpha)
     check_stochastic_orders(owner, alpha, values)

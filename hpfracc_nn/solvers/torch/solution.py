@@ -166,7 +166,7 @@ class Solution:
     path: Path = field(repr=False)
     end: float
     error: Any = None
-    _form: Form | None = field(default=None, repr=False)
+    _layout: TreeLayout | None = field(default=None, repr=False)
     followed: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __call__(self, ts: Any, derivative: int = 0) -> Any:
@@ -203,7 +203,7 @@ class Solution:
         found = self.path.unravel(states, times, self.failed)
         if given.ndim == 0:
             found = tuple(part[0] for part in found) if isinstance(found, tuple) else found[0]
-        return found if self._form is None else self._form.tree(found)
+        return found if self._layout is None else self._layout.tree(found)
 
     def continued(self, ts: Any, **options: Any) -> Solution:
         """Return the solution that goes on from the end, with all of its history.
@@ -217,22 +217,22 @@ class Solution:
             ValueError: The first time is not the end of this solution, an option cannot change, the scheme has fixed
                 steps, or this solution was ended by an event or lacks samples.
         """
-        form = self._form
-        if form is None:
+        layout = self._layout
+        if layout is None:
             return self.path.continued(self, ts, options)
         events = events_of(options.get("events", ()))
-        watched = tuple(replace(each, function=form.function(each.function)) for each in events)
-        return self.path.continued(self, ts, {**options, "events": watched}).of(form)
+        watched = tuple(replace(each, function=layout.function(each.function)) for each in events)
+        return self.path.continued(self, ts, {**options, "events": watched}).of(layout)
 
-    def of(self, form: Form) -> Solution:
-        """Return this solution with states as trees or complex tensors of a `form` in place of real tensors."""
-        events = tuple(replace(each, states=form.tree(each.states)) for each in self.events)
-        error = None if self.error is None else form.tree(self.error)
-        return replace(self, ys=form.tree(self.ys), events=events, error=error, _form=form)
+    def of(self, layout: TreeLayout) -> Solution:
+        """Return this solution with states as trees or complex tensors of a `layout` in place of real tensors."""
+        events = tuple(replace(each, states=layout.tree(each.states)) for each in self.events)
+        error = None if self.error is None else layout.tree(self.error)
+        return replace(self, ys=layout.tree(self.ys), events=events, error=error, _layout=layout)
 
 
 def is_plain(y0: Any) -> bool:
-    """Return whether a state needs no `Form`: a real tensor, a tuple or list of such, or something refused later."""
+    """Return whether a state needs no `TreeLayout`: a real tensor, a tuple of them, or what is refused later."""
     if isinstance(y0, Tensor):
         return not y0.is_complex()
     if type(y0) not in (tuple, list):
@@ -244,7 +244,7 @@ def _is_complex(x: Any) -> bool:
     return isinstance(x, Tensor) and x.is_complex()
 
 
-class Form:
+class TreeLayout:
     """How a tree of tensors, real or complex, is made of real tensors: a complex one gets a last axis of its 2 parts.
 
     Args:
@@ -302,9 +302,9 @@ class Form:
         return partial(_read, g, self)
 
 
-def _applied(f: Callable[..., Any], form: Form, t: Tensor, y: Any) -> Any:
-    return form.parts(f(t, form.tree(y)), "fdeint", "f")
+def _applied(f: Callable[..., Any], layout: TreeLayout, t: Tensor, y: Any) -> Any:
+    return layout.parts(f(t, layout.tree(y)), "fdeint", "f")
 
 
-def _read(g: Callable[..., Any], form: Form, t: Tensor, y: Any) -> Any:
-    return g(t, form.tree(y))
+def _read(g: Callable[..., Any], layout: TreeLayout, t: Tensor, y: Any) -> Any:
+    return g(t, layout.tree(y))

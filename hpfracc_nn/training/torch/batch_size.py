@@ -223,11 +223,11 @@ def suggest_batch_size(
         if place.type == "cuda":
             tried = _tried(run, place)
             peak = tried(first)  # also fills the caches, before it is measured what is free
-            room = _room(said, place)
+            room = _available(said, place)
             found = largest(lambda rows: _keeps(tried(rows), room), most, _keeps(peak, room))
         else:
             run(first)
-            room = _room(said, place)
+            room = _available(said, place)
             found = foreseen(lambda rows: profiled(run, rows), room, most)
     if found == 0:
         raise MemoryError(
@@ -291,7 +291,7 @@ def _place(module: nn.Module, leaves: list[Tensor], device: torch.device | str |
     return wanted
 
 
-def _room(said: int | float | None, place: torch.device) -> int:
+def _available(said: int | float | None, place: torch.device) -> int:
     name = str(place)
     settings = default_manager().settings
     room = limit("torch", name, settings) if said is None else limited(said, free("torch", name))

@@ -52,7 +52,7 @@ _NOT_TOGETHER = (
 _log = logging.getLogger("hpfracc_nn.solvers")
 
 
-class Together:
+class BatchedSteps:
     """A function evaluated at many steps: in one call under `torch.func.vmap` if possible, else step by step.
 
     A small network is as fast for 64 steps as for one. Where the function's control flow depends on values, or an
@@ -151,7 +151,7 @@ class _Sweep:
         self.count = self.orders + numbers.numel()
         has_order = layout.broadcast(torch.arange(self.orders)).expand(layout.shape).reshape(-1)
         self.has_order = torch.nn.functional.one_hot(has_order, self.orders).to(states)  # [d, a]
-        self._together = Together(f)
+        self._together = BatchedSteps(f)
 
     def run(self, start: Tensor, slope: Tensor | None) -> Tensor:
         """Return the derivatives of the states at all steps, [n_steps + 1, d, a + k].

@@ -46,7 +46,7 @@ class ArfimaState(NamedTuple):
     past: Array
 
 
-class _Made(Ordered):
+class _Derived(Ordered):
     """The attributes of `ARFIMA` that its `__post_init__` computes from the fields.
 
     Attributes:
@@ -57,7 +57,7 @@ class _Made(Ordered):
 
 
 @dataclass(frozen=True)
-class ARFIMA(_Made):
+class ARFIMA(_Derived):
     """What ARFIMA(p, alpha, q) cannot foresee of a series: its one-step errors e.
 
         u = (1 - z)**alpha (x - mean),

@@ -314,7 +314,7 @@ class FractionalAttention(WithOrder):
             ValueError: `alpha` or `bounds` is out of range, or there is not one order for each head.
         """
         if isinstance(self.alpha, Alpha):
-            taken = self.alpha.taken_by(_OWNER, self.bounds, (self.num_heads,) if self.alpha.shape else ())
+            taken = self.alpha.bounds_for(_OWNER, self.bounds, (self.num_heads,) if self.alpha.shape else ())
             attention_bounds(_OWNER, taken)
             return self.alpha
         fixed = attention_orders(_OWNER, self.alpha, self.num_heads)

@@ -66,7 +66,7 @@ from hpfracc_nn.fractional.distributions import (
     Pair,
     broadcast,
     check_inside,
-    check_taken,
+    check_order_fits,
     finite_bounds,
     first_spread,
     first_unconstrained,
@@ -269,7 +269,7 @@ class Alpha:
         """Return alpha in real units; of a random one (`ProbabilisticAlpha`) its mean, which is never drawn."""
         return self(params)
 
-    def taken_by(self, owner: str, bounds: Any, shape: Shape) -> Bounds:
+    def bounds_for(self, owner: str, bounds: Any, shape: Shape) -> Bounds:
         """Return the order's bounds, for a layer that takes it as its argument `alpha`.
 
         Args:
@@ -280,7 +280,7 @@ class Alpha:
         Raises:
             ValueError: `bounds` is not None, or alpha has another shape.
         """
-        check_taken(owner, type(self).__name__, self.bounds, self.shape, bounds, shape)
+        check_order_fits(owner, type(self).__name__, self.bounds, self.shape, bounds, shape)
         return self.bounds
 
     def _check(self, values: np.ndarray) -> None:

@@ -106,7 +106,7 @@ class FractionalDifference(Ordered):
         settle_fields(owner, self)
         order, count = self.start, self.channels * self.orders
         if isinstance(order, Alpha):
-            bank = bank_in_one(count, order.taken_by(owner, self.bounds, (count,)))
+            bank = bank_in_one(count, order.bounds_for(owner, self.bounds, (count,)))
         else:
             bank = bank_of(owner, "start", order, self.channels, self.orders, self.bounds, self.learn_alpha)
             order = None
@@ -277,7 +277,7 @@ class RoughnessState(NamedTuple):
     seen: Array
 
 
-class _Made(WithOrder):
+class _Derived(WithOrder):
     """The attributes of `RoughnessFeatures` that its `__post_init__` computes from the fields.
 
     Attributes:
@@ -288,7 +288,7 @@ class _Made(WithOrder):
 
 
 @dataclass(frozen=True)
-class RoughnessFeatures(_Made):
+class RoughnessFeatures(_Derived):
     """The logarithm of the mean square of fractional differences, a few orders for every channel.
 
         e_j = log(floor + mean over t >= skip of y_j[t]**2),

@@ -81,7 +81,7 @@ class Solving(WithOrder):
         """
         order = self.alpha
         if isinstance(order, Alpha):
-            bounds_of(owner, order.taken_by(owner, self.bounds, order.shape))  # type: ignore[arg-type]
+            bounds_of(owner, order.bounds_for(owner, self.bounds, order.shape))  # type: ignore[arg-type]
         else:
             values, order = fixed_orders(owner, self.alpha), None
             check(owner, self.alpha, values)

@@ -12,7 +12,7 @@ from jax import numpy as jnp
 from hpfracc_nn.fractional import dispatch
 from hpfracc_nn.fractional.definitions import FourierMultiplier
 from hpfracc_nn.fractional.jax.arrays import Array, of_numpy
-from hpfracc_nn.fractional.layout import check_told
+from hpfracc_nn.fractional.layout import check_dim
 from hpfracc_nn.layers.flax.functional.core import Alpha, Ordered, Params, settle, settle_fields
 from hpfracc_nn.layers.multipliers import OWNER, axes_of, begun, check_channels
 from hpfracc_nn.selection import BackendManager
@@ -94,7 +94,7 @@ class SpectralFractional(Ordered):
         definition: Any = self.definition
         axes: Any = _SPACE if self.dim is None else self.dim
         if self.dim is None:
-            check_told(OWNER, jnp.shape(x), definition, 2)
+            check_dim(OWNER, jnp.shape(x), definition, 2)
         if self.channels is not None:
             check_channels(jnp.shape(x), axes, self.channels)
         alpha = self._present(params, key)

@@ -235,7 +235,7 @@ class Layer(Shell):
         return self.make_rng("noise")
 
     @linen.nowrap
-    def _taken_apart(self, name: str, *arguments: Any) -> tuple[Pure | Plain, Any]:
+    def _as_pure(self, name: str, *arguments: Any) -> tuple[Pure | Plain, Any]:
         """Return the user's right-hand side, the field `name`, as a pure function, and its variables and keys.
 
         The function is called as `f(*arguments, (variables, keys))`. When the layer is initialised, a submodule's

@@ -210,13 +210,13 @@ class Layer(Shell):
         key = None if self.core.order is None else self.order.next_key()
         return {} if key is None else {"key": key}
 
-    def _taken_apart(self, name: str, *arguments: Any) -> tuple[Pure | Plain, Any]:
+    def _as_pure(self, name: str, *arguments: Any) -> tuple[Pure | Plain, Any]:
         """Return the user's right-hand side, the attribute `name`, as a pure function, and the right-hand side's state.
 
         The function is called as `f(*arguments, state)`; of `arguments`, an example of a call, only shapes and dtypes
         are read.
         """
-        return taken_apart(type(self).__name__, name, getattr(self, name), *arguments)
+        return as_pure(type(self).__name__, name, getattr(self, name), *arguments)
 
 
 Randomness = nnx.Rngs | nnx.RngStream | Array
@@ -294,7 +294,7 @@ def described(f: Any) -> Pure | Plain | Any:
     return Plain(f) if callable(f) else f
 
 
-def taken_apart(owner: str, name: str, f: Any, *arguments: Any) -> tuple[Pure | Plain, Any]:
+def as_pure(owner: str, name: str, f: Any, *arguments: Any) -> tuple[Pure | Plain, Any]:
     """Return a module or a function as a pure function, and its state, () for a function.
 
     Args:

@@ -40,7 +40,7 @@ class FDEBlock(Layer, core=functional.FDEBlock):
     def __call__(self, x: Array) -> Array:
         """Return z(t1); same shape and dtype as x."""
         x = of_numpy(x)
-        f, state = self._taken_apart("f", jnp.zeros((), x.dtype), x)
+        f, state = self._as_pure("f", jnp.zeros((), x.dtype), x)
         return replace(self.core, f=f)(self.params(), x, state, **self._drawing())
 
 
@@ -80,8 +80,8 @@ class FSDEBlock(Layer, core=functional.FSDEBlock):
         """
         x = of_numpy(x)
         t = jnp.zeros((), x.dtype)
-        drift, of_drift = self._taken_apart("drift", t, x)
-        diffusion, of_diffusion = self._taken_apart("diffusion", t, x)
+        drift, of_drift = self._as_pure("drift", t, x)
+        diffusion, of_diffusion = self._as_pure("diffusion", t, x)
         return replace(self.core, drift=drift, diffusion=diffusion)(
             self.params(),
             x,
@@ -132,7 +132,7 @@ class FractionalGraphConv(Layer, core=functional.FractionalGraphConv):
         if isinstance(self.func, str):
             return core(self.params(), x, **given)
         graph = core.graph_of(x, edge_index, edge_weight, adjacency)
-        func, state = self._taken_apart("func", core.state_like(x), *graph.arrays)
+        func, state = self._as_pure("func", core.state_like(x), *graph.arrays)
         return replace(core, func=func)(self.params(), x, variables=state, **given)
 
     def longest_step(self) -> Any:

@@ -79,7 +79,7 @@ def attached(problem: Problem, found: Steps, adjoint: bool) -> Array:
     return pair(given, jax.tree.map(lax.stop_gradient, (problem.begin, found)))[0]
 
 
-class Taken(NamedTuple):
+class PastStep(NamedTuple):
     """One step of a solve; in place of a step that was not taken, a very short one at the start.
 
     Attributes:
@@ -197,16 +197,16 @@ class Replay:
     def _starts(self) -> Array:
         return jnp.append(0.0, jnp.cumsum(self.lengths)[:-1])
 
-    def _taken(self, k: Array, starts: Array) -> Taken:
+    def _taken(self, k: Array, starts: Array) -> PastStep:
         """Return step k; `starts` are the times since the start at which the steps begin, [N]."""
         is_taken = k < self.n
         n = jnp.where(is_taken, k, 0)
         # In place of a step that was not taken f is evaluated at the start, and the result is not used.
         h, start = jnp.where(is_taken, self.lengths[n], _TINY), jnp.where(is_taken, starts[n], 0)
         states = jnp.where(is_taken, self.states[n], self.problem.z0)
-        return Taken(is_taken, n, (start, h), self.values[n], states)
+        return PastStep(is_taken, n, (start, h), self.values[n], states)
 
-    def _past(self, x: Taken, tangents: Array) -> Array:
+    def _past(self, x: PastStep, tangents: Array) -> Array:
         """Return the tangents of the integrals over all earlier steps at the stages of step x, [s, a, r].
 
         `tangents` are those of F, [N, s, a, r].
@@ -214,7 +214,7 @@ class Replay:
         problem = self.problem
         return sums(problem.scheme.stages, problem.alpha, self.lengths, x.n, x.times[1] * problem.nodes, tangents)
 
-    def _local(self, is_alpha_moved: bool) -> Callable[[Taken], Callable[[Array, Moved], tuple[Array, Array]]]:
+    def _local(self, is_alpha_moved: bool) -> Callable[[PastStep], Callable[[Array, Moved], tuple[Array, Array]]]:
         """Return a function that takes a step and returns `local`, the solution of the step's linear equation.
 
         local(past, moved) is linear in the tangents `past` of the integrals over earlier steps, [s, a, r], and `moved`
@@ -228,7 +228,7 @@ class Replay:
         else:
             own, slope = problem.own(alpha)[:, :-1], None
 
-        def of(x: Taken) -> Callable[[Array, Moved], tuple[Array, Array]]:
+        def of(x: PastStep) -> Callable[[Array, Moved], tuple[Array, Array]]:
             start, h = x.times
             rows, power = h * problem.nodes, problem.power(h)[:, None, None]
             weights, in_alpha = own * power, None
@@ -254,7 +254,7 @@ class Replay:
 
         return of
 
-    def _pushed(self, x: Taken, direction: Array, moved: tuple[Array | None, ...]) -> Array:
+    def _pushed(self, x: PastStep, direction: Array, moved: tuple[Array | None, ...]) -> Array:
         """Return the tangent of f at the stages of step x, [s, a, r].
 
         Args:

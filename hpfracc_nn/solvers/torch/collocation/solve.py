@@ -79,7 +79,7 @@ class Options:
 
 
 @dataclass(frozen=True, eq=False)
-class Taken:
+class DenseOutput:
     """The dense output of a solve by collocation: see `Path`.
 
     Attributes:
@@ -312,7 +312,7 @@ class Solve:
             track.message,
             tuple(self._occurrences(event, watch, k, values, steps) for k, event in enumerate(watch.events)),
             failed,
-            Taken(self, values, steps, last),
+            DenseOutput(self, values, steps, last),
             float(times[-1]) if track.status == "finished" else self.begin + end,
         )
 
@@ -390,11 +390,11 @@ def options_of(**given: Any) -> Options:
     return replace(Options(**given), events=events_of(given.get("events", ())))
 
 
-def _past(earlier: Solution | None) -> Taken | None:
+def _past(earlier: Solution | None) -> DenseOutput | None:
     """Return the steps of the solution `earlier`, which is to go on; None where there is none."""
     if earlier is None:
         return None
-    assert isinstance(earlier.path, Taken), "it goes on by the same scheme"
+    assert isinstance(earlier.path, DenseOutput), "it goes on by the same scheme"
     return earlier.path
 
 

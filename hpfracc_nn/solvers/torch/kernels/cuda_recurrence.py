@@ -14,7 +14,7 @@ from torch import Tensor
 from hpfracc_nn.fractional.torch.kernels import cuda_launch
 from hpfracc_nn.fractional.torch.kernels.cuda_launch import Source
 from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, register
-from hpfracc_nn.solvers.torch.kernels.plain import Matrices, RecurrenceForm, recurrence_cost, recurrence_refuses
+from hpfracc_nn.solvers.torch.kernels.plain import Matrices, RecurrenceSum, recurrence_cost, recurrence_refuses
 from hpfracc_nn.solvers.torch.memory import OPS, block_length, run, saves
 
 _THREADS = 128
@@ -28,13 +28,13 @@ _PAST = np.dtype(
 )
 
 
-class CudaForm(RecurrenceForm):
-    """The form (see `memory.Form`) whose older past is the states of decaying exponentials, advanced by CUDA code."""
+class CudaSum(RecurrenceSum):
+    """The `PastSum` (see `memory`) whose older past is the states of exponentials, advanced by CUDA code."""
 
     def advance(self, values: Tensor, states: Tensor, fresh: slice, matrices: Matrices, out: Tensor) -> None:
         """Update the states with new values and add their part to a block's sums, in one launch of the CUDA code.
 
-        Arguments are those of `RecurrenceForm.advance`.
+        Arguments are those of `RecurrenceSum.advance`.
         """
         into, decay, out_of = matrices
         equations, pushed, width = values.shape
@@ -69,4 +69,4 @@ def compiles(workload: Workload) -> Compilation | None:
 
 
 for op in (OPS["auto"], OPS["exponentials"]):
-    register(Kernel(op, "torch", "cuda", "recurrence", run, run, CudaForm.prepare, cost, refuses, saves, compiles))
+    register(Kernel(op, "torch", "cuda", "recurrence", run, run, CudaSum.prepare, cost, refuses, saves, compiles))

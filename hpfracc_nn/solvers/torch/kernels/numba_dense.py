@@ -13,30 +13,30 @@ from torch import Tensor
 
 from hpfracc_nn.fractional.numba.kernel import compilation, refusal
 from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, register
-from hpfracc_nn.solvers.torch.memory import OPS, Form, Operand, Toeplitz, block_length, run, saves
+from hpfracc_nn.solvers.torch.memory import OPS, PastSum, Toeplitz, WeightMatrix, block_length, run, saves
 
 _COMPILED, _LOADED = 1.0, 0.1  # seconds to compile the function, and to load it from the cache, on a core of 2.5 GHz
 
 _ready: set[str] = set()  # dtypes whose function has run
 
 
-class SumForm(Form):
-    """The form (see `memory.Form`) of a kernel that adds up all older values, kept as a NumPy array with time last."""
+class NumbaSum(PastSum):
+    """The `PastSum` (see `memory`) of the kernel that adds up all older values, a NumPy array with time last."""
 
-    def __init__(self, operand: Operand):
-        super().__init__(operand)
-        assert isinstance(operand, Toeplitz), "the mesh is uniform"
-        self._backwards = np.ascontiguousarray(operand.backwards[..., : operand.steps].numpy())
+    def __init__(self, weight_matrix: WeightMatrix):
+        super().__init__(weight_matrix)
+        assert isinstance(weight_matrix, Toeplitz), "the mesh is uniform"
+        self._backwards = np.ascontiguousarray(weight_matrix.backwards[..., : weight_matrix.steps].numpy())
         self._values: np.ndarray | None = None  # [a, ins, r, steps + 1]
         self._seen = 0  # steps whose values are in `_values`
 
     def far(self, values: Tensor, first: int, last: int, out: Tensor) -> None:
-        """Add to `out` the weighted values of all steps before the block, by compiled sums: see `Form.far`."""
+        """Add to `out` the weighted values of all steps before the block, by compiled sums: see `PastSum.far`."""
         if not first:
             return
-        a, ins, width = values.shape[0], self.operand.ins, values.shape[-1]
+        a, ins, width = values.shape[0], self.weight_matrix.ins, values.shape[-1]
         if self._values is None:
-            self._values = np.empty((a, ins, width, self.operand.steps + 1), self._backwards.dtype)
+            self._values = np.empty((a, ins, width, self.weight_matrix.steps + 1), self._backwards.dtype)
         fresh = values[:, self._seen * ins : first * ins].numpy().reshape(a, first - self._seen, ins, width)
         self._values[..., self._seen : first] = fresh.transpose(0, 2, 3, 1)
         self._seen = first
@@ -64,4 +64,4 @@ def compiles(workload: Workload) -> Compilation | None:
 
 
 for op in (OPS["auto"], OPS["full"], OPS["window"]):
-    register(Kernel(op, "torch", "numba", "dense", run, run, SumForm.prepare, cost, refusal, saves, compiles))
+    register(Kernel(op, "torch", "numba", "dense", run, run, NumbaSum.prepare, cost, refusal, saves, compiles))

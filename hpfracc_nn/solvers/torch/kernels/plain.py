@@ -27,25 +27,25 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
-from hpfracc_nn.solvers.torch.memory import OPS, Form, Operand, Toeplitz, add_product, block_length, run, saves
+from hpfracc_nn.solvers.torch.memory import OPS, PastSum, Toeplitz, WeightMatrix, add_product, block_length, run, saves
 
 
-class DenseForm(Form):
-    """The form (see `memory.Form`) of the kernel `dense`, which keeps nothing but the weights."""
+class DenseSum(PastSum):
+    """The `PastSum` (see `memory`) of the kernel `dense`, which keeps nothing but the weights."""
 
     def far(self, values: Tensor, first: int, last: int, out: Tensor) -> None:
-        """Add to `out` the weighted values of all steps before the block, by one matrix product: see `Form.far`."""
+        """Add to `out` the weighted values of all steps before the block, by one matrix product: see `PastSum.far`."""
         if not first:
             return
-        if isinstance(self.operand, Toeplitz):  # copying rows is faster upwards; the result is small
+        if isinstance(self.weight_matrix, Toeplitz):  # copying rows is faster upwards; the result is small
             a, outs, rows, width = out.shape
-            begin, ins = max(0, first - self.operand.reach), self.operand.ins
-            weights = self.operand.upside_down(first, last, begin, first).reshape(a, outs * rows, -1)
+            begin, ins = max(0, first - self.weight_matrix.reach), self.weight_matrix.ins
+            weights = self.weight_matrix.upside_down(first, last, begin, first).reshape(a, outs * rows, -1)
             past = values[:, begin * ins : first * ins]
             out += torch.bmm(weights, past).view(a, outs, rows, width).flip(2)
         else:
-            past = values[:, : first * self.operand.ins]
-            add_product(self.operand.rectangle(first, last, 0, first), past, out)
+            past = values[:, : first * self.weight_matrix.ins]
+            add_product(self.weight_matrix.rectangle(first, last, 0, first), past, out)
 
 
 def _dense_cost(workload: Workload) -> Cost:
@@ -62,31 +62,31 @@ def _dense_cost(workload: Workload) -> Cost:
 
 
 for op in (OPS["auto"], OPS["full"], OPS["window"], OPS["mesh"]):
-    register(Kernel(op, "torch", "torch", "dense", run, run, DenseForm.prepare, _dense_cost, saves=saves))
+    register(Kernel(op, "torch", "torch", "dense", run, run, DenseSum.prepare, _dense_cost, saves=saves))
 
 
 _BY_PRODUCT = 256  # steps of a square up to which a matrix product is faster
 _AT_ONCE = 1 << 20  # numbers that are transformed together
 
 
-class FFTForm(Form):
-    """The form (see `memory.Form`) of the kernel `fft`: square blocks, the large ones by FFT."""
+class FFTSum(PastSum):
+    """The `PastSum` (see `memory`) of the kernel `fft`: square blocks, the large ones by FFT."""
 
-    def __init__(self, operand: Operand):
-        super().__init__(operand)
-        assert isinstance(operand, Toeplitz), "the mesh is uniform"
-        self.columns = operand.columns
+    def __init__(self, weight_matrix: WeightMatrix):
+        super().__init__(weight_matrix)
+        assert isinstance(weight_matrix, Toeplitz), "the mesh is uniform"
+        self.columns = weight_matrix.columns
         self._block = 0  # the length of a block: the step at which the second block begins
         self._pending: Tensor | None = None
         self._squares: dict[int, Tensor] = {}
 
     def far(self, values: Tensor, first: int, last: int, out: Tensor) -> None:
-        """Add the newest square to the sums of later steps, and those of the block to `out`: see `Form.far`."""
+        """Add the newest square to the sums of later steps, and those of the block to `out`: see `PastSum.far`."""
         if not first:
             return
-        ins, steps = self.operand.ins, self.operand.steps
+        ins, steps = self.weight_matrix.ins, self.weight_matrix.steps
         if self._pending is None:
-            self._pending = values.new_zeros(values.shape[0], self.operand.outs, steps + 1, values.shape[-1])
+            self._pending = values.new_zeros(values.shape[0], self.weight_matrix.outs, steps + 1, values.shape[-1])
         self._block = self._block or first
         number = first // self._block
         length = self._block * (number & -number)
@@ -102,9 +102,9 @@ class FFTForm(Form):
         out += self._pending[:, :, first:last]
 
     def _square(self, length: int) -> Tensor:
-        found, steps = self._squares.get(length), self.operand.steps + 1
+        found, steps = self._squares.get(length), self.weight_matrix.steps + 1
         if found is None:
-            found = self._squares[length] = self.operand.rectangle(
+            found = self._squares[length] = self.weight_matrix.rectangle(
                 length, min(2 * length, steps), 0, length
             ).contiguous()
         return found
@@ -121,14 +121,16 @@ class FFTForm(Form):
         if spectrum is None:
             lags = self.columns[..., : 2 * length].clone()
             spectrum = self._squares[length] = torch.fft.rfft(lags, 2 * length)[..., None]  # [a, outs, ins, f, 1]
-        recent = recent.view(a, length, self.operand.ins, width)
+        recent = recent.view(a, length, self.weight_matrix.ins, width)
         rows = target.shape[2]
-        part = max(1, _AT_ONCE // (2 * length * self.operand.ins))
+        part = max(1, _AT_ONCE // (2 * length * self.weight_matrix.ins))
         for begin in range(0, width, part):
             some = slice(begin, begin + part)
             transformed = torch.fft.rfft(recent[..., some].permute(0, 2, 1, 3), 2 * length, dim=2)
             products = (
-                (spectrum * transformed[:, None]).sum(2) if self.operand.ins > 1 else spectrum[:, :, 0] * transformed
+                (spectrum * transformed[:, None]).sum(2)
+                if self.weight_matrix.ins > 1
+                else spectrum[:, :, 0] * transformed
             )
             target[..., some] += torch.fft.irfft(products, 2 * length, dim=2)[:, :, length : length + rows]
 
@@ -154,7 +156,7 @@ def _fft_cost(workload: Workload) -> Cost:
 
 
 for op in (OPS["auto"], OPS["fft"]):
-    register(Kernel(op, "torch", "torch", "fft", run, run, FFTForm.prepare, _fft_cost, saves=saves))
+    register(Kernel(op, "torch", "torch", "fft", run, run, FFTSum.prepare, _fft_cost, saves=saves))
 
 
 class Matrices(NamedTuple):
@@ -168,31 +170,33 @@ class Matrices(NamedTuple):
     out_of: Tensor  # from states to the sums of a block's steps, [a, outs or 1, rows, q]
 
 
-class RecurrenceForm(Form):
-    """The form (see `memory.Form`) of the kernel `recurrence`: the older past as states of decaying exponentials."""
+class RecurrenceSum(PastSum):
+    """The `PastSum` (see `memory`) of the kernel `recurrence`: the older past as states of decaying exponentials."""
 
-    def __init__(self, operand: Operand):
-        super().__init__(operand)
-        assert isinstance(operand, Toeplitz), "the mesh is uniform"
-        self.toeplitz = operand
-        if operand.nodes is None or operand.coefficients is None:  # so few steps that no exponentials were fitted
-            self.overlap = operand.steps
+    def __init__(self, weight_matrix: WeightMatrix):
+        super().__init__(weight_matrix)
+        assert isinstance(weight_matrix, Toeplitz), "the mesh is uniform"
+        self.toeplitz = weight_matrix
+        if (
+            weight_matrix.nodes is None or weight_matrix.coefficients is None
+        ):  # so few steps that no exponentials were fitted
+            self.overlap = weight_matrix.steps
             return
-        self.coefficients = operand.coefficients
-        self.overlap = operand.nodes.first - 1
-        self.rates = torch.as_tensor(operand.nodes.rates)
+        self.coefficients = weight_matrix.coefficients
+        self.overlap = weight_matrix.nodes.first - 1
+        self.rates = torch.as_tensor(weight_matrix.nodes.rates)
         self._states: Tensor | None = None
         self._seen = 0  # steps whose values are in the states
         self._matrices: dict[tuple[str, int], Tensor] = {}
 
     def far(self, values: Tensor, first: int, last: int, out: Tensor) -> None:
-        """Bring new values into the states, and add the states' part to the block's sums `out`: see `Form.far`."""
+        """Bring new values into the states, and add the states' part to the block's sums `out`: see `PastSum.far`."""
         end = first - self.overlap
         if end <= 0:
             return
         if self._states is None:
             self._states = values.new_zeros(values.shape[0], self.rates.numel(), values.shape[-1])
-        ins, taken = self.operand.ins, end - self._seen
+        ins, taken = self.weight_matrix.ins, end - self._seen
         matrices = Matrices(self._into(taken), self._decay(taken), self._out(last - first))
         self.advance(values, self._states, slice(self._seen * ins, end * ins), matrices, out)
         self._seen = end
@@ -232,7 +236,7 @@ class RecurrenceForm(Form):
     def _into(self, taken: int) -> Tensor:
         def made() -> Tensor:
             powers = torch.exp(-torch.outer(self.rates, torch.arange(taken - 1, -1, -1)))[None]
-            if self.operand.ins == 1:
+            if self.weight_matrix.ins == 1:
                 return powers.expand(self.coefficients.shape[0], -1, -1)
             c = self.coefficients[:, 0].double().cpu()  # [a, ins, q]
             return (powers[..., None] * c.permute(0, 2, 1)[:, :, None]).flatten(2)
@@ -242,7 +246,7 @@ class RecurrenceForm(Form):
     def _out(self, rows: int) -> Tensor:
         def made() -> Tensor:
             powers = torch.exp(-torch.outer(torch.arange(rows), self.rates))
-            if self.operand.ins > 1:
+            if self.weight_matrix.ins > 1:
                 return powers.expand(self.coefficients.shape[0], 1, -1, -1)
             return self.coefficients[:, :, 0, None].double().cpu() * powers
 
@@ -284,7 +288,7 @@ for op in (OPS["auto"], OPS["exponentials"]):
             "recurrence",
             run,
             run,
-            RecurrenceForm.prepare,
+            RecurrenceSum.prepare,
             recurrence_cost,
             recurrence_refuses,
             saves,
