@@ -293,24 +293,24 @@ class Problem:
     def past(self, plan: Plan) -> Memory:
         """Return the empty memory of a forward pass, whose past the plan's kernel adds up."""
         starts = None
-        weight_matrix: WeightMatrix
+        matrix: WeightMatrix
         if self.kept is None:
             assert self.matrix is not None, "one of the two is there"
-            weight_matrix = Forward(self.matrix, self.like)
+            matrix = Forward(self.matrix, self.like)
         else:
-            weight_matrix = toeplitz(self.kept, self.like)
+            matrix = toeplitz(self.kept, self.like)
             starts = None if self.kept.starts is None else torch.as_tensor(self.kept.starts).to(self.like)
-        return Memory(weight_matrix, self.site, plan, "forward", self.layout, self.like, starts)
+        return Memory(matrix, self.site, plan, "forward", self.layout, self.like, starts)
 
     def reversed_past(self, plan: Plan) -> Memory:
         """Return the empty memory of the adjoint, in which time is reversed: its step k is step n_steps - k."""
-        weight_matrix: WeightMatrix
+        matrix: WeightMatrix
         if self.kept is None:
             assert self.matrix is not None, "one of the two is there"
-            weight_matrix = Reversed(Forward(self.matrix, self.like))
+            matrix = Reversed(Forward(self.matrix, self.like))
         else:
-            weight_matrix = toeplitz(self.kept, self.like, backward=True)
-        return Memory(weight_matrix, self.site, plan, "backward", self.layout, self.like)
+            matrix = toeplitz(self.kept, self.like, backward=True)
+        return Memory(matrix, self.site, plan, "backward", self.layout, self.like)
 
     @cached_property
     def elapsed(self) -> Tensor:

@@ -170,7 +170,7 @@ class Reversed:
     """The `WeightMatrix` of an adjoint: the transpose of a forward one, with time reversed: its step k is step n - k.
 
     Args:
-        forward: The weight_matrix of the forward pass, with n steps.
+        forward: The matrix of the forward pass, with n steps.
     """
 
     outs = 1
@@ -211,7 +211,7 @@ class PastSum:
     blocks of one length are the same.
 
     Args:
-        weight_matrix: The weights.
+        matrix: The weights.
 
     Attributes:
         overlap: The number of values before a block that `near` covers too.
@@ -219,14 +219,14 @@ class PastSum:
 
     overlap = 0
 
-    def __init__(self, weight_matrix: WeightMatrix):
-        self.weight_matrix = weight_matrix
+    def __init__(self, matrix: WeightMatrix):
+        self.matrix = matrix
         self._near: dict[tuple[int, int], Tensor] = {}
 
     @classmethod
-    def prepare(cls, weight_matrix: WeightMatrix, workload: Workload) -> Self:
+    def prepare(cls, matrix: WeightMatrix, workload: Workload) -> Self:
         """Return a new sum over the past with these weights: a kernel's `prepare`."""
-        return cls(weight_matrix)
+        return cls(matrix)
 
     def near(self, first: int, last: int) -> Tensor:
         """Return the near weights of the block of steps first to last - 1: those of values from first - overlap on.
@@ -235,8 +235,8 @@ class PastSum:
         value's step is not before the sum's.
         """
         before = min(first, self.overlap)
-        if not isinstance(self.weight_matrix, Toeplitz):
-            return self.weight_matrix.rectangle(first, last, first - before, last)
+        if not isinstance(self.matrix, Toeplitz):
+            return self.matrix.rectangle(first, last, first - before, last)
         key = (before, last - first)
         found = self._near.get(key)
         if found is None:
@@ -244,7 +244,7 @@ class PastSum:
         return found
 
     def _rectangle(self, before: int, last: int) -> Tensor:
-        return self.weight_matrix.rectangle(before, last, 0, last)
+        return self.matrix.rectangle(before, last, 0, last)
 
     def far(self, values: Tensor, first: int, last: int, out: Tensor) -> None:
         """Add to `out`, the sums of steps first to last - 1, the weighted values before max(first - overlap, 0).
@@ -292,7 +292,7 @@ def saves(workload: Workload) -> float:
 def run(past_sum: PastSum, values: Tensor, first: int, last: int, out: Tensor) -> None:
     """Add the far past to `out`, the sums of a block: a kernel's `run`; see `PastSum.far`.
 
-    On a transposed weight_matrix the same function is the kernel's adjoint.
+    On a transposed matrix the same function is the kernel's adjoint.
     """
     past_sum.far(values, first, last, out)
 
@@ -342,7 +342,7 @@ class Memory:
     """The past of one pass: the values of all steps so far, and the plan's kernel, which adds them up.
 
     Args:
-        weight_matrix: The weights.
+        matrix: The weights.
         site: The call site that picked the plan.
         plan: The plan whose kernel adds up the past, at least at first.
         direction: The pass, "forward" or "backward".
@@ -362,7 +362,7 @@ class Memory:
 
     def __init__(
         self,
-        weight_matrix: WeightMatrix,
+        matrix: WeightMatrix,
         site: Site,
         plan: Plan,
         direction: Direction,
@@ -371,12 +371,12 @@ class Memory:
         starts: Tensor | None = None,
         block: int | None = None,
     ):
-        self.weight_matrix, self.site, self.direction, self.layout = weight_matrix, site, direction, layout
+        self.matrix, self.site, self.direction, self.layout = matrix, site, direction, layout
         self.plan = self._picked = plan
         self.block = block_length(layout.orders * layout.width) if block is None else block
-        self.values = like.new_zeros(layout.orders, weight_matrix.steps + 1, weight_matrix.ins, layout.width)
+        self.values = like.new_zeros(layout.orders, matrix.steps + 1, matrix.ins, layout.width)
         views = layout.as_state(self.values)
-        self.views = views[:, 0] if weight_matrix.ins == 1 else views
+        self.views = views[:, 0] if matrix.ins == 1 else views
         self.seconds = 0.0
         self._merged = self.values.view(layout.orders, -1, layout.width)
         self._starts = starts
@@ -390,7 +390,7 @@ class Memory:
         self._kept: tuple[Tensor, Sequence[Tensor]] | None = None
         self._own: tuple[Tensor, Tensor] | None = None
         self._is_one = layout.orders == 1
-        self._shape = (weight_matrix.outs, *layout.shape) if weight_matrix.outs > 1 else tuple(layout.shape)
+        self._shape = (matrix.outs, *layout.shape) if matrix.outs > 1 else tuple(layout.shape)
         self._work = _FORWARD if direction == "forward" else _BACKWARD
 
     def tell(self) -> None:
@@ -416,7 +416,7 @@ class Memory:
 
         `first` is the block's first step, `base` what is added to its sums, [*shape] or [rows, *shape]; None is 0.
         """
-        last = min(first + self.block, self.weight_matrix.steps + 1)
+        last = min(first + self.block, self.matrix.steps + 1)
         started = time.perf_counter()
         out = carried_out(self._work, self.site, self.plan, self, first, last)
         self.seconds += time.perf_counter() - started
@@ -438,7 +438,7 @@ class Memory:
             block's own values by lag, from 0 on, [rows, outs * ins, *varying] with `varying` of the layout.
         """
         self._open(first, base)
-        ins = self.weight_matrix.ins
+        ins = self.matrix.ins
         before = (first - self._begin) * ins
         if self._own is None or self._own[0] is not self._weights:
             self._own = self._weights, self._by_lag(before)
@@ -455,8 +455,8 @@ class Memory:
         `before` is the number of columns of the near weights that belong to values before the block.
         """
         a, outs, rows, _ = self._weights.shape
-        own = self._weights[:, :, -1, before:].reshape(a, outs, rows, self.weight_matrix.ins).flip(2)
-        return own.permute(2, 1, 3, 0).reshape(rows, outs * self.weight_matrix.ins, *self.layout.varying)
+        own = self._weights[:, :, -1, before:].reshape(a, outs, rows, self.matrix.ins).flip(2)
+        return own.permute(2, 1, 3, 0).reshape(rows, outs * self.matrix.ins, *self.layout.varying)
 
     def put(self, n: int, value: Tensor) -> None:
         """Put in the value of step n, a step of the present block."""
@@ -467,13 +467,13 @@ class Memory:
 
         Shape [*shape], or [outs, *shape] where several sums come out.
         """
-        i, begin, ins = n - self.first, self._begin, self.weight_matrix.ins
+        i, begin, ins = n - self.first, self._begin, self.matrix.ins
         k = (n - begin) * ins
         if self._is_one:
             found = torch.addmm(self._far[i], self._near[i], self._merged[0].narrow(0, begin * ins, k))
             return found.view(self._shape)
         found = torch.baddbmm(self._far[i], self._near[i], self._merged.narrow(1, begin * ins, k))
-        return self.layout.as_state(found if self.weight_matrix.outs > 1 else found[:, 0])
+        return self.layout.as_state(found if self.matrix.outs > 1 else found[:, 0])
 
     def memories(self, first: int, last: int) -> Tensor:
         """Return the sums over the past of all steps of the present block at once, [outs, rows, *shape].
@@ -482,7 +482,7 @@ class Memory:
         after it.
         """
         a, outs, rows, k = self._weights.shape
-        ins = self.weight_matrix.ins
+        ins = self.matrix.ins
         recent = self._merged[:, self._begin * ins : last * ins]
         return self.layout.as_state(
             self._out + torch.bmm(self._weights.reshape(a, outs * rows, k), recent).view(a, outs, rows, -1)
@@ -490,7 +490,7 @@ class Memory:
 
     def adopt(self, plan: Plan) -> None:
         """Go on with the kernel of `plan`, after running it on all earlier blocks, whose values are in `values`."""
-        self._form = plan.kernel.prepare(self.weight_matrix, plan.workload)
+        self._form = plan.kernel.prepare(self.matrix, plan.workload)
         self.plan = plan
         for first in range(0, self._reached, self.block):
             plan.kernel.run(self._form, self._merged, first, first + self.block, self._buffer(self.block))
@@ -509,7 +509,7 @@ class Memory:
         return out
 
     def _buffer(self, rows: int) -> Tensor:
-        return self.values.new_zeros(self.values.shape[0], self.weight_matrix.outs, rows, self.values.shape[-1])
+        return self.values.new_zeros(self.values.shape[0], self.matrix.outs, rows, self.values.shape[-1])
 
     def _rows(self, near: Tensor) -> Sequence[Tensor]:
         """Return for each step of the block its row of the near weights, cut to the values before the step.
@@ -519,7 +519,7 @@ class Memory:
         """
         if self._kept is not None and self._kept[0] is near:
             return self._kept[1]
-        before, ins = self.first - self._begin, self.weight_matrix.ins
+        before, ins = self.first - self._begin, self.matrix.ins
         each = near[0].unbind(1) if self._is_one else near.unbind(2)
         found = [row[..., : (before + i) * ins] for i, row in enumerate(each)]
         self._kept = near, found

@@ -23,10 +23,10 @@ _ready: set[str] = set()  # dtypes whose function has run
 class NumbaSum(PastSum):
     """The `PastSum` (see `memory`) of the kernel that adds up all older values, a NumPy array with time last."""
 
-    def __init__(self, weight_matrix: WeightMatrix):
-        super().__init__(weight_matrix)
-        assert isinstance(weight_matrix, Toeplitz), "the mesh is uniform"
-        self._backwards = np.ascontiguousarray(weight_matrix.backwards[..., : weight_matrix.steps].numpy())
+    def __init__(self, matrix: WeightMatrix):
+        super().__init__(matrix)
+        assert isinstance(matrix, Toeplitz), "the mesh is uniform"
+        self._backwards = np.ascontiguousarray(matrix.backwards[..., : matrix.steps].numpy())
         self._values: np.ndarray | None = None  # [a, ins, r, steps + 1]
         self._seen = 0  # steps whose values are in `_values`
 
@@ -34,9 +34,9 @@ class NumbaSum(PastSum):
         """Add to `out` the weighted values of all steps before the block, by compiled sums: see `PastSum.far`."""
         if not first:
             return
-        a, ins, width = values.shape[0], self.weight_matrix.ins, values.shape[-1]
+        a, ins, width = values.shape[0], self.matrix.ins, values.shape[-1]
         if self._values is None:
-            self._values = np.empty((a, ins, width, self.weight_matrix.steps + 1), self._backwards.dtype)
+            self._values = np.empty((a, ins, width, self.matrix.steps + 1), self._backwards.dtype)
         fresh = values[:, self._seen * ins : first * ins].numpy().reshape(a, first - self._seen, ins, width)
         self._values[..., self._seen : first] = fresh.transpose(0, 2, 3, 1)
         self._seen = first

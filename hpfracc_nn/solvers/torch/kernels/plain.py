@@ -37,15 +37,15 @@ class DenseSum(PastSum):
         """Add to `out` the weighted values of all steps before the block, by one matrix product: see `PastSum.far`."""
         if not first:
             return
-        if isinstance(self.weight_matrix, Toeplitz):  # copying rows is faster upwards; the result is small
+        if isinstance(self.matrix, Toeplitz):  # copying rows is faster upwards; the result is small
             a, outs, rows, width = out.shape
-            begin, ins = max(0, first - self.weight_matrix.reach), self.weight_matrix.ins
-            weights = self.weight_matrix.upside_down(first, last, begin, first).reshape(a, outs * rows, -1)
+            begin, ins = max(0, first - self.matrix.reach), self.matrix.ins
+            weights = self.matrix.upside_down(first, last, begin, first).reshape(a, outs * rows, -1)
             past = values[:, begin * ins : first * ins]
             out += torch.bmm(weights, past).view(a, outs, rows, width).flip(2)
         else:
-            past = values[:, : first * self.weight_matrix.ins]
-            add_product(self.weight_matrix.rectangle(first, last, 0, first), past, out)
+            past = values[:, : first * self.matrix.ins]
+            add_product(self.matrix.rectangle(first, last, 0, first), past, out)
 
 
 def _dense_cost(workload: Workload) -> Cost:
@@ -72,10 +72,10 @@ _AT_ONCE = 1 << 20  # numbers that are transformed together
 class FFTSum(PastSum):
     """The `PastSum` (see `memory`) of the kernel `fft`: square blocks, the large ones by FFT."""
 
-    def __init__(self, weight_matrix: WeightMatrix):
-        super().__init__(weight_matrix)
-        assert isinstance(weight_matrix, Toeplitz), "the mesh is uniform"
-        self.columns = weight_matrix.columns
+    def __init__(self, matrix: WeightMatrix):
+        super().__init__(matrix)
+        assert isinstance(matrix, Toeplitz), "the mesh is uniform"
+        self.columns = matrix.columns
         self._block = 0  # the length of a block: the step at which the second block begins
         self._pending: Tensor | None = None
         self._squares: dict[int, Tensor] = {}
@@ -84,9 +84,9 @@ class FFTSum(PastSum):
         """Add the newest square to the sums of later steps, and those of the block to `out`: see `PastSum.far`."""
         if not first:
             return
-        ins, steps = self.weight_matrix.ins, self.weight_matrix.steps
+        ins, steps = self.matrix.ins, self.matrix.steps
         if self._pending is None:
-            self._pending = values.new_zeros(values.shape[0], self.weight_matrix.outs, steps + 1, values.shape[-1])
+            self._pending = values.new_zeros(values.shape[0], self.matrix.outs, steps + 1, values.shape[-1])
         self._block = self._block or first
         number = first // self._block
         length = self._block * (number & -number)
@@ -102,9 +102,9 @@ class FFTSum(PastSum):
         out += self._pending[:, :, first:last]
 
     def _square(self, length: int) -> Tensor:
-        found, steps = self._squares.get(length), self.weight_matrix.steps + 1
+        found, steps = self._squares.get(length), self.matrix.steps + 1
         if found is None:
-            found = self._squares[length] = self.weight_matrix.rectangle(
+            found = self._squares[length] = self.matrix.rectangle(
                 length, min(2 * length, steps), 0, length
             ).contiguous()
         return found
@@ -121,16 +121,14 @@ class FFTSum(PastSum):
         if spectrum is None:
             lags = self.columns[..., : 2 * length].clone()
             spectrum = self._squares[length] = torch.fft.rfft(lags, 2 * length)[..., None]  # [a, outs, ins, f, 1]
-        recent = recent.view(a, length, self.weight_matrix.ins, width)
+        recent = recent.view(a, length, self.matrix.ins, width)
         rows = target.shape[2]
-        part = max(1, _AT_ONCE // (2 * length * self.weight_matrix.ins))
+        part = max(1, _AT_ONCE // (2 * length * self.matrix.ins))
         for begin in range(0, width, part):
             some = slice(begin, begin + part)
             transformed = torch.fft.rfft(recent[..., some].permute(0, 2, 1, 3), 2 * length, dim=2)
             products = (
-                (spectrum * transformed[:, None]).sum(2)
-                if self.weight_matrix.ins > 1
-                else spectrum[:, :, 0] * transformed
+                (spectrum * transformed[:, None]).sum(2) if self.matrix.ins > 1 else spectrum[:, :, 0] * transformed
             )
             target[..., some] += torch.fft.irfft(products, 2 * length, dim=2)[:, :, length : length + rows]
 
@@ -173,18 +171,16 @@ class Matrices(NamedTuple):
 class RecurrenceSum(PastSum):
     """The `PastSum` (see `memory`) of the kernel `recurrence`: the older past as states of decaying exponentials."""
 
-    def __init__(self, weight_matrix: WeightMatrix):
-        super().__init__(weight_matrix)
-        assert isinstance(weight_matrix, Toeplitz), "the mesh is uniform"
-        self.toeplitz = weight_matrix
-        if (
-            weight_matrix.nodes is None or weight_matrix.coefficients is None
-        ):  # so few steps that no exponentials were fitted
-            self.overlap = weight_matrix.steps
+    def __init__(self, matrix: WeightMatrix):
+        super().__init__(matrix)
+        assert isinstance(matrix, Toeplitz), "the mesh is uniform"
+        self.toeplitz = matrix
+        if matrix.nodes is None or matrix.coefficients is None:  # so few steps that no exponentials were fitted
+            self.overlap = matrix.steps
             return
-        self.coefficients = weight_matrix.coefficients
-        self.overlap = weight_matrix.nodes.first - 1
-        self.rates = torch.as_tensor(weight_matrix.nodes.rates)
+        self.coefficients = matrix.coefficients
+        self.overlap = matrix.nodes.first - 1
+        self.rates = torch.as_tensor(matrix.nodes.rates)
         self._states: Tensor | None = None
         self._seen = 0  # steps whose values are in the states
         self._matrices: dict[tuple[str, int], Tensor] = {}
@@ -196,7 +192,7 @@ class RecurrenceSum(PastSum):
             return
         if self._states is None:
             self._states = values.new_zeros(values.shape[0], self.rates.numel(), values.shape[-1])
-        ins, taken = self.weight_matrix.ins, end - self._seen
+        ins, taken = self.matrix.ins, end - self._seen
         matrices = Matrices(self._into(taken), self._decay(taken), self._out(last - first))
         self.advance(values, self._states, slice(self._seen * ins, end * ins), matrices, out)
         self._seen = end
@@ -236,7 +232,7 @@ class RecurrenceSum(PastSum):
     def _into(self, taken: int) -> Tensor:
         def made() -> Tensor:
             powers = torch.exp(-torch.outer(self.rates, torch.arange(taken - 1, -1, -1)))[None]
-            if self.weight_matrix.ins == 1:
+            if self.matrix.ins == 1:
                 return powers.expand(self.coefficients.shape[0], -1, -1)
             c = self.coefficients[:, 0].double().cpu()  # [a, ins, q]
             return (powers[..., None] * c.permute(0, 2, 1)[:, :, None]).flatten(2)
@@ -246,7 +242,7 @@ class RecurrenceSum(PastSum):
     def _out(self, rows: int) -> Tensor:
         def made() -> Tensor:
             powers = torch.exp(-torch.outer(torch.arange(rows), self.rates))
-            if self.weight_matrix.ins > 1:
+            if self.matrix.ins > 1:
                 return powers.expand(self.coefficients.shape[0], 1, -1, -1)
             return self.coefficients[:, :, 0, None].double().cpu() * powers
 
