@@ -509,7 +509,7 @@ def import_(
     file: Annotated[Path, typer.Argument(help="A wisdom file of any machine.")],
     directory: Annotated[Path | None, DIRECTORY] = None,
 ) -> None:
-    """Take another machine's times to start from; they give way to the first that are measured here."""
+    """Start from times of kernels that another machine measured; those measured here replace them, one by one."""
     with in_one_line("wisdom import"):
         own = file_in(directory)
         wisdom = own.load(file, trust="prior")

@@ -170,7 +170,10 @@ def cellwise(owner: str, definition: Definition) -> Cellwise:
 
 
 def first_slope_row(times: np.ndarray) -> np.ndarray:
-    """Return the rows [grids, k] that give the derivative at the first of k times of the polynomial through all k."""
+    """Return weights [grids, k] of samples at k times, [grids, k]: their weighted sum is a derivative at the first time.
+
+    The derivative is that of the polynomial through all k samples.
+    """
     t = times - times[:, :1]
     grids, k = t.shape
     row = np.zeros((grids, k))

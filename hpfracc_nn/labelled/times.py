@@ -461,9 +461,11 @@ def _shown(step: Any) -> str:
 
 
 def _steps(index: Any) -> np.ndarray | None:
-    """Return by how many steps of a regular index each row is later than the one before, [n - 1], at least 1.
+    """Return how far each row is from the one before as a multiple of the shortest distance, [n - 1].
 
-    None where the rows cannot be some of those of a regular index.
+    None if some distance is no whole multiple, and for working days. Distances are calendar months where all rows stand
+    at the same place in a month, or at month ends; wall-clock time where rows are a day or more apart; else plain
+    differences.
     """
     if index.dtype.kind == "M":
         wall = _wall(index)

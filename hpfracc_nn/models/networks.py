@@ -571,6 +571,9 @@ def _on_parabola(t: Array, integrals: int, xp: Namespace) -> Points:
 
 
 def _summed(value: Array, t: Array, integrals: int, xp: Namespace) -> Array:
-    """Return the response at times t from F at the nodes, [nodes, *t]."""
+    """Return the response to a step at times t, integrated `integrals` - 1 times more.
+
+    `value` is F at the points z / t, [nodes, *t]; the result is a weighted sum over the nodes.
+    """
     weights = xp.constant(_parabola(integrals)[1].reshape(-1, *(1,) * t.ndim), t)
     return xp.sum(weights * value, axis=0).real * t ** (integrals - 1)

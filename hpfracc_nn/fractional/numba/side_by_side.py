@@ -177,7 +177,7 @@ def load(x, at, used, first, last, raw):
 
 @inner
 def store(y, at, used, first, count, e):
-    """Write a tile e of which only `used` lanes have signals into y, as `put` does."""
+    """Write into y the first `used` lanes of the tile e, as `put` does; the other lanes have no signal."""
     lanes = lanes_of(e[0])
     for k in range(count):
         now, row = y[first + k], e[k * lanes : (k + 1) * lanes]

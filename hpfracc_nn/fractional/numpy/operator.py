@@ -225,9 +225,9 @@ def _applied(site: Site, plan: Plan, ready: _Ready, x: np.ndarray) -> np.ndarray
 
 
 def _product(plan: Plan, ready: _Ready, x: np.ndarray) -> np.ndarray:
-    """Return the operator on x, in the shape of x, by the plan's kernel, in parts of the batch if the plan says so.
+    """Return the operator applied to x, in the shape of x, by the plan's kernel; in parts if the plan has a `chunk`.
 
-    `ready` may be of another kernel, which failed; then the weights are prepared for the plan's.
+    `ready` may have been prepared for another kernel that has failed; the weights are then prepared again.
     """
     layout, kernel, operator = ready.layout, plan.kernel, ready.operator
     if kernel is not ready.kernel:

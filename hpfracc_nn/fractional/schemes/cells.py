@@ -143,7 +143,9 @@ def _joined(parts: list[Array], xp: Namespace) -> Array:
 
 
 def constant_block(alpha: Array, times: np.ndarray, rows: range, columns: range, xp: Namespace) -> Array:
-    """Return the weights of f_j in an integral of f that is constant on each cell, with its value at the left end.
+    """Return the weights of the values f_j in the integral of order alpha up to t_n, with f taken as f_j on each cell.
+
+    f_j is the value at the cell's left end.
 
     They are [a, rows, columns], `rows` the steps n and `columns` the j. The weight of f_n at step n is 0.
     """
@@ -153,7 +155,7 @@ def constant_block(alpha: Array, times: np.ndarray, rows: range, columns: range,
 
 
 def linear_block(alpha: Array, times: np.ndarray, rows: range, columns: range, xp: Namespace) -> Array:
-    """Return the weights of f_j in an integral of f that is linear on each cell.
+    """Return the weights of the values f_j in the integral of order alpha up to t_n, for f linear on each cell.
 
     They are [a, rows, columns], `rows` the steps n and `columns` the j: (M0 + M1) / 2 of the cell before t_j plus
     (M0 - M1) / 2 of the cell after t_j.

@@ -120,9 +120,10 @@ def bdf2_start_index(taylor: int) -> int:
 
 
 def bdf2_start(alpha: Array, taylor: int, m: int, rows: np.ndarray, xp: Namespace) -> Array:
-    """Return the starting column, which multiplies d[1] and makes BDF2 exact for t**taylor, at the given rows.
+    """Return BDF2's starting column at the given rows, 0 at row 0.
 
-    It is 0 at row 0.
+    It multiplies d[1], with d the differenced data, and makes the scheme exact for t**taylor. `m` is not used: it is in
+    the signature of `Scheme.start`.
 
     Shapes: rows [k], increasing; result [*c, k].
     """

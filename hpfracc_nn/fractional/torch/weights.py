@@ -105,7 +105,11 @@ _kept_source = lru_cache(maxsize=4096)(Source)
 def source_of(
     definition: Definition, n: int, dt: float, dtype: torch.dtype, device: torch.device, is_fixed: bool
 ) -> Source:
-    """Return the Source of a definition; kept by value, but for one whose own order is a tensor."""
+    """Return the `Source` of a definition: what its weights need besides the values of a learned order.
+
+    It is cached by the values of the arguments, unless the definition's own order is a tensor. `is_fixed` is whether
+    the order is the definition's own, not a learned one.
+    """
     make = _kept_source if definition.is_fixed else Source
     return make(definition, n, dt, dtype, device, is_fixed)
 

@@ -261,7 +261,7 @@ class RatioSamples:
         self.warm, self._first = True, ratio
 
     def thin(self) -> None:
-        """Keep one sample, so that the arm counts as hardly known."""
+        """Replace all samples by one, equal to the level, so that the arm counts as hardly known."""
         if self.level is not None:
             self._keep([self.level])
 

@@ -353,7 +353,7 @@ def api(name: str) -> Any:
 
 
 def _refuse_old(metrics: Any) -> None:
-    """Raise ImportError before version 1.30, in which histograms do not take the bounds of their buckets.
+    """Raise ImportError if the API is older than 1.30, from which on histograms take the bounds of their buckets.
 
     Args:
         metrics: The module `opentelemetry.metrics`.

@@ -454,9 +454,9 @@ def mean_square(form: Form, rates: np.ndarray, weights: np.ndarray, hurst: float
 
 
 def error_of(form: Form, rates: np.ndarray, weights: np.ndarray, hurst: float, n_steps: int, dt: float) -> MarkovError:
-    """Return the errors of the weighted sum of states on a mesh.
+    """Return how far the weighted sum of states is from the exact process on a mesh of `n_steps` steps `dt`.
 
-    `weights` are those of `weights_of`, for B with the kernel t**(a - 1) / Gamma(a).
+    `weights` have the scale of `weights_of`, that of B with the kernel t**(a - 1) / Gamma(a), a = hurst + 1/2.
     """
     duration = n_steps * dt
     rounding = float(np.finfo(np.float64).eps)  # of the mean square error, which is a difference of larger numbers

@@ -203,7 +203,10 @@ def log_table(loggers: Sequence[Logger], name: str, rows: Sequence[ReportRow], f
 
 
 def log_figures(loggers: Sequence[Logger], name: str, history: History, steps: Sequence[int], step: int) -> None:
-    """Log the plots of a history as images to the TensorBoard loggers; `steps` are those of the history's looks."""
+    """Log the plots of a history as images to the TensorBoard loggers, at the optimizer's step `step`.
+
+    `steps` has the step at which each of `history.looks`, the counts of calls so far, was taken.
+    """
     boards = [logger for logger in loggers if isinstance(logger, TensorBoardLogger)]
     if not boards:
         return

@@ -36,13 +36,14 @@ _LAUNCHES = 3  # small calls of torch that take as long as one launch here
 
 
 class Around(NamedTuple):
-    """The numbers of a boundary that the kernels take.
+    """What a kernel is told of a `Boundary`: how the data are differenced before the product.
 
     Attributes:
         differences: How often the data are differenced, 0 to 2.
-        subtract: Whether their Taylor polynomial is subtracted before.
-        taylor: Its number of terms.
-        start: The entry of the differences that the first column multiplies, -1 where none does.
+        subtract: Whether the Taylor polynomial of the data at 0 is subtracted before they are differenced.
+        taylor: Number of terms of that polynomial; 1 where nothing is subtracted.
+        start: Index of the entry of the differenced data that the starting column, the first of the boundary columns,
+            multiplies; -1 without such a column.
     """
 
     differences: int
