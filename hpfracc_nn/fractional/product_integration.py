@@ -170,7 +170,7 @@ def cellwise(owner: str, definition: Definition) -> Cellwise:
 
 
 def first_slope_row(times: np.ndarray) -> np.ndarray:
-    """Return weights [grids, k] of samples at k times, [grids, k]: their weighted sum is a derivative at the first time.
+    """Return weights [grids, k] of samples at k times: the weighted sum is a derivative at the first time.
 
     The derivative is that of the polynomial through all k samples.
     """

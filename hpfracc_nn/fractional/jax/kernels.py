@@ -37,8 +37,8 @@ Run = Callable[[Any, Array], Array]
 def in_parts(run: Run, operator: Any, x: Array, chunk: int | None) -> Array:
     """Return run(operator, x) for x [batch, channels, ...].
 
-    Unless `chunk` is None, few items of the batch are computed at a time: at most `chunk` rows, batch times channels, but
-    at least one item.
+    Unless `chunk` is None, few items of the batch are computed at a time: at most `chunk` rows, batch times channels,
+    but at least one item.
     """
     count = None if chunk is None else max(1, chunk // x.shape[1])
     if count is None or fits(count, x.shape[0]):
