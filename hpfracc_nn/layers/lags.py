@@ -61,8 +61,10 @@ def divided(u: Array, weights: Sequence[Any], axis: int, xp: Namespace) -> Array
     By Graeffe's iteration `1 / a(z) = a(-z) / b(z**2)`, where b has as many coefficients as a. It ends when the power
     of z reaches n, the length of u, after about log2(n) products.
     """
-    stride, q = 1, len(weights)
-    while q and stride < u.shape[axis]:
+    n, stride = u.shape[axis], 1
+    while len(weights) and stride < n:
+        weights = weights[: (n - 1) // stride]  # the others meet no sample, and squared again and again they overflow
+        q = len(weights)
         mirrored = [-weight if lag % 2 else weight for lag, weight in enumerate(weights, 1)]
         u = moving(u, mirrored, axis, xp, stride)
         one, other = [1.0, *weights], [1.0, *mirrored]

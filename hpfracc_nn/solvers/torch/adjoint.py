@@ -526,7 +526,7 @@ class _Sums(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, replay: Replay, n: int, value: Tensor, before: Tensor) -> Tensor:
         ctx.given = replay, n
-        return replay.known[n]
+        return replay.known[n].detach()  # autograd writes this node on what is returned, and the replay keeps its own
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
