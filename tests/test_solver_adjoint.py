@@ -1,7 +1,9 @@
 """Gradients of a solve: the adjoint against backpropagation and finite differences, and what it keeps."""
 
+import gc
 import math
 import weakref
+from typing import ClassVar
 
 import pytest
 
@@ -218,6 +220,35 @@ def nodes(y):
             seen.add(node)
             waiting += [following for following, _ in node.next_functions]
     return seen
+
+
+class Counted(torch.autograd.Function):
+    """The identity, which counts how many of its nodes are alive whenever a gradient passes."""
+
+    nodes: ClassVar[weakref.WeakSet] = weakref.WeakSet()
+    alive: ClassVar[list] = []
+
+    @staticmethod
+    def forward(ctx, x):
+        Counted.nodes.add(ctx)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        Counted.alive.append(len(Counted.nodes))
+        return g
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_backward_pass_holds_the_graphs_of_some_blocks_and_leaves_none(scheme):
+    Counted.alive.clear()
+    net, y0 = network(), torch.ones(4, 3, dtype=torch.float64, requires_grad=True)
+    y = fdeint(lambda t, y: Counted.apply(net(y)) - y, y0, [0.0, 1.0], 0.7, n_steps=400, scheme=scheme)
+    y[-1].sum().backward()
+    del y
+    gc.collect()
+    assert max(Counted.alive) <= 150  # two evaluations for each step of a block of at most 64, and a few
+    assert not Counted.nodes
 
 
 def test_a_function_that_cannot_be_vmapped_has_the_same_gradients():
