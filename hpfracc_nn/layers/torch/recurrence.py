@@ -108,7 +108,7 @@ class Recurrence:
                     out.append(h)
                     values.append(value)
                 if k + 1 < end:
-                    m = sums.following(k - first, values[k])
+                    m = sums.following(k - first, values[k], m)
         return torch.stack(out), torch.stack(values[1:])
 
 

@@ -576,7 +576,7 @@ class VolterraBlocks:
             drift, g = c.drift(n, y), c.diffusion(n, y)
             values.append(self._value(drift, g, increment, sums.room(i)))
             if n + 1 < last:
-                made.append(sums.following(i, values[-1]))
+                made.append(sums.following(i, values[-1], made[-1]))
                 y = residual.added(i, made[-1], g)
         if last > self.n_steps:
             states.append(y)

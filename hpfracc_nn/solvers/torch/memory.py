@@ -570,8 +570,11 @@ class OwnSums:
         """Return a buffer into which Z_i may be written before it is passed to `following`, or None."""
         return None
 
-    def following(self, i: int, value: Tensor) -> Tensor:
-        """Take Z_i, [*shape] or [sets, *shape], as `value`; return x_(i+1), [*shape]. It is called for i = 0, 1, ..."""
+    def following(self, i: int, value: Tensor, before: Tensor) -> Tensor:
+        """Take Z_i, [*shape] or [sets, *shape], as `value`, and x_i as `before`; return x_(i+1), [*shape].
+
+        It is called for i = 0, 1, ... in turn.
+        """
         raise NotImplementedError(f"{type(self).__name__} adds nothing up.")
 
 
@@ -586,7 +589,7 @@ class TrackedSums(OwnSums):
     def __init__(self, rows: Tensor, weights: Tensor):
         self._rows, self._weights = rows, weights
 
-    def following(self, i: int, value: Tensor) -> Tensor:
+    def following(self, i: int, value: Tensor, before: Tensor) -> Tensor:
         """Add Z_i, `value`, to the sums of all later steps of the block; return x_(i+1): see `OwnSums.following`."""
         rows = self._rows[1:]
         for k, part in enumerate(value.unbind() if self._weights.shape[1] > 1 else (value,)):
@@ -631,7 +634,7 @@ class BufferedSums(OwnSums):
         """Return the part of the buffer for Z_i, into which the value may be written."""
         return self._slots[i]
 
-    def following(self, i: int, value: Tensor) -> Tensor:
+    def following(self, i: int, value: Tensor, before: Tensor) -> Tensor:
         """Write Z_i, `value`, into the buffer if it is not there, and return x_(i+1): see `OwnSums.following`."""
         if value is not self._slots[i]:
             self._slots[i].copy_(value)
@@ -667,11 +670,14 @@ class KnownSums(OwnSums):
     def begin(self, rows: Tensor) -> None:
         """Begin the next block, with its known sums `rows`, [steps, *shape]."""
         self._rows, self._known = rows.unbind(), rows.detach().unbind()
-        self._last: Tensor | None = None  # makes each sum depend on the one before, so that cotangents come in turn
 
-    def following(self, i: int, value: Tensor) -> Tensor:
-        """Return the known sum x_(i+1), as a function of Z_i, `value`, in the graph: see `OwnSums.following`."""
-        self._last = found = _Following.apply(self, i, value, self._last, self._rows[i + 1])
+    def following(self, i: int, value: Tensor, before: Tensor) -> Tensor:
+        """Return the known sum x_(i+1), as a function of Z_i, `value`, in the graph: see `OwnSums.following`.
+
+        It also depends on x_i, `before`, so that cotangents come in turn. Nothing of the graph is kept here: nodes of
+        the graph hold this object, and such a cycle is never freed.
+        """
+        found: Tensor = _Following.apply(self, i, value, before, self._rows[i + 1])
         return found
 
     def known(self, i: int) -> Tensor:
@@ -702,9 +708,9 @@ def _sides(x: Tensor, is_one: bool) -> Tensor:
 
 class _Following(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, sums: KnownSums, i: int, value: Tensor, last: Tensor | None, row: Tensor) -> Tensor:
+    def forward(ctx: Any, sums: KnownSums, i: int, value: Tensor, before: Tensor, row: Tensor) -> Tensor:
         ctx.given = sums, i
-        return sums.known(i + 1)
+        return sums.known(i + 1).detach()  # autograd writes this node on what is returned
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
