@@ -1,5 +1,6 @@
 """Gradients: the adjoint is backpropagation of the same scheme, with states saved alone."""
 
+import gc
 import math
 import weakref
 
@@ -13,6 +14,7 @@ from hpfracc_nn.solvers import SDE, STOCHASTIC_SCHEMES, VOLTERRA_WEIGHTS, Expone
 from hpfracc_nn.solvers.noise import Coloured, FractionalBrownian
 from hpfracc_nn.solvers.rules import RULES
 from tests.sde_cases import REFERENCE, Given, Network, assert_same, gradients, responses
+from tests.solver_cases import Counted
 
 SLOW = pytest.mark.slow
 
@@ -320,3 +322,16 @@ def test_on_a_gpu_the_adjoint_is_backpropagation(alpha):
         return [ys.detach(), *torch.autograd.grad(ys.square().sum(), wanted)]
 
     assert_same(found(True), found(False))
+
+
+@pytest.mark.parametrize("alpha", [0.7, 1.0])
+def test_a_backward_pass_holds_the_graphs_of_some_blocks_and_leaves_none(alpha):
+    Counted.alive.clear()
+    net, y0 = torch.nn.Linear(3, 3), torch.ones(4, 3, requires_grad=True)
+    sde = SDE(lambda t, y: Counted.apply(net(y)) - y, lambda t, y: 0.1 * y)
+    y = fsdeint(sde, y0, [0.0, 1.0], alpha=alpha, dt=1 / 700, generator=torch.Generator().manual_seed(0))
+    y[-1].sum().backward()
+    del y
+    gc.collect()
+    assert max(Counted.alive) <= 300  # blocks have at most 128 steps
+    assert not Counted.nodes

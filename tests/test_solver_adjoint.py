@@ -3,7 +3,6 @@
 import gc
 import math
 import weakref
-from typing import ClassVar
 
 import pytest
 
@@ -23,7 +22,7 @@ from hpfracc_nn.solvers import (
     Window,
     fdeint,
 )
-from tests.solver_cases import tensor
+from tests.solver_cases import Counted, tensor
 
 SCHEME_OPTIONS = [PredictorCorrector(3), Trapezoid(Newton(dense=0)), Trapezoid(FixedPoint()), BDF2(FixedPoint())]
 SLOW = pytest.mark.slow
@@ -220,23 +219,6 @@ def nodes(y):
             seen.add(node)
             waiting += [following for following, _ in node.next_functions]
     return seen
-
-
-class Counted(torch.autograd.Function):
-    """The identity, which counts how many of its nodes are alive whenever a gradient passes."""
-
-    nodes: ClassVar[weakref.WeakSet] = weakref.WeakSet()
-    alive: ClassVar[list] = []
-
-    @staticmethod
-    def forward(ctx, x):
-        Counted.nodes.add(ctx)
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, g):
-        Counted.alive.append(len(Counted.nodes))
-        return g
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
