@@ -16,6 +16,8 @@ pytest.importorskip("lightning.pytorch")  # of the demo, whose test has the recu
 import torch
 
 from hpfracc_nn import ARFIMA, Alpha, ProbabilisticAlpha
+from hpfracc_nn.fractional.namespace import NUMPY
+from hpfracc_nn.layers.lags import divided
 from hpfracc_nn.series import fit_arfima
 from tests.test_demo import difference_by_recurrence
 
@@ -321,6 +323,16 @@ def test_the_model_is_fitted_as_the_series_are(series, likelihood):
         model.forecast(3, series)
     with pytest.raises(ValueError, match=r"ArfimaResults\.forecast\(exog=None\): needs the 1 regressors"):
         model.forecast(3)
+
+
+@pytest.mark.parametrize(("q", "b", "n"), [(5, 1.1, 9000), (13, 1.2, 9000), (1, 1.01, 4000), (2, -0.7, 1)])
+def test_coefficients_that_meet_no_sample_do_not_overflow(q, b, n):
+    """Squared log2(n) times, b is above the largest number: samples would get infinity times 0."""
+    u = np.random.default_rng(0).standard_normal(n)
+    weights = [0.0] * (q - 1) + [b]
+    wanted = signal.lfilter([1.0], [1.0, *weights], u)
+    found = divided(u, weights, -1, NUMPY)
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-10 * np.abs(wanted).max())  # 2.5e-14 at most was seen
 
 
 def test_gaps_and_dates_go_through_the_model(series):

@@ -416,8 +416,9 @@ REFUSED = [
     ({"mesh": Points((0.0, 1.0))}, ValueError, "scheme='collocation'"),
     ({"rtol": 0.0, "atol": 0.0}, ValueError, "atol > 0"),
     ({"rtol": 0.0, "atol": tensor(0.0)}, ValueError, "atol > 0"),
-    ({"rtol": 1e-6, "events": lambda t, y: float(y)}, TypeError, "needs a floating tensor.*float"),
-    ({"rtol": 1e-6, "events": lambda t, y: y > 0.5}, TypeError, "needs a floating tensor.*bool"),
+    ({"rtol": 1e-6, "events": Event(decay)}, ValueError, "needs full=True"),
+    ({"rtol": 1e-6, "events": lambda t, y: float(y), "full": True}, TypeError, "needs a floating tensor.*float"),
+    ({"rtol": 1e-6, "events": lambda t, y: y > 0.5, "full": True}, TypeError, "needs a floating tensor.*bool"),
 ]
 
 

@@ -299,7 +299,7 @@ def fdeint(
             evaluated; None is no limit.
         breakpoints: Increasing times at which f may jump: steps to a tolerance end there and begin small again. Those
             that are not between ts[0] and ts[-1] play no part.
-        events: An `Event` or several, functions of t and y whose zeros are looked for; by collocation.
+        events: An `Event` or several, functions of t and y whose zeros are looked for; by collocation, and with `full`.
         full: Whether a `Solution` is returned, in place of the states.
         throw: Whether a solve to a tolerance that cannot go on raises an error. Otherwise its states are NaN from there
             on, and where y0 has several samples the others go on. By another scheme, with a tolerance and `full`,
@@ -376,6 +376,8 @@ def fdeint(
         scheme = "predictor_corrector" if rtol is None and atol is None else "collocation"
     if scheme == Collocation.name or isinstance(scheme, Collocation):
         check_history("fdeint", history)
+        if events and not full:
+            raise ValueError("fdeint(events=..., full=False): needs full=True, whose Solution has the events; pass it.")
         options = options_of(
             rtol=rtol,
             atol=atol,
