@@ -300,12 +300,19 @@ class ModelFit(LeastSquares):
 
     @property
     def aic(self) -> float:
-        """Akaike's information criterion: less is better, among models of the same data and noise."""
+        """Akaike's information criterion: less is better, among models of the same data and noise.
+
+        It is 2 k - 2 `log_likelihood`. k is the number of estimated parameters, and one more where the noise is not
+        stated.
+        """
         return 2 * self._counted - 2 * self.log_likelihood
 
     @property
     def bic(self) -> float:
-        """The Bayesian information criterion: less is better, among models of the same data and noise."""
+        """The Bayesian information criterion: less is better, among models of the same data and noise.
+
+        It is k log(`observations`) - 2 `log_likelihood`, with k as in `aic`.
+        """
         return float(np.log(self.observations)) * self._counted - 2 * self.log_likelihood
 
     @property
