@@ -180,6 +180,14 @@ def test_what_the_observations_do_not_determine_is_named(f, params, text):
         fit_fde(f, TIMES, observed, torch.ones(1).double(), params, n_steps=10)
 
 
+def test_where_the_observations_tell_nothing_of_a_parameter_is_said():
+    # A negative tau grows without end in the fit, and then the solution no longer depends on tau.
+    times = np.linspace(0.1, 4, 10)
+    observed = data.relaxation(times, 0.8, noise=0.02, rng=np.random.default_rng(0))
+    with pytest.raises(ValueError, match=r"tell nothing of 'tau' at tau=-.*where the search ended.*other first values"):
+        fit_fde(lambda t, y, p: -y / p["tau"], times, observed, torch.ones(()).double(), {"tau": -1.0}, n_steps=30)
+
+
 def test_values_without_a_solution_are_named():
     def rooted(t, y, p):
         return -p["rate"] * torch.sqrt(y) - 2

@@ -18,7 +18,17 @@ import numpy as np
 from hpfracc_nn import errors
 from hpfracc_nn.solvers import Graded, Mesh, checks
 from hpfracc_nn.solvers.method import Method
-from hpfracc_nn.training.fit import FIRST, NEAR, Coordinates, Fit, Minimum, Model, covariance_of, least_squares
+from hpfracc_nn.training.fit import (
+    FIRST,
+    NEAR,
+    Coordinates,
+    Fit,
+    Minimum,
+    Model,
+    covariance_of,
+    least_squares,
+    named_values,
+)
 
 _SHIFT = 0.25  # relative to an order's standard error: a larger shift between both numbers of steps gives a warning
 _ROUGH, _FEW = 1e-3, 20  # tolerance and least number of steps of a first fit that only chooses the mesh
@@ -157,7 +167,7 @@ def fitted(
     first = minimum(start, n_steps, damping=NEAR if total else FIRST)
     last = minimum(first.point, 2 * n_steps, damping=NEAR)
     variance = float(last.residuals @ last.residuals) / (roots.size - len(names))
-    covariance = covariance_of(last.jacobian, variance, names)
+    covariance = covariance_of(last.jacobian, variance, names, last.point)
     moved, spread = np.abs(last.point - first.point)[:a], np.sqrt(np.diag(covariance))[:a]
     notes = _notes(orders, last.point[:a])
     for place in np.flatnonzero(moved > _SHIFT * spread)[:1]:
@@ -189,11 +199,6 @@ def _notes(orders: Orders, found: np.ndarray) -> tuple[str, ...]:
         for name, value, at in zip(orders.names, found, is_at, strict=True)
         if at
     )
-
-
-def named_values(names: Sequence[str], values: np.ndarray) -> str:
-    """Return values with their names as text for a message, such as "alpha=0.5, rate=1"."""
-    return ", ".join(f"{name}={value:g}" for name, value in zip(names, values, strict=True))
 
 
 def unsolved(names: Sequence[str], values: np.ndarray, reason: str) -> RuntimeError:
