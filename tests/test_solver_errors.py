@@ -82,6 +82,14 @@ def test_a_wrong_argument_is_refused_with_the_rule_and_the_way_out(changes, erro
         call(**changes)
 
 
+def test_an_array_of_jax_is_sent_to_the_solvers_of_jax():
+    y0 = pytest.importorskip("jax.numpy").ones(2)
+    with pytest.raises(TypeError, match=r"torch\.as_tensor\(y0\), or call hpfracc_nn\.jax\.fdeint, which"):
+        call(y0=y0)
+    with pytest.raises(TypeError, match=r"torch\.as_tensor\(y0\), or call hpfracc_nn\.jax\.fsdeint, which"):
+        fsdeint(SDE(lambda t, y: -y, lambda t, y: y), y0, TS)
+
+
 def neural(bounds):
     class Decay(torch.nn.Module):
         def forward(self, t, y):
