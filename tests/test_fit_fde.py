@@ -93,6 +93,15 @@ def test_standard_errors_are_those_of_the_exact_model(fit):
     np.testing.assert_allclose([*fit.standard_errors.values()], expected, rtol=5e-3)
 
 
+def test_an_interval_that_passes_a_bound_is_remarked():
+    fit = fitted(0.6, np.random.default_rng(1), bounds=(0.02, 0.61))
+    assert fit.intervals["alpha"][0] < fit.estimates["alpha"] < 0.61 < fit.intervals["alpha"][1]
+    assert "the interval of alpha passes its bound 0.61: " in fit.summary()
+    inside = fitted(0.6, np.random.default_rng(1), bounds=(0.02, 0.7))
+    assert inside.intervals == fit.intervals
+    assert inside.notes == ()
+
+
 def test_the_summary_names_everything(fit):
     text = fit.summary()
     for part in ("alpha", "rate", "95 % interval", "residual deviation", "moved by", "doubled to 80"):

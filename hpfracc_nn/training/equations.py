@@ -181,7 +181,8 @@ def fitted(
         warnings.warn(f"fit_fde: {note}", UserWarning, stacklevel=3)
     total += first.iterations + last.iterations
     deviation, shift = float(np.sqrt(variance)), float(moved.max())
-    return Fit(names, last.point, covariance, deviation, roots.size, total, 2 * n_steps, shift, level, notes)
+    fit = Fit(names, last.point, covariance, deviation, roots.size, total, 2 * n_steps, shift, level, notes)
+    return replace(fit, notes=(*notes, *_beyond(orders, fit)))
 
 
 def same_mesh(mesh: Mesh, alpha: float) -> Mesh:
@@ -198,6 +199,18 @@ def _notes(orders: Orders, found: np.ndarray) -> tuple[str, ...]:
         f"{name} is at its bound {value:g}: its standard error and interval are those of a model without bounds."
         for name, value, at in zip(orders.names, found, is_at, strict=True)
         if at
+    )
+
+
+def _beyond(orders: Orders, fit: Fit) -> tuple[str, ...]:
+    """Return remarks on orders between their bounds whose intervals pass a bound."""
+    intervals, estimates = fit.intervals, fit.estimates
+    return tuple(
+        f"the interval of {name} passes its bound {bound:g}: it is that of a normal approximation without bounds, of "
+        "which only the part within them counts; a profile of the sum of squares along the order gives a better one."
+        for name, bounds in zip(orders.names, orders.bounds.T, strict=True)
+        for bound in bounds
+        if intervals[name][0] < bound < intervals[name][1] and estimates[name] not in bounds
     )
 
 

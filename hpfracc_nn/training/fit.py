@@ -37,7 +37,7 @@ class Fit(LeastSquares):
         n_steps: The number of the solver's steps at the end.
         shift: By how much alpha moved at most when the number of steps was doubled.
         level: The level of the confidence intervals, such as 0.95.
-        notes: Remarks on the estimates, such as that an order is at its bound.
+        notes: Remarks on the estimates, such as that an order is at its bound, or that its interval passes a bound.
 
     Source: Seber & Wild, Nonlinear Regression (1989), chapters 2 and 5.
 
@@ -58,7 +58,7 @@ class Fit(LeastSquares):
 
     @property
     def intervals(self) -> dict[str, tuple[float, float]]:
-        """The confidence intervals by name, by Student's distribution."""
+        """The confidence intervals by name, by Student's distribution; they may pass an order's bounds: see `notes`."""
         return self.intervals_at(self.level)
 
     def summary(self) -> str:
