@@ -2,6 +2,7 @@
 
 import functools
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -195,6 +196,13 @@ def test_where_the_observations_tell_nothing_of_a_parameter_is_said():
     observed = data.relaxation(times, 0.8, noise=0.02, rng=np.random.default_rng(0))
     with pytest.raises(ValueError, match=r"tell nothing of 'tau' at tau=-.*where the search ended.*other first values"):
         fit_fde(lambda t, y, p: -y / p["tau"], times, observed, torch.ones(()).double(), {"tau": -1.0}, n_steps=30)
+
+
+def test_a_right_hand_side_without_params_is_shown_the_rule():
+    alone: Any = lambda t, y: -y  # noqa: E731
+    with pytest.raises(TypeError, match="positional arg") as caught:
+        fit_fde(alone, TIMES, TIMES, torch.ones(()).double(), {"rate": 1.0}, n_steps=5)
+    assert caught.value.__notes__[0].startswith("fit_fde(f): needs a function of (t, y, params); let it take them all")
 
 
 def test_values_without_a_solution_are_named():

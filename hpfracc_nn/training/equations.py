@@ -141,7 +141,12 @@ def fitted(
 
         def predicted(point: np.ndarray) -> tuple[np.ndarray, Callable[[], np.ndarray]]:
             at = coordinates.values(point)
-            found, jacobians = zip(*(model(at) for model in models), strict=True)
+            try:
+                found, jacobians = zip(*(model(at) for model in models), strict=True)
+            except TypeError as error:
+                for each in series:
+                    errors.note_arguments(error, "fit_fde(f)", each.f, "t, y, params")
+                raise
             slope = roots[:, None] * coordinates.slope(at)
             return (
                 np.concatenate(found)[used] * roots,

@@ -425,6 +425,9 @@ class Field:
             if z.requires_grad and "a leaf Variable that requires grad is being used in an in-place" in str(error):
                 raise self._writes(n) from error
             raise
+        except TypeError as error:
+            errors.note_arguments(error, self.label, self.f, "t, y")
+            raise
         if not torch.equal(z, kept) if version is None else z._version != version:
             z.detach().copy_(kept)  # z may be the caller's own
             raise self._writes(n)
