@@ -5,6 +5,7 @@ In the messages `owner` is the public function or class, and `argument` the name
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 import operator
@@ -260,6 +261,27 @@ def note(error: BaseException, text: str) -> None:
             error.add_note(text)
     except Exception:  # an exception's own methods may be broken, and must not hide the exception
         return
+
+
+def note_arguments(error: TypeError, owner: str, f: Callable[..., Any], arguments: str) -> None:
+    """Add a note to an error of a call of `f`, where `f` does not take the arguments: it says which they are.
+
+    Args:
+        error: What the call has raised.
+        owner: The public function and its parameter, such as "fdeint(f)".
+        f: The user's function or module.
+        arguments: The names of the positional arguments, such as "t, y".
+    """
+    try:
+        signature = inspect.signature(getattr(f, "forward", f))  # a module's `__call__` takes everything
+    except (TypeError, ValueError):  # builtins may have none
+        return
+    try:
+        signature.bind(*arguments.split(", "))
+    except TypeError:
+        note(
+            error, f"{owner}: needs a function of ({arguments}); let it take them all, those too that it does not use."
+        )
 
 
 def package_of(kind: type, packages: Container[str]) -> str | None:

@@ -2,6 +2,7 @@
 
 import functools
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -93,6 +94,15 @@ def test_standard_errors_are_those_of_the_exact_model(fit):
     np.testing.assert_allclose([*fit.standard_errors.values()], expected, rtol=5e-3)
 
 
+def test_an_interval_that_passes_a_bound_is_remarked():
+    fit = fitted(0.6, np.random.default_rng(1), bounds=(0.02, 0.61))
+    assert fit.intervals["alpha"][0] < fit.estimates["alpha"] < 0.61 < fit.intervals["alpha"][1]
+    assert "the interval of alpha passes its bound 0.61: " in fit.summary()
+    inside = fitted(0.6, np.random.default_rng(1), bounds=(0.02, 0.7))
+    assert inside.intervals == fit.intervals
+    assert inside.notes == ()
+
+
 def test_the_summary_names_everything(fit):
     text = fit.summary()
     for part in ("alpha", "rate", "95 % interval", "residual deviation", "moved by", "doubled to 80"):
@@ -178,6 +188,21 @@ def test_what_the_observations_do_not_determine_is_named(f, params, text):
     observed = data.relaxation(TIMES, 0.5, noise=0.02, rng=np.random.default_rng(0))[:, None]
     with pytest.raises(ValueError, match=rf"fit_fde\(params\): the observations {text}.*; fix"):
         fit_fde(f, TIMES, observed, torch.ones(1).double(), params, n_steps=10)
+
+
+def test_where_the_observations_tell_nothing_of_a_parameter_is_said():
+    # A negative tau grows without end in the fit, and then the solution no longer depends on tau.
+    times = np.linspace(0.1, 4, 10)
+    observed = data.relaxation(times, 0.8, noise=0.02, rng=np.random.default_rng(0))
+    with pytest.raises(ValueError, match=r"tell nothing of 'tau' at tau=-.*where the search ended.*other first values"):
+        fit_fde(lambda t, y, p: -y / p["tau"], times, observed, torch.ones(()).double(), {"tau": -1.0}, n_steps=30)
+
+
+def test_a_right_hand_side_without_params_is_shown_the_rule():
+    alone: Any = lambda t, y: -y  # noqa: E731
+    with pytest.raises(TypeError, match="positional arg") as caught:
+        fit_fde(alone, TIMES, TIMES, torch.ones(()).double(), {"rate": 1.0}, n_steps=5)
+    assert caught.value.__notes__[0].startswith("fit_fde(f): needs a function of (t, y, params); let it take them all")
 
 
 def test_values_without_a_solution_are_named():

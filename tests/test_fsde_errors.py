@@ -279,8 +279,13 @@ def test_every_combination_is_in_one_row_of_the_table_or_refused_with_a_reason()
             assert rule_of("fsdeint", case) is rules[0]
             continue
         said.add(next(reason.text for reason in REASONS if reason.applies(case)))
-        with pytest.raises(ValueError, match="Allowed for this driver are"):
+        with pytest.raises(ValueError, match=r"Allowed for this driver( and alpha)? are") as caught:
             rule_of("fsdeint", case)
+        shown = str(caught.value).split("\n")[3:]
+        assert shown
+        if case.driver == "brownian":
+            alpha = "1/2 to 1" if case.alpha < 1 else "1"
+            assert all(row.startswith(f"| Brownian motion | {alpha} |") for row in shown)
     assert said == {reason.text for reason in REASONS}
 
 

@@ -1,6 +1,7 @@
 """Fits of equations in JAX: the estimates of the fits in PyTorch, and what is refused."""
 
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -92,6 +93,16 @@ def test_several_orders_and_experiments_are_those_of_pytorch():
     check_same(one, other)
     for name, true in (("alpha_1", 0.6), ("alpha_2", 1.5), ("slope", 0.5)):
         assert abs(one.estimates[name] - true) < 4 * one.standard_errors[name] < 0.2
+
+
+def test_a_right_hand_side_without_params_is_shown_the_rule():
+    alone: Any = lambda t, y: -y  # noqa: E731
+    with pytest.raises(TypeError, match="positional arg") as caught:
+        fjx.fit_fde(alone, TIMES, TIMES, jnp.ones(()), {"rate": 1.0}, n_steps=5)
+    assert "fit_fde(f): needs a function of (t, y, params); " in "".join(caught.value.__notes__)
+    with pytest.raises(TypeError, match="positional arg") as caught:
+        fjx.fdeint(alone, jnp.ones(2), TIMES, 0.5, args=1.0)
+    assert "fdeint(f): needs a function of (t, y, args); " in "".join(caught.value.__notes__)
 
 
 def test_what_is_wrong_is_refused():

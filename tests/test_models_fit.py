@@ -4,6 +4,7 @@ import math
 import re
 import warnings
 from typing import Any, cast
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -444,6 +445,21 @@ def test_figures_are_drawn(tmp_path):
     quiet(Spring, positive).plot().savefig(tmp_path / "signs.png")
 
 
+def test_a_sweep_may_be_a_complex_modulus():
+    modulus = GEL.complex_modulus(OMEGA)
+    one = Experiment.oscillation(OMEGA, np.ma.masked_array(modulus, OMEGA > 50), noise=0.03)
+    other = Experiment.oscillation(OMEGA[OMEGA <= 50], modulus.real[OMEGA <= 50], modulus.imag[OMEGA <= 50])
+    np.testing.assert_array_equal(one.x, other.x)
+    np.testing.assert_array_equal(one.observed, other.observed)
+
+
+def test_a_missing_matplotlib_is_named_with_its_extra(monkeypatch):
+    found, absent = quiet(Maxwell, step()), ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
+    monkeypatch.setattr("importlib.import_module", Mock(side_effect=absent))
+    with pytest.raises(ModuleNotFoundError, match=r"plot\(\): needs the package 'matplotlib'; pip install .*\[plot\]'"):
+        found.plot()
+
+
 REFUSALS = [
     (lambda: Experiment.relaxation([1.0], [1.0]), ValueError, "needs at least two"),
     (lambda: Experiment.relaxation([1.0, 1.0], [1.0, 2.0]), ValueError, r"t\[1\]=1 follows t\[0\]=1; sort them"),
@@ -455,6 +471,8 @@ REFUSALS = [
         r"G=0 at t=2; leave it out, or pass deviation=",
     ),
     (lambda: Experiment.oscillation([1.0, 2.0], [1, 1], [1, -1]), ValueError, r"G''=-1 at omega=2"),
+    (lambda: Experiment.oscillation([1.0, 2.0], [1, 1]), ValueError, r"needs both moduli; pass loss, or the complex"),
+    (lambda: Experiment.oscillation([1.0, 2.0], [1 + 1j, 1 - 1j]), ValueError, r"G''=-1 at omega=2"),
     (lambda: Experiment.relaxation([1.0, 2.0], [1.0, math.nan]), ValueError, r"G\[1\]=nan\): needs finite"),
     (lambda: Experiment.relaxation([1.0, 2.0], [1.0]), ValueError, "needs a value for each t"),
     (lambda: Experiment.relaxation([[1.0, 2.0]], [1.0]), ValueError, "needs one axis"),

@@ -4,6 +4,7 @@ import ast
 import importlib
 import pathlib
 import re
+import subprocess
 import sys
 from typing import assert_type
 
@@ -118,6 +119,12 @@ def test_a_package_that_is_missing_is_named_with_its_extra(parcel, absent, said)
     with pytest.raises(ModuleNotFoundError, match=re.escape(f"parcel_{absent}.f: needs the package {said}")) as raised:
         package.f  # noqa: B018
     assert raised.value.name == absent
+
+
+def test_without_jax_its_package_names_the_extra():
+    script = "import sys; sys.modules['jax'] = None; import hpfracc_nn.jax"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert "hpfracc_nn.jax: needs the package 'jax'; pip install 'hpfracc-nn[jax]'." in done.stderr
 
 
 def test_an_error_of_the_module_itself_is_raised_as_it_is(parcel):

@@ -1,5 +1,7 @@
 """What is asked of the arguments of a solve, and what is said when it goes wrong."""
 
+from typing import Any
+
 import pytest
 
 pytest.importorskip("torch")
@@ -80,6 +82,36 @@ def call(**changes):
 def test_a_wrong_argument_is_refused_with_the_rule_and_the_way_out(changes, error, text):
     with pytest.raises(error, match=text):
         call(**changes)
+
+
+class OfTheStateAlone(torch.nn.Module):
+    def forward(self, y):
+        return -y
+
+
+@pytest.mark.parametrize("f", [lambda y: -y, OfTheStateAlone()])
+def test_a_right_hand_side_of_other_arguments_is_shown_the_rule(f):
+    with pytest.raises(TypeError, match="positional arg") as caught:
+        call(f=f)
+    assert caught.value.__notes__[0].startswith("fdeint(f): needs a function of (t, y); let it take them all")
+    with pytest.raises(TypeError, match="positional arg") as caught:
+        fsdeint(SDE(f, lambda t, y: y), torch.ones(2), TS.float())
+    assert caught.value.__notes__[0].startswith("fsdeint(sde.drift): needs a function of (t, y);")
+
+
+def test_an_error_inside_of_a_right_hand_side_has_no_note_on_its_arguments():
+    wrong: Any = decay
+    with pytest.raises(TypeError, match="positional arg") as caught:
+        call(f=lambda t, y: wrong(y))
+    assert not hasattr(caught.value, "__notes__")
+
+
+def test_an_array_of_jax_is_sent_to_the_solvers_of_jax():
+    y0 = pytest.importorskip("jax.numpy").ones(2)
+    with pytest.raises(TypeError, match=r"torch\.as_tensor\(y0\), or call hpfracc_nn\.jax\.fdeint, which"):
+        call(y0=y0)
+    with pytest.raises(TypeError, match=r"torch\.as_tensor\(y0\), or call hpfracc_nn\.jax\.fsdeint, which"):
+        fsdeint(SDE(lambda t, y: -y, lambda t, y: y), y0, TS)
 
 
 def neural(bounds):

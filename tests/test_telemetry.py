@@ -346,7 +346,7 @@ def test_without_the_api_all_works_and_nothing_imports_it() -> None:
     found = program("without_the_api")
     assert found["calls"] == 300
     assert found["said"] == (
-        "hpfracc_nn.selection.telemetry: needs the package 'opentelemetry'; pip install 'hpfracc-nn[otel]'."
+        "hpfracc_nn.selection.telemetry: needs the package 'opentelemetry'; pip install 'hpfracc-nn[otlp]'."
     )
 
 

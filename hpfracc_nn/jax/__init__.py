@@ -10,7 +10,6 @@ are pytrees.
 
 from typing import TYPE_CHECKING
 
-import hpfracc_nn.fractional.jax.definitions  # noqa: F401
 from hpfracc_nn import lazy
 
 if TYPE_CHECKING:
@@ -53,4 +52,5 @@ if TYPE_CHECKING:
     from hpfracc_nn.training.jax.optimizers import *  # noqa: F403
 
 else:
+    lazy.required("hpfracc_nn.fractional.jax.definitions", "hpfracc_nn.jax: needs")  # makes pytrees of definitions
     __getattr__, __dir__, __all__ = lazy.attach(__name__, renamed={"Multiplier": "FourierMultiplier"})

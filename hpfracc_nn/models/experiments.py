@@ -152,17 +152,35 @@ class Experiment:
 
     @classmethod
     def oscillation(
-        cls, omega: Any, storage: Any, loss: Any, *, deviation: Any = None, noise: float | None = None, name: str = ""
+        cls,
+        omega: Any,
+        storage: Any,
+        loss: Any = None,
+        *,
+        deviation: Any = None,
+        noise: float | None = None,
+        name: str = "",
     ) -> Experiment:
         """Return a frequency sweep: storage and loss moduli at angular frequencies omega, in rad per unit of time.
 
+        Without `loss`, `storage` is the complex modulus, of which they are the real and the imaginary part.
+
         Raises:
-            ValueError: As in `relaxation`.
+            ValueError: As in `relaxation`; or there is no loss, and `storage` is real.
 
         Examples:
             >>> Experiment.oscillation([1.0, 2.0], [3.0, 4.0], [1.0, 1.2]).observed.shape
             (2, 2)
+            >>> Experiment.oscillation([1.0, 2.0], [3.0 + 1.0j, 4.0 + 1.2j]).observed[1].tolist()
+            [1.0, 1.2]
         """
+        if loss is None:
+            modulus, (storage, loss) = storage, _complex_parts("oscillation", "G*", storage)
+            if not np.iscomplexobj(modulus):
+                raise ValueError(
+                    "Experiment.oscillation(storage without loss): needs both moduli; pass loss, or the complex "
+                    "modulus G' + i G'' in place of storage."
+                )
         return cls._checked("oscillation", omega, (storage, loss), deviation, noise, name)
 
     @classmethod
@@ -178,9 +196,7 @@ class Experiment:
             >>> Experiment.impedance([1.0, 2.0], [3.0 - 1j, 2.0 - 0.5j]).observed.shape
             (2, 2)
         """
-        _check_detached("impedance", "Z", impedance)
-        values = np.ma.asanyarray(impedance) if np.ma.isMaskedArray(impedance) else np.asarray(impedance)
-        return cls._checked("impedance", omega, (values.real, values.imag), deviation, noise, name)
+        return cls._checked("impedance", omega, _complex_parts("impedance", "Z", impedance), deviation, noise, name)
 
     @classmethod
     def _checked(
@@ -316,6 +332,13 @@ def _unmasked(x: Any, observed: tuple[Any, ...], deviation: Any) -> tuple[Any, t
         return found[..., kept] if found.ndim and found.shape[-1] == kept.size else values
 
     return cut(x), tuple(cut(each) for each in observed), None if deviation is None else cut(deviation)
+
+
+def _complex_parts(kind: str, name: str, given: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the real and the imaginary part of measured complex numbers; masked arrays stay masked."""
+    _check_detached(kind, name, given)
+    values = np.ma.asanyarray(given) if np.ma.isMaskedArray(given) else np.asarray(given)
+    return values.real, values.imag
 
 
 def _check_detached(kind: str, name: str, values: Any) -> None:

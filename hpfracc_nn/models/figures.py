@@ -5,12 +5,12 @@ Each function returns a matplotlib figure of its own, without pyplot; `figure.sa
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from hpfracc_nn import lazy
 from hpfracc_nn.models.experiments import KINDS, Experiment, Kind
 
 ModelFit = Any  # `estimation.ModelFit` and its `Prediction`, which draw themselves here
@@ -39,7 +39,7 @@ def draw_fits(fits: Sequence[ModelFit]) -> Any:
     """
     experiments = fits[0].experiments
     size = _WIDTH * len(experiments), _HEIGHT
-    figure = importlib.import_module("matplotlib.figure").Figure(figsize=size, layout="constrained")
+    figure = lazy.required("matplotlib.figure", "plot(): needs").Figure(figsize=size, layout="constrained")
     axes = figure.subplots(2, len(experiments), squeeze=False, height_ratios=[3, 1])
     for place, experiment in enumerate(experiments):
         kind = KINDS[experiment.kind]

@@ -1,6 +1,6 @@
 """Which driver, integral, order alpha, noise type and scheme go together, and their strong orders: one table.
 
-A combination that is not in the table is refused; the message gives the reason and the rows for that driver.
+A combination that is not in the table is refused; the message gives the reason and the rows that apply.
 """
 
 from __future__ import annotations
@@ -247,16 +247,17 @@ def rule_of(owner: str, case: Case) -> Rule:
     """Return the row of the table that allows a case.
 
     Raises:
-        ValueError: No row does; the message gives the reason and the rows for the case's driver.
+        ValueError: No row does; the message gives the reason, and the rows for the case's driver and alpha, or for the
+            driver alone where none has such an alpha.
     """
     for rule in RULES:
         if rule.takes(case):
             return rule
     reason = next(reason.text for reason in REASONS if reason.applies(case))
-    raise ValueError(
-        f"{owner}({case}): {reason}. Allowed for this driver are:\n"
-        f"{table([rule for rule in RULES if rule.driver == case.driver])}"
-    )
+    of_driver = [rule for rule in RULES if rule.driver == case.driver]
+    of_alpha = [rule for rule in of_driver if rule.has_memory == (case.alpha < 1)]
+    what = "driver and alpha" if of_alpha else "driver"
+    raise ValueError(f"{owner}({case}): {reason}. Allowed for this {what} are:\n{table(of_alpha or of_driver)}")
 
 
 def table(rules: Sequence[Rule] = RULES) -> str:

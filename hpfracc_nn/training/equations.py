@@ -18,7 +18,17 @@ import numpy as np
 from hpfracc_nn import errors
 from hpfracc_nn.solvers import Graded, Mesh, checks
 from hpfracc_nn.solvers.method import Method
-from hpfracc_nn.training.fit import FIRST, NEAR, Coordinates, Fit, Minimum, Model, covariance_of, least_squares
+from hpfracc_nn.training.fit import (
+    FIRST,
+    NEAR,
+    Coordinates,
+    Fit,
+    Minimum,
+    Model,
+    covariance_of,
+    least_squares,
+    named_values,
+)
 
 _SHIFT = 0.25  # relative to an order's standard error: a larger shift between both numbers of steps gives a warning
 _ROUGH, _FEW = 1e-3, 20  # tolerance and least number of steps of a first fit that only chooses the mesh
@@ -131,7 +141,12 @@ def fitted(
 
         def predicted(point: np.ndarray) -> tuple[np.ndarray, Callable[[], np.ndarray]]:
             at = coordinates.values(point)
-            found, jacobians = zip(*(model(at) for model in models), strict=True)
+            try:
+                found, jacobians = zip(*(model(at) for model in models), strict=True)
+            except TypeError as error:
+                for each in series:
+                    errors.note_arguments(error, "fit_fde(f)", each.f, "t, y, params")
+                raise
             slope = roots[:, None] * coordinates.slope(at)
             return (
                 np.concatenate(found)[used] * roots,
@@ -157,7 +172,7 @@ def fitted(
     first = minimum(start, n_steps, damping=NEAR if total else FIRST)
     last = minimum(first.point, 2 * n_steps, damping=NEAR)
     variance = float(last.residuals @ last.residuals) / (roots.size - len(names))
-    covariance = covariance_of(last.jacobian, variance, names)
+    covariance = covariance_of(last.jacobian, variance, names, last.point)
     moved, spread = np.abs(last.point - first.point)[:a], np.sqrt(np.diag(covariance))[:a]
     notes = _notes(orders, last.point[:a])
     for place in np.flatnonzero(moved > _SHIFT * spread)[:1]:
@@ -171,7 +186,8 @@ def fitted(
         warnings.warn(f"fit_fde: {note}", UserWarning, stacklevel=3)
     total += first.iterations + last.iterations
     deviation, shift = float(np.sqrt(variance)), float(moved.max())
-    return Fit(names, last.point, covariance, deviation, roots.size, total, 2 * n_steps, shift, level, notes)
+    fit = Fit(names, last.point, covariance, deviation, roots.size, total, 2 * n_steps, shift, level, notes)
+    return replace(fit, notes=(*notes, *_beyond(orders, fit)))
 
 
 def same_mesh(mesh: Mesh, alpha: float) -> Mesh:
@@ -191,9 +207,16 @@ def _notes(orders: Orders, found: np.ndarray) -> tuple[str, ...]:
     )
 
 
-def named_values(names: Sequence[str], values: np.ndarray) -> str:
-    """Return values with their names as text for a message, such as "alpha=0.5, rate=1"."""
-    return ", ".join(f"{name}={value:g}" for name, value in zip(names, values, strict=True))
+def _beyond(orders: Orders, fit: Fit) -> tuple[str, ...]:
+    """Return remarks on orders between their bounds whose intervals pass a bound."""
+    intervals, estimates = fit.intervals, fit.estimates
+    return tuple(
+        f"the interval of {name} passes its bound {bound:g}: it is that of a normal approximation without bounds, of "
+        "which only the part within them counts; a profile of the sum of squares along the order gives a better one."
+        for name, bounds in zip(orders.names, orders.bounds.T, strict=True)
+        for bound in bounds
+        if intervals[name][0] < bound < intervals[name][1] and estimates[name] not in bounds
+    )
 
 
 def unsolved(names: Sequence[str], values: np.ndarray, reason: str) -> RuntimeError:

@@ -37,7 +37,7 @@ class Fit(LeastSquares):
         n_steps: The number of the solver's steps at the end.
         shift: By how much alpha moved at most when the number of steps was doubled.
         level: The level of the confidence intervals, such as 0.95.
-        notes: Remarks on the estimates, such as that an order is at its bound.
+        notes: Remarks on the estimates, such as that an order is at its bound, or that its interval passes a bound.
 
     Source: Seber & Wild, Nonlinear Regression (1989), chapters 2 and 5.
 
@@ -58,7 +58,7 @@ class Fit(LeastSquares):
 
     @property
     def intervals(self) -> dict[str, tuple[float, float]]:
-        """The confidence intervals by name, by Student's distribution."""
+        """The confidence intervals by name, by Student's distribution; they may pass an order's bounds: see `notes`."""
         return self.intervals_at(self.level)
 
     def summary(self) -> str:
@@ -213,7 +213,12 @@ def scale_of(jacobian: np.ndarray) -> np.ndarray:
 
 
 def covariance_of(
-    jacobian: np.ndarray, variance: float, names: Sequence[str], owner: str = "fit_fde", what: str = "observations"
+    jacobian: np.ndarray,
+    variance: float,
+    names: Sequence[str],
+    values: np.ndarray,
+    owner: str = "fit_fde",
+    what: str = "observations",
 ) -> np.ndarray:
     """Return the covariance of least-squares estimates, variance * (J' J)**-1, [parameters, parameters].
 
@@ -221,6 +226,7 @@ def covariance_of(
         jacobian: The Jacobian J of the predictions, [predictions, parameters].
         variance: The variance of the error of each prediction; the errors are independent.
         names: The names of the parameters, for messages.
+        values: The estimates, [parameters], for messages.
         owner: The name of the public function, for messages.
         what: What is predicted, in the plural, for messages.
 
@@ -231,17 +237,25 @@ def covariance_of(
     _, sizes, directions = np.linalg.svd(jacobian / scale, full_matrices=False)
     if sizes[-1] <= _SINGULAR * sizes[0]:
         loose = np.abs(directions[-1])
-        unknown = [repr(name) for name, part in zip(names, loose, strict=True) if part > _PART * loose.max()]
+        places = np.flatnonzero(loose > _PART * loose.max()).tolist()
+        unknown = [repr(names[place]) for place in places]
+        reached = named_values([names[place] for place in places], values[places])
         if len(unknown) == 1:
             missing = f"tell nothing of {unknown[0]}"
         else:
             missing = f"do not tell {', '.join(unknown[:-1])} and {unknown[-1]} from one another"
         raise ValueError(
-            f"{owner}(params): the {what} {missing}; fix {'it' if len(unknown) == 1 else 'all but one'}, or observe "
-            "what depends on it."
+            f"{owner}(params): the {what} {missing} at {reached}, where the search ended; fix "
+            f"{'it' if len(unknown) == 1 else 'all but one'}, observe what depends on it, or begin with other first "
+            "values."
         )
     half = directions.T / sizes / scale[:, None]
     return variance * half @ half.T
+
+
+def named_values(names: Sequence[str], values: np.ndarray) -> str:
+    """Return values with their names as text for a message, such as "alpha=0.5, rate=1"."""
+    return ", ".join(f"{name}={value:g}" for name, value in zip(names, values, strict=True))
 
 
 def _steps(jacobian: np.ndarray, residuals: np.ndarray, is_free: np.ndarray) -> Callable[[float], np.ndarray]:

@@ -343,12 +343,12 @@ def process_wide() -> Telemetry:
         return _process_wide
 
 
-def api(name: str) -> Any:
-    """Return a module of the API: "trace" or "metrics"."""
+def api(name: str, extra: str = "otel") -> Any:
+    """Return a module of the API, "trace" or "metrics"; raise an error that names `extra` where it is not installed."""
     try:
         from opentelemetry import metrics, trace
     except ModuleNotFoundError as error:
-        raise missing(error, "otel") from None
+        raise missing(error, extra) from None
     return {"metrics": metrics, "trace": trace}[name]
 
 
@@ -545,7 +545,10 @@ def _why_not(kind: str) -> str:
         return f"{variable} is none"
     if kind in _set:
         return "an earlier call has said where they go"
-    provider = api("trace").get_tracer_provider() if kind == "traces" else api("metrics").get_meter_provider()
+    if kind == "traces":
+        provider = api("trace", "otlp").get_tracer_provider()
+    else:
+        provider = api("metrics", "otlp").get_meter_provider()
     return "" if _is_unset(provider) else "they go where the process's own provider sends them"
 
 

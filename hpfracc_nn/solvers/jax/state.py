@@ -24,6 +24,7 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
+from hpfracc_nn import errors
 from hpfracc_nn.fractional.cache import cached_property
 from hpfracc_nn.fractional.jax.arrays import JAX, Array
 from hpfracc_nn.fractional.jax.checked import checked
@@ -390,7 +391,11 @@ def traced(
         found = f(t, y) if args is None else f(t, y, args)
         return (returned or checked_result)(what, found, layout)
 
-    closed = jax.make_jaxpr(flat)(t, z)
+    try:
+        closed = jax.make_jaxpr(flat)(t, z)
+    except TypeError as error:
+        errors.note_arguments(error, what, f, "t, y" if args is None else "t, y, args")
+        raise
     return RightSide(closed.jaxpr, tuple(closed.consts))
 
 

@@ -217,9 +217,11 @@ def checked_state(owner: str, name: str, y: Any) -> State:
         raise ValueError(f"{owner}({name}=()): needs a tensor, or some of them; pass the state at the start.")
     for part in parts:
         if not isinstance(part, Tensor):
+            is_jax = errors.package_of(type(part), ("jax", "jaxlib")) is not None
+            other = f", or call hpfracc_nn.jax.{owner}, which takes arrays of JAX" if is_jax else ""
             raise TypeError(
                 f"{owner}({name} of type {type(part).__name__}): needs a tensor, or a tuple of tensors; pass "
-                f"torch.as_tensor({name})."
+                f"torch.as_tensor({name}){other}."
             )
         if type(part) not in PLAIN or part.is_nested or part.layout is not torch.strided:
             check_dense(owner, name, part)
@@ -422,6 +424,9 @@ class Field:
         except RuntimeError as error:
             if z.requires_grad and "a leaf Variable that requires grad is being used in an in-place" in str(error):
                 raise self._writes(n) from error
+            raise
+        except TypeError as error:
+            errors.note_arguments(error, self.label, self.f, "t, y")
             raise
         if not torch.equal(z, kept) if version is None else z._version != version:
             z.detach().copy_(kept)  # z may be the caller's own

@@ -219,7 +219,8 @@ def fit_fde(
 
     The model is fitted twice: with n_steps, and from there with twice as many, whose estimates are returned. A warning
     says if an order moves by more than a quarter of its standard error: the solver's error is in the estimate then.
-    Another warning says if an order is at a bound. Derivatives are exact, and parameters may be of any size.
+    Another warning says if an order is at a bound. Intervals are those of a normal approximation without bounds, and a
+    line of the summary says if an order's passes one. Derivatives are exact, and parameters may be of any size.
     Standard errors are those of independent errors, of equal variance unless there are weights. An order that is
     estimated beside a network is a hyper-parameter and no measurement, since the network makes up for a wrong order: a
     model with parameters of its own gives a warning.

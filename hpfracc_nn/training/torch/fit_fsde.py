@@ -308,7 +308,7 @@ def _covariance(simulated: _Simulated, moments: Moments, values: np.ndarray, wei
     rows = [torch.autograd.grad(mean, leaf, retain_graph=True)[0] for mean in means]
     jacobian = _finite("simulated", torch.stack(rows), "derivatives")
     whitened = torch.linalg.cholesky(weight).T @ jacobian
-    return covariance_of(whitened.numpy(), 1.0, tuple(simulated.bounds), "fit_fsde", "moments")
+    return covariance_of(whitened.numpy(), 1.0, tuple(simulated.bounds), values, "fit_fsde", "moments")
 
 
 def _finite(whose: str, each: Tensor, what: str = "numbers") -> Tensor:
