@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn import Caputo, GrunwaldLetnikov, RiemannLiouville, derivative, integral, solve, variable_order
+from hpfracc_nn.fractional.dispatch import load
 from hpfracc_nn.fractional.gaps import are_finite, carried_forward
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.torch.linear_map import is_clear
@@ -20,6 +21,8 @@ from hpfracc_nn.layers.torch import FractionalDifference, FractionalLayer
 from hpfracc_nn.selection import BackendManager, Kernel, Settings, kernels
 from tests.definition_cases import ALL, CLASSICAL, within
 
+for framework in ("numpy", "torch"):
+    load("test_gaps", framework)  # which registers the kernels
 BAD = (np.nan, np.inf, -np.inf)
 HOSTS = [
     each
