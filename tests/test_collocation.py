@@ -88,7 +88,7 @@ def test_groups_of_steps_stand_for_their_steps(alpha, n):
     near = after(8, np.array([alpha]), gap.reshape(-1), h.reshape(-1), NUMPY).reshape(3, -1)
     found = near @ values[[each.first for each in steps]].reshape(-1)
     if groups:
-        far = from_points(np.array([alpha]), tree.distances(n, rows, groups), NUMPY)[0]
+        far = from_points(np.array([alpha]), *tree.distances(n, rows, groups), NUMPY)[0]
         found = found + far @ np.concatenate([moments[each.first, each.last] for each in groups])
     single = [each[0] for each in tree.groups]
     gap, h = tree.gaps(n, rows, single)
@@ -542,3 +542,21 @@ def test_an_absolute_tolerance_alone_is_kept():
     assert abs(float(found) - 1e-6 * float(mittag_leffler(-1.0, 0.5))) <= 1e-11
     large = fdeint(lambda t, y: -y, tensor(1e6), [0, 1], 0.5, rtol=0, atol=1e-12)[-1]  # of which a rounding is 1e-10
     assert abs(float(large) / 1e6 - float(mittag_leffler(-1.0, 0.5))) <= 1e-13
+
+
+SMALL_ORDERS = (0.02, 0.05, 0.1, 0.3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("alpha", SMALL_ORDERS)
+def test_gradients_at_small_orders_are_those_of_the_solution(alpha, dtype):
+    y0, order = torch.ones(1, dtype=dtype).requires_grad_(), tensor(alpha).squeeze().requires_grad_()
+    y = fdeint(decay, y0, [0, 0.1], order, rtol=1e-4, atol=1e-6)[-1].sum()
+    of_y0, of_alpha = torch.autograd.grad(y, [y0, order])
+
+    def exact(a):
+        return float(mittag_leffler(-(0.1**a), a))
+
+    assert abs(float(of_y0) - exact(alpha)) <= 1e-4
+    slope = (exact(alpha + 1e-5) - exact(alpha - 1e-5)) / 2e-5
+    assert abs(float(of_alpha) - slope) <= 1e-3 * abs(slope)  # of a solution to 1e-4

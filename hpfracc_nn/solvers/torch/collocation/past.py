@@ -107,7 +107,7 @@ def weights_of(
         weights = after(stages, alpha, gap.reshape(-1), h.reshape(-1), xp)
         found.append((weights.reshape(-1, rows.size, len(steps) * stages), steps))
     if groups:
-        found.append((from_points(alpha, tree.distances(n, rows, groups), xp), groups))
+        found.append((from_points(alpha, *tree.distances(n, rows, groups), xp), groups))
     return found
 
 
