@@ -616,3 +616,13 @@ def test_an_infinite_derivative_at_the_start_leaves_the_others_gradients_alone(d
     (whole,) = torch.autograd.grad(found([0.0, 0.5], derivative=1)[1].sum(), y0, retain_graph=True)
     (alone,) = torch.autograd.grad(found(0.5, derivative=1).sum(), y0)
     assert torch.allclose(whole, alone)
+
+
+def test_a_tolerance_below_the_rounding_of_earlier_states_is_no_fault_of_f():
+    """A state that falls from 1 to 5e-3 is a sum whose parts are of size 1."""
+    options: dict[str, Any] = {"rtol": 1.3e-5, "atol": 1e-8}
+    with pytest.raises(FloatingPointError, match=r"rounding of states that were 1 in float32; pass states in float64"):
+        fdeint(lambda t, y: -1e3 * y, ONE.float(), [0, 1], 0.1, **options)
+    y = fdeint(lambda t, y: -1e3 * y, ONE, [0, 1], 0.1, **options)[-1]
+    exact = float(mittag_leffler(-1e3, 0.1))
+    assert abs(float(y) - exact) <= 1e-8 + 1.3e-5 * exact
