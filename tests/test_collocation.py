@@ -581,7 +581,7 @@ def test_gradients_at_small_orders_are_those_of_the_solution(alpha, dtype):
     assert abs(float(of_alpha) - slope) <= 1e-3 * abs(slope)  # of a solution to 1e-4
 
 
-STEPS = [{"rtol": 1e-4}, {"scheme": "collocation", "mesh": "graded", "n_steps": 100}]
+STEPS = [{"rtol": 1e-3}, {"scheme": "collocation", "mesh": "graded", "n_steps": 20}]
 
 
 @pytest.mark.parametrize("options", STEPS, ids=["tolerance", "mesh"])
@@ -594,7 +594,7 @@ def test_a_solution_is_its_start_at_the_start_and_so_are_its_gradients(alpha, dt
     if alpha > 1:
         options["dy0"] = torch.tensor([0.7, -1.0], dtype=dtype).requires_grad_()
         inputs.append(options["dy0"])
-    found = fdeint(lambda t, y: 1e3 - rate * y, y0, [0, 0.5, 1], order, full=True, **options)
+    found = fdeint(lambda t, y: 2 - rate * y, y0, [0, 1], order, full=True, **options)
     g = torch.tensor([2.0, 3.0], dtype=dtype)
     for at_start in (found.ys[0], found(0.0)):
         assert torch.equal(at_start, y0)
