@@ -88,7 +88,7 @@ def test_groups_of_steps_stand_for_their_steps(alpha, n):
     near = after(8, np.array([alpha]), gap.reshape(-1), h.reshape(-1), NUMPY).reshape(3, -1)
     found = near @ values[[each.first for each in steps]].reshape(-1)
     if groups:
-        far = from_points(np.array([alpha]), tree.distances(n, rows, groups), NUMPY)[0]
+        far = from_points(np.array([alpha]), *tree.distances(n, rows, groups), NUMPY)[0]
         found = found + far @ np.concatenate([moments[each.first, each.last] for each in groups])
     single = [each[0] for each in tree.groups]
     gap, h = tree.gaps(n, rows, single)
@@ -543,3 +543,87 @@ def test_an_absolute_tolerance_alone_is_kept():
     assert abs(float(found) - 1e-6 * float(mittag_leffler(-1.0, 0.5))) <= 1e-11
     large = fdeint(lambda t, y: -y, tensor(1e6), [0, 1], 0.5, rtol=0, atol=1e-12)[-1]  # of which a rounding is 1e-10
     assert abs(float(large) / 1e6 - float(mittag_leffler(-1.0, 0.5))) <= 1e-13
+
+
+# f, the state at the start, and the solution as a function of E_alpha(-t**alpha)
+RELAXATIONS = [(decay, 1.0, lambda e: e), (lambda t, y: 1 - y, 0.0, lambda e: 1 - e)]
+SMALL_ORDERS = (0.02, 0.05, 0.1, 0.3)
+
+
+@pytest.mark.parametrize(("f", "start", "solution"), RELAXATIONS, ids=["decay", "rise"])
+@pytest.mark.parametrize(("rtol", "atol"), [(1e-3, None), (1e-4, 1e-6)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("alpha", SMALL_ORDERS)
+def test_small_orders_are_solved_to_the_tolerance_in_both_precisions(alpha, dtype, rtol, atol, f, start, solution):
+    """The first steps are up to 1e-284 long, which single precision does not hold."""
+    ts = np.array([0.0, 1e-30, 1e-6, 0.1, 0.5, 1.0])
+    y0 = torch.full((1,), start, dtype=dtype)
+    found = fdeint(f, y0, ts, alpha, rtol=rtol, atol=atol, full=True)
+    exact = solution(mittag_leffler(-(ts**alpha), alpha))
+    errors = np.abs(found.ys[:, 0].double().numpy() - exact)
+    assert (errors <= rtol * np.abs(exact) + (1e-6 if atol is None else atol)).all()
+    assert found.ys.dtype == dtype
+    assert torch.equal(found.ys[0], y0)
+    assert torch.equal(found(0.0), y0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("alpha", SMALL_ORDERS)
+def test_gradients_at_small_orders_are_those_of_the_solution(alpha, dtype):
+    y0, order = torch.ones(1, dtype=dtype).requires_grad_(), tensor(alpha).squeeze().requires_grad_()
+    y = fdeint(decay, y0, [0, 0.1], order, rtol=1e-4, atol=1e-6)[-1].sum()
+    of_y0, of_alpha = torch.autograd.grad(y, [y0, order])
+
+    def exact(a):
+        return float(mittag_leffler(-(0.1**a), a))
+
+    assert abs(float(of_y0) - exact(alpha)) <= 1e-4
+    slope = (exact(alpha + 1e-5) - exact(alpha - 1e-5)) / 2e-5
+    assert abs(float(of_alpha) - slope) <= 1e-3 * abs(slope)  # of a solution to 1e-4
+
+
+STEPS = [{"rtol": 1e-3}, {"scheme": "collocation", "mesh": "graded", "n_steps": 20}]
+
+
+@pytest.mark.parametrize("options", STEPS, ids=["tolerance", "mesh"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("alpha", [*SMALL_ORDERS, 1.02, 1.5])
+def test_a_solution_is_its_start_at_the_start_and_so_are_its_gradients(alpha, dtype, options):
+    options = dict(options)
+    y0, rate = torch.tensor([1.0, 0.3], dtype=dtype).requires_grad_(), torch.ones(2, dtype=dtype).requires_grad_()
+    order, inputs = tensor(alpha).squeeze().requires_grad_(), [y0, rate]
+    if alpha > 1:
+        options["dy0"] = torch.tensor([0.7, -1.0], dtype=dtype).requires_grad_()
+        inputs.append(options["dy0"])
+    found = fdeint(lambda t, y: 2 - rate * y, y0, [0, 1], order, full=True, **options)
+    g = torch.tensor([2.0, 3.0], dtype=dtype)
+    for at_start in (found.ys[0], found(0.0)):
+        assert torch.equal(at_start, y0)
+        first, *others = torch.autograd.grad((at_start * g).sum(), [*inputs, order], retain_graph=True)
+        assert torch.equal(first, g)
+        assert not any(each.any() for each in others)
+    if alpha > 1:
+        slope = found(0.0, derivative=1)
+        assert torch.equal(slope, options["dy0"])
+        gradients = torch.autograd.grad((slope * g).sum(), [*inputs, order])
+        assert [bool(each.any()) for each in gradients] == [False, False, True, False]
+        assert torch.equal(gradients[2], g)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_an_infinite_derivative_at_the_start_leaves_the_others_gradients_alone(dtype):
+    y0 = torch.ones(1, dtype=dtype).requires_grad_()
+    found = fdeint(decay, y0, [0, 1], 0.3, rtol=1e-4, full=True)
+    (whole,) = torch.autograd.grad(found([0.0, 0.5], derivative=1)[1].sum(), y0, retain_graph=True)
+    (alone,) = torch.autograd.grad(found(0.5, derivative=1).sum(), y0)
+    assert torch.allclose(whole, alone)
+
+
+def test_a_tolerance_below_the_rounding_of_earlier_states_is_no_fault_of_f():
+    """A state that falls from 1 to 5e-3 is a sum whose parts are of size 1."""
+    options: dict[str, Any] = {"rtol": 1.3e-5, "atol": 1e-8}
+    with pytest.raises(FloatingPointError, match=r"rounding of states that were 1 in float32; pass states in float64"):
+        fdeint(lambda t, y: -1e3 * y, ONE.float(), [0, 1], 0.1, **options)
+    y = fdeint(lambda t, y: -1e3 * y, ONE, [0, 1], 0.1, **options)[-1]
+    exact = float(mittag_leffler(-1e3, 0.1))
+    assert abs(float(y) - exact) <= 1e-8 + 1.3e-5 * exact

@@ -210,6 +210,25 @@ def stuck(owner: str, n: int, t: float, h: float, size: float) -> FloatingPointE
     )
 
 
+def below_rounding(owner: str, n: int, t: float, size: float, allowed: float, dtype: str) -> FloatingPointError:
+    """Return the error for a solve that cannot go on, because the error it allows is below the rounding of its states.
+
+    Args:
+        owner: Name of the public function.
+        n: Index of the step.
+        t: The time at which the step begins.
+        size: Largest absolute value that the state has had.
+        allowed: The error that rtol and atol allow the state at t.
+        dtype: Name of the states' dtype.
+    """
+    way_out = "raise rtol and atol" if dtype == "float64" else "pass states in float64, or raise rtol and atol"
+    return FloatingPointError(
+        f"{owner}: at step {n}, t={t:g}, no step is short enough for the tolerance, because the error that rtol and "
+        f"atol allow, {allowed:.2g}, is about as small as the rounding of states that were {size:.3g} in {dtype}; "
+        f"{way_out}."
+    )
+
+
 def inaccurate(owner: str, scheme: str, n_steps: int, error: float, t: float) -> FloatingPointError:
     """Return the error for a solution of fixed steps whose error, estimated by twice the steps, is above the tolerance.
 

@@ -14,8 +14,10 @@ that depends on a is explicit, so that any framework can differentiate it:
 - from far away: Gauss's rule with the stages themselves.
 
 Seen from as far as their own length, several steps together are a few points: the kernel is a polynomial there, and
-what it is multiplied by are the moments of F with the Lagrange polynomials of these points. `Tree` joins steps
-pairwise, so that a step costs O(log n) whatever the mesh. Nothing in this asks for equal steps or for alpha below 1.
+what it is multiplied by are the moments of F with the Lagrange polynomials of these points. Moments are divided by a
+unit, about the length of their group, and the kernel is multiplied by it: single precision holds h**alpha of the
+shortest steps, but neither h nor h**(alpha - 1). `Tree` joins steps pairwise, so that a step costs O(log n) whatever
+the mesh. Nothing in this asks for equal steps or for alpha below 1.
 
 The error of a step is estimated from the last Legendre coefficients of f on it: those that follow are extrapolated, and
 what the first of them adds to y within the step is `spread`.
@@ -286,12 +288,16 @@ def _kernel(alpha: Array, distance: Array, xp: Namespace, derivative: int = 0) -
     return found * (alpha - 1).reshape(-1, *[1] * distance.ndim) if derivative else found
 
 
-def from_points(alpha: Array, distance: np.ndarray, xp: Namespace) -> Array:
-    """Return the weights of the moments of groups, [a, rows, P]: the kernel at the `distance` of each point, [rows, P].
+def from_points(alpha: Array, distance: np.ndarray, unit: np.ndarray, xp: Namespace) -> Array:
+    """Return the weights of the moments of groups, [a, rows, P]: the kernel at each point's distance, times the unit.
 
-    A distance is the time from a point of a group to the time, of the row, from which the group is seen.
+    Args:
+        alpha: Orders, [a].
+        distance: The time from a point of a group to the time, of the row, from which the group is seen, [rows, P].
+        unit: The `Group.unit` of each point's group, [P].
+        xp: The namespace of alpha.
     """
-    return _kernel(alpha, distance, xp) * _by_gamma(alpha, xp)
+    return _kernel(alpha, distance, xp) * xp.constant(unit, alpha) * _by_gamma(alpha, xp)
 
 
 @dataclass(frozen=True, eq=False)
@@ -317,17 +323,23 @@ class Group:
         """Whether the group is a single step, which is seen as its stages."""
         return self.parts is None
 
+    @property
+    def unit(self) -> float:
+        """The power of two above the length; moments are divided by it without rounding."""
+        return math.ldexp(1.0, math.frexp(self.length)[1])
+
     def upward(self, part: Group, stages: int) -> np.ndarray:
         """Return the matrix from a part's moments to what they add to this group's moments, [POINTS, P].
 
-        For a part that is a single step, the matrix acts on the values of f at the step's stages, [POINTS, s].
+        Moments are divided by the `unit` of their group. For a part that is a single step, the matrix acts on the
+        values of f at the step's stages, [POINTS, s].
         """
         rule = rule_of(POINTS)
         place, scale = (part.start - self.start) / self.length, part.length / self.length
         values = rule.lagrange(place + scale * rule.nodes).T  # [POINTS, node of the part]
         if not part.is_step:
-            return values
-        return part.length * (values * rule.weights) @ rule_of(stages).lagrange(rule.nodes)
+            return part.unit / self.unit * values
+        return part.length / self.unit * (values * rule.weights) @ rule_of(stages).lagrange(rule.nodes)
 
 
 class Tree:
@@ -400,14 +412,17 @@ class Tree:
         gap = since + after[:, None]
         return gap, np.broadcast_to(h, gap.shape)
 
-    def distances(self, n: int, after: np.ndarray, groups: list[Group]) -> np.ndarray:
-        """Return the times that have passed since the points of groups before step n, [rows, points of all groups].
+    def distances(self, n: int, after: np.ndarray, groups: list[Group]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the times that have passed since the points of groups, [rows, points], and the units, [points].
 
-        `after` are the times from which the past is seen, counted from the beginning of step n, [rows].
+        Args:
+            n: The step from whose times the past is seen.
+            after: These times, counted from the beginning of step n, [rows].
+            groups: Groups before step n, whose points are in the results one after the other.
         """
         behind = 1 - rule_of(POINTS).nodes
         back = [self.times[n] - self.times[each.last] + each.length * behind for each in groups]
-        return np.concatenate(back) + after[:, None]
+        return np.concatenate(back) + after[:, None], np.repeat([each.unit for each in groups], POINTS)
 
 
 _STEEPEST = 0.9  # the largest ratio of a coefficient to the one before that counts as decay

@@ -107,7 +107,7 @@ def weights_of(
         weights = after(stages, alpha, gap.reshape(-1), h.reshape(-1), xp)
         found.append((weights.reshape(-1, rows.size, len(steps) * stages), steps))
     if groups:
-        found.append((from_points(alpha, tree.distances(n, rows, groups), xp), groups))
+        found.append((from_points(alpha, *tree.distances(n, rows, groups), xp), groups))
     return found
 
 
@@ -176,7 +176,8 @@ def evaluated_at(
 def dense_weights(mesh: Mesh, times: np.ndarray, stages: int, alpha: Array, derivative: int = 0) -> Array:
     """Return the weights of F of all steps in the solution at times since the start, [a, times, steps * s].
 
-    With `derivative` = 1 they are those in its derivative in time.
+    With `derivative` = 1 they are those in its derivative in time. At the start itself they are 0, except in the
+    derivative for order 1, which is f; for orders below 1, whose derivative is infinite there, they are 0 too.
     """
     xp: Namespace = TORCH if isinstance(alpha, Tensor) else NUMPY
     ends, h, count = mesh.times[1:], mesh.lengths, mesh.lengths.size
@@ -191,6 +192,9 @@ def dense_weights(mesh: Mesh, times: np.ndarray, stages: int, alpha: Array, deri
     local = within(stages, alpha, place, xp, derivative)
     power = alpha[:, None] - derivative
     local = local * xp.exp(power * xp.constant(np.log(h[own]), alpha))[..., None]
+    # The smallest time, which stands for 0 in `since`, is not small enough: its 0.02nd power is 7e-7.
+    is_later = xp.constant((times > 0).astype(np.float64), alpha)
+    local = xp.where(power == 0, 1.0, is_later)[..., None] * local
     is_own = xp.constant((np.arange(count) == own[:, None]).astype(np.float64), alpha)
     found = weights * xp.constant(is_past.astype(np.float64), alpha)[..., None] + is_own[..., None] * local[:, :, None]
     return found.reshape(-1, times.size, count * stages)

@@ -20,7 +20,7 @@ from hpfracc_nn.solvers.collocation import BLIND, LAST, SHORTEST, Controller, es
 from hpfracc_nn.solvers.torch.collocation.past import Past
 from hpfracc_nn.solvers.torch.collocation.problem import Mask, Problem
 from hpfracc_nn.solvers.torch.collocation.stages import Stages
-from hpfracc_nn.solvers.torch.state import Signature, is_finite
+from hpfracc_nn.solvers.torch.state import NAMES, Signature, is_finite
 
 
 @dataclass(eq=False)
@@ -358,5 +358,15 @@ class Integrator:
         return checks.too_many("fdeint", self.problem.max_steps, self._at(), self.problem.begin + end, h)
 
     def _stuck(self, h: float) -> Exception:
+        # States are sums of the right-hand sides since the start: those that have decayed keep the rounding they had.
+        problem = self.problem
+        largest = torch.stack([self.z0, *self.track.ends]).abs().amax(0)
+        if problem.mask is not None:
+            largest = torch.where(problem.mask.is_solved, largest, torch.zeros_like(largest))
+        scale = problem.scale(self.before)
+        worst = (largest / scale).argmax()
+        size, allowed = float(largest.reshape(-1)[worst]), float(scale.reshape(-1)[worst])
+        if allowed < 2 * problem.eps * size:
+            return checks.below_rounding("fdeint", self.n, self._at(), size, allowed, NAMES[problem.like.dtype])
         size = float(self.before.abs().max())
         return checks.stuck("fdeint", self.n, self._at(), h, size)
