@@ -88,7 +88,8 @@ def test_groups_of_steps_stand_for_their_steps(alpha, n):
     near = after(8, np.array([alpha]), gap.reshape(-1), h.reshape(-1), NUMPY).reshape(3, -1)
     found = near @ values[[each.first for each in steps]].reshape(-1)
     if groups:
-        far = from_points(np.array([alpha]), *tree.distances(n, rows, groups), NUMPY)[0]
+        distance, unit = tree.distances(n, rows, groups)
+        far = from_points(np.array([alpha]), distance, unit, NUMPY)[0]
         found = found + far @ np.concatenate([moments[each.first, each.last] for each in groups])
     single = [each[0] for each in tree.groups]
     gap, h = tree.gaps(n, rows, single)

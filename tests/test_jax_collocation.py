@@ -377,3 +377,11 @@ def test_steps_that_do_not_suffice_are_seen_by_checkify():
     assert bool(jnp.isnan(ys[-1]).all())
     with pytest.raises(checkify.JaxRuntimeError, match="max_steps"):
         error.throw()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alpha", [1.02, 1.5])
+def test_the_derivative_at_the_start_is_the_one_given_above_order_one(alpha):
+    with jax.enable_x64(True):
+        solution = fdeint(lambda t, y: 1e3 - y, jnp.ones(1), [0, 1], alpha, dy0=jnp.full(1, 0.7), rtol=1e-6, full=True)
+        assert float(solution(0.0, derivative=1)[0]) == 0.7

@@ -136,6 +136,8 @@ class Path:
             at_start = self.z0
             if derivative:  # below order 1 the derivative begins like t**(alpha - 1)
                 at_start = jnp.where(self.alpha[:, None] < 1, self.first * jnp.inf, found)
+                if self.dz0 is not None:
+                    at_start = jnp.where(self.alpha[:, None] > 1, self.dz0, at_start)
             found = jnp.where(t > 0, found, at_start)
             return jnp.where((t <= self.end) & (t >= 0), found, jnp.nan)
 
