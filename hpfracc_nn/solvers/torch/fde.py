@@ -397,8 +397,7 @@ def fdeint(
     method = (_method if are_names else Method.of)("fdeint", scheme, history, mesh)
     has_tolerance = rtol is not None or atol is not None
     if events or not throw or max_step is not None or breakpoints is not None:
-        may_go_on = throw or (full and has_tolerance)
-        check_fixed("fdeint", method.scheme.name, events, may_go_on, max_step, breakpoints)
+        check_fixed("fdeint", method.scheme.name, events, throw or (full and has_tolerance), max_step, breakpoints)
     site = given_manager("fdeint", manager).shared_site(method.op, "torch", "fdeint")
     found = solved(function, y0, ts, alpha, method, site, n_steps, dy0, adjoint, params, progress, full)
     if not has_tolerance:
