@@ -335,3 +335,18 @@ def test_a_backward_pass_holds_the_graphs_of_some_blocks_and_leaves_none(alpha):
     gc.collect()
     assert max(Counted.alive) <= 300  # blocks have at most 128 steps
     assert not Counted.nodes
+
+
+@pytest.mark.parametrize("until", [0.0, 0.6])
+@pytest.mark.parametrize("weights", VOLTERRA_WEIGHTS)
+def test_it_is_where_drift_and_diffusion_read_the_state_at_some_times_or_never(weights, until):
+    def found(adjoint):
+        mu, s = (torch.full((2,), each, dtype=torch.float64, requires_grad=True) for each in (0.5, 0.3))
+        y0 = torch.ones(2, dtype=torch.float64, requires_grad=True)
+        sde = SDE(lambda t, y: mu * (1 + t) - (y if t < until else 0), lambda t, y: s * (1 + t), "additive")
+        options = {"alpha": 0.7, "weights": weights, "dt": 0.01, "generator": torch.Generator().manual_seed(0)}
+        y = fsdeint(sde, y0, [0, 0.5, 1, 1.5, 2.9, 3], adjoint=adjoint, **options)
+        return torch.autograd.grad((y * torch.arange(1.0, 13).view(6, 2)).sum(), (mu, s, y0))
+
+    for one, other in zip(found(True), found(False), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)

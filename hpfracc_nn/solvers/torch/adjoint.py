@@ -746,6 +746,9 @@ class StochasticReplay:
         if later:
             outputs += made.values
             grads += later[0][: len(made.values)].unbind()
+            # Autograd then goes through all sums of the block in turn, whether drift and diffusion read them or not.
+            outputs.append(made.sums[-1])
+            grads.append(torch.zeros_like(made.sums[-1]))
         return outputs, grads
 
     def order_gradient(self, alpha: Tensor) -> Tensor:
