@@ -273,7 +273,9 @@ def note_arguments(error: TypeError, owner: str, f: Callable[..., Any], argument
         arguments: The names of the positional arguments, such as "t, y".
     """
     try:
-        signature = inspect.signature(getattr(f, "forward", f))  # a module's `__call__` takes everything
+        signature = inspect.signature(f)
+        if hasattr(f, "forward") and any(each.kind is each.VAR_POSITIONAL for each in signature.parameters.values()):
+            signature = inspect.signature(f.forward)  # a module's `__call__` takes everything
     except (TypeError, ValueError):  # builtins may have none
         return
     try:

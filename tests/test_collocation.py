@@ -628,3 +628,19 @@ def test_a_tolerance_below_the_rounding_of_earlier_states_is_no_fault_of_f():
     y = fdeint(lambda t, y: -1e3 * y, ONE, [0, 1], 0.1, **options)[-1]
     exact = float(mittag_leffler(-1e3, 0.1))
     assert abs(float(y) - exact) <= 1e-8 + 1.3e-5 * exact
+
+
+def test_the_start_of_long_steps_leaves_finite_gradients():
+    y0, alpha = tensor(1.0).requires_grad_(), tensor(0.02).requires_grad_()
+    mesh = Points((0.0, 1e7, 3e7, 1e8))
+    found = fdeint(lambda t, y: -1e-3 * y, y0, [0, 1e8], alpha, scheme="collocation", mesh=mesh, full=True)
+    slopes = torch.autograd.grad(found([0.0, 1e6], derivative=1)[1].sum(), (y0, alpha))
+    assert all(bool(each.isfinite().all()) for each in slopes)
+
+
+def test_a_function_that_ends_is_not_taken_for_rounding():
+    def f(t, y):
+        return torch.where(t < 3.0, -5 * y, math.nan)
+
+    with pytest.raises(FloatingPointError, match="f may be undefined"):
+        fdeint(f, torch.full((1,), 10.0), [0, 5], 0.95, rtol=2e-5, atol=1e-6)

@@ -239,7 +239,7 @@ class Integrator:
                 before, is_again = (math.nan, math.nan), True
                 if h <= self._shortest():
                     if not self._left_out(h):
-                        return self._ended("failed", self._stuck(h))
+                        return self._ended("failed", self._stuck(h, error))
                     h = max(1e3 * h, 1e-9 * self.time)
                 continue
             step.error = error
@@ -357,7 +357,7 @@ class Integrator:
     def _too_many(self, end: float, h: float) -> Exception:
         return checks.too_many("fdeint", self.problem.max_steps, self._at(), self.problem.begin + end, h)
 
-    def _stuck(self, h: float) -> Exception:
+    def _stuck(self, h: float, error: float) -> Exception:
         # States are sums of the right-hand sides since the start: those that have decayed keep the rounding they had.
         problem = self.problem
         largest = torch.stack([self.z0, *self.track.ends]).abs().amax(0)
@@ -366,7 +366,7 @@ class Integrator:
         scale = problem.scale(self.before)
         worst = (largest / scale).argmax()
         size, allowed = float(largest.reshape(-1)[worst]), float(scale.reshape(-1)[worst])
-        if allowed < 2 * problem.eps * size:
+        if math.isfinite(error) and allowed < 2 * problem.eps * size:  # else f is not finite, or no step was solved
             return checks.below_rounding("fdeint", self.n, self._at(), size, allowed, NAMES[problem.like.dtype])
         size = float(self.before.abs().max())
         return checks.stuck("fdeint", self.n, self._at(), h, size)
