@@ -333,7 +333,7 @@ def test_a_backward_pass_holds_the_graphs_of_some_blocks_and_leaves_none(alpha):
     y[-1].sum().backward()
     del y
     gc.collect()
-    assert max(Counted.alive) <= 300  # blocks have at most 128 steps
+    assert max(Counted.alive) <= 128  # the steps of a block
     assert not Counted.nodes
 
 

@@ -135,7 +135,7 @@ def fitted(
     observed = np.concatenate([each.data.ravel() for each in series])[used] * roots
 
     def minimum(values: np.ndarray, steps: int, tolerance: float = tolerance, damping: float = FIRST) -> Minimum:
-        mesh = same_mesh(method.mesh, values[:a].min())
+        mesh = fixed_mesh(method.mesh, values[:a].min())
         models = [predictor(each, mesh, steps) for each in series]
         coordinates = Coordinates(values, np.arange(len(names)) < a)
 
@@ -166,7 +166,7 @@ def fitted(
         return replace(best, point=found, jacobian=best.jacobian / coordinates.slope(found))
 
     start, total = np.array([*orders.first, *params.values()], dtype=np.float64), 0
-    if same_mesh(method.mesh, orders.first.min()) != method.mesh:  # the mesh depends on alpha, which a rough fit finds
+    if fixed_mesh(method.mesh, orders.first.min()) != method.mesh:  # the mesh depends on alpha, which a rough fit finds
         rough = minimum(start, max(n_steps // 2, min(n_steps, _FEW)), max(tolerance, _ROUGH))
         start, total = rough.point, rough.iterations
     first = minimum(start, n_steps, damping=NEAR if total else FIRST)
@@ -190,7 +190,7 @@ def fitted(
     return replace(fit, notes=(*notes, *_beyond(orders, fit)))
 
 
-def same_mesh(mesh: Mesh, alpha: float) -> Mesh:
+def fixed_mesh(mesh: Mesh, alpha: float) -> Mesh:
     """Return a mesh that does not change with the orders: for a graded mesh, the one for the smallest order `alpha`.
 
     Predictions on a fixed mesh are smooth in the orders.

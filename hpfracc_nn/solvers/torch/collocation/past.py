@@ -188,9 +188,9 @@ def dense_weights(mesh: Mesh, times: np.ndarray, stages: int, alpha: Array, deri
     gap = np.where(is_past, gap, 1e3 * h)
     weights = after(stages, alpha, gap.reshape(-1), np.broadcast_to(h, gap.shape).reshape(-1), xp, derivative)
     weights = weights.reshape(-1, times.size, count, stages)
-    # Where the start's weights are 0 they are made of another place, at which no power overflows.
-    has_slope = derivative == 1 and bool((alpha == 1).any())
-    place = np.where((times > 0) | has_slope, np.minimum(since / h[own], 1.0), 1.0)
+    # Weights that are set to 0 below are first made for the end of the step, where no power overflows.
+    needs_start = derivative == 1 and bool((alpha == 1).any())
+    place = np.where((times > 0) | needs_start, np.minimum(since / h[own], 1.0), 1.0)
     local = within(stages, alpha, place, xp, derivative)
     power = alpha[:, None] - derivative
     local = local * xp.exp(power * xp.constant(np.log(h[own]), alpha))[..., None]

@@ -56,7 +56,7 @@ from hpfracc_nn.training.torch.optimizers.mix import (
     as_real,
     check_belongs,
     dense_strides,
-    empty_history,
+    empty_strided_like,
     in_order,
     line_of,
     lines_of,
@@ -391,7 +391,7 @@ def _kept(state: State, memory: Memory, p: Tensor, grad: Tensor) -> State:
     another memory or to other gradients raises RuntimeError.
     """
     if "history" not in state:
-        direction = empty_history(grad, dense_strides(p))
+        direction = empty_strided_like(grad, dense_strides(p))
         return {
             "history": rows_like(direction, memory.rows, _dtype(memory, grad)),
             "direction": direction,
@@ -429,7 +429,7 @@ def _laid_out(state: State, memory: Memory, p: Tensor) -> State:
     is_in_order = strides == p.stride() or strides == dense_strides(p)
     if is_in_order and rows.dtype == dtype and rows.stride() == (direction.numel(), *strides):
         return state
-    laid = direction if is_in_order else empty_history(direction, dense_strides(p)).copy_(direction)
+    laid = direction if is_in_order else empty_strided_like(direction, dense_strides(p)).copy_(direction)
     return {**state, "direction": laid, "history": rows_like(laid, memory.rows, dtype).copy_(rows)}
 
 

@@ -38,7 +38,7 @@ def dense_strides(like: Tensor) -> Strides:
     return torch.empty_like(like, device="meta", memory_format=torch.preserve_format).stride()
 
 
-def empty_history(grad: Tensor, strides: Strides) -> Tensor:
+def empty_strided_like(grad: Tensor, strides: Strides) -> Tensor:
     """Return an uninitialised tensor with the shape, dtype and device of `grad` and the given dense strides."""
     return torch.empty_strided(grad.shape, strides, dtype=grad.dtype, device=grad.device)
 
@@ -57,7 +57,7 @@ def in_order(values: Tensor, like: Tensor) -> Tensor:
     Shapes: values and like [...], result [n], or [2 n] for complex values.
     """
     if values.stride() != like.stride() or values.is_conj() or values.is_neg():
-        values = empty_history(like, like.stride()).copy_(values)
+        values = empty_strided_like(like, like.stride()).copy_(values)
     return line_of(values)
 
 
